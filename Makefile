@@ -1,0 +1,50 @@
+# PYTHON is only used to make .venv; any Python >= 3.11 will do.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Test processes; each compiles its own programs.
+JOBS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-learning check format constraints clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "stoix_like needs Python 3.11 or newer: make install PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(INSTALLED) ## make the development environment, .venv
+
+train: $(INSTALLED) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.seed=1" for something else
+	$(BIN)/stoix-like train $(ARGS)
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/pytest -n $(JOBS) -m 'not learning' $(ARGS)
+
+test-learning: $(INSTALLED) ## run the learning tests of minutes
+	$(BIN)/pytest -n $(JOBS) -m learning $(ARGS)
+
+check: $(INSTALLED) ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+constraints: ## pin every dependency anew, for all platforms and Python versions
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --python-version 3.11 --upgrade \
+		--no-header --no-annotate --quiet --output-file constraints.txt
+
+clean: ## remove the environment and what was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,170 @@
+"""The command line: `stoix-like train|list`, and the entry point that every system file shares."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from stoix_like import config as configuration
+from stoix_like.errors import ConfigError
+
+REFUSED = 2
+INTERRUPTED = 130
+
+_DESCRIPTION = """\
+Reinforcement learning in JAX with whole training runs compiled into one program.
+
+  stoix-like train system=ppo/ff_ppo env=gymnax/cartpole arch.seed=1
+  stoix-like train -m arch.seed=0,1,2 system.clip_eps=0.1,0.2
+  stoix-like train --help
+  stoix-like list systems|envs|networks
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `stoix-like`."""
+    parser = argparse.ArgumentParser(
+        "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("stoix_like"))
+    commands = parser.add_subparsers(dest="command", metavar="train|list", required=True)
+    commands.add_parser("train", add_help=False, help="train a system: hydra overrides follow")
+    listing = commands.add_parser("list", help="list what a configuration can choose")
+    listing.add_argument("what", choices=tuple(_LISTINGS))
+    known, rest = parser.parse_known_args(argv)
+    if known.command == "train":
+        launch(None, rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    else:
+        print("\n".join(_LISTINGS[known.what]()))
+
+
+def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
+    """Train under hydra, as the command line asks.
+
+    What cannot be run is refused in one sentence with exit code 2, before a directory is made or anything compiles.
+
+    Args:
+        system: the system to train where the command line names none; None leaves that to the configuration.
+        argv: hydra's arguments; by default those of the process.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = get_args_parser().parse_args(arguments)
+    if system is not None and not any(override.startswith("system=") for override in args.overrides):
+        args.overrides.insert(0, f"system={system}")
+        arguments.append(f"system={system}")
+    try:
+        if args.help:
+            print(_help(args.overrides))
+            return
+        if not (args.cfg or args.info or args.hydra_help or args.shell_completion or args.version):
+            _check(args.overrides, args.multirun, args.config_dir)
+        _run_hydra(arguments)
+    except ConfigError as error:
+        _refuse(str(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _check(overrides: Sequence[str], multirun: bool, extra_configs: str | None) -> None:
+    """See that every run that hydra is about to start can be run."""
+    from stoix_like.runner import devices, experiment
+
+    search = [f"hydra.searchpath=[file://{Path(extra_configs).resolve()}]"] if extra_configs else []
+    composed = [
+        configuration.compose_config([*chosen, *search], return_hydra_config=True)
+        for chosen in (configuration.expand_sweep(overrides) if multirun else [overrides])
+    ]
+    runs = [configuration.typed(config) for config in composed]
+    if multirun and not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
+        return  # The runs start elsewhere, with other devices: each checks its own.
+    devices.reserve(max((run.arch.num_devices or 1) for run in runs))
+    for run in runs:
+        experiment.prepare(run)
+    where = composed[0].hydra.sweep.dir if multirun else composed[0].hydra.run.dir
+    experiment.check_run_dir(Path(where))
+
+
+def _run_hydra(arguments: Sequence[str]) -> None:
+    program = sys.argv
+    sys.argv = [program[0], *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY)(
+            _task
+        )()
+    except OSError as error:
+        raise ConfigError(f"the run cannot be written: {error}") from error
+    finally:
+        sys.argv = program
+
+
+def _task(config: DictConfig) -> float:
+    from stoix_like.runner import experiment
+
+    try:
+        prepared = experiment.prepare(configuration.typed(config))
+        return experiment.run(prepared, Path(HydraConfig.get().runtime.output_dir)).eval_return
+    except ConfigError as error:
+        _refuse(str(error))
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"stoix-like: {message}", file=sys.stderr)
+    sys.exit(REFUSED)
+
+
+def _help(overrides: Sequence[str]) -> str:
+    """The choices, and the commented configuration of the system that is asked about."""
+    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
+    groups = configuration.compose_config(
+        [f"{group}={chosen[group]}" for group in configuration.GROUPS if group in chosen], return_hydra_config=True
+    )
+    choices = groups.hydra.runtime.choices
+    module = importlib.import_module(groups.system.module)
+    lines = [
+        f"{choices.system}: {(module.__doc__ or '').strip()}",
+        "",
+        "usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m " + groups.system.module + ")",
+        "",
+        "  system=…   " + ", ".join(configuration.group_choices("system")),
+        "  env=…      " + ", ".join(configuration.group_choices("env")) + "; stoix-like list envs",
+        "  network=…  " + ", ".join(configuration.group_choices("network")),
+        "  logger=…   " + ", ".join(configuration.group_choices("logger")),
+        "",
+        "  -m runs every combination of values given as a=1,2   --cfg job prints the configuration and stops",
+        "  hydra.run.dir=DIR writes the run there   --config-dir DIR adds yaml files of your own   --hydra-help: more",
+        "",
+        "Every key below can be given as group.key=value.",
+    ]
+    for group in ("system", "arch", "env", "network", "logger"):
+        path = configuration.config_dir() / group / f"{choices[group]}.yaml"
+        lines += ["", f"[{group}={choices[group]}]", path.read_text().strip()]
+    return "\n".join(lines)
+
+
+def _list_envs() -> list[str]:
+    from stoix_like.envs.factory import list_scenarios
+
+    lines = [f"env={choice}" for choice in configuration.group_choices("env")]
+    for suite, scenarios in list_scenarios().items():
+        lines += [f"env={suite} env.scenario.name={scenario}" for scenario in scenarios]
+    return lines
+
+
+_LISTINGS = {
+    "systems": lambda: [f"system={choice}" for choice in configuration.group_choices("system")],
+    "envs": _list_envs,
+    "networks": lambda: [f"network={choice}" for choice in configuration.group_choices("network")],
+}
+

@@ -1,0 +1,19 @@
+"""Environments: the protocol, `make`, the wrappers and the adapters of the suites."""
+
+from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+
+__all__ = [
+    "Box",
+    "Discrete",
+    "EnvConfig",
+    "Environment",
+    "MultiDiscrete",
+    "ScenarioConfig",
+    "Space",
+    "VectorEnvironment",
+    "list_scenarios",
+    "make",
+    "make_eval",
+]

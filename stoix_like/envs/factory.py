@@ -1,0 +1,183 @@
+"""From a config to environments: which suites there are, and which wrappers go around them in what order."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from stoix_like.envs import auto_reset, wrappers
+from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError, MissingExtraError, nearest
+
+
+class Suite(NamedTuple):
+    """Where a suite lives.
+
+    `module` has `scenarios() -> list[str]` and `make(name, kwargs, params) -> Environment`; it needs `package`, which
+    the optional dependencies `extra` install.
+    """
+
+    module: str
+    package: str
+    extra: str
+
+
+SUITES: dict[str, Suite] = {
+    "gymnax": Suite("stoix_like.envs.gymnax", "gymnax", "envs"),
+    "probe": Suite("stoix_like.envs.probes", "jax", ""),
+}
+
+# Each mode of automatic reset, made from environments and the config.
+AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
+    "fresh": lambda env, config: auto_reset.FreshReset(env),
+    "pool": lambda env, config: auto_reset.PoolReset(env, config.pool_size),
+    "optimistic": lambda env, config: auto_reset.OptimisticReset(env, config.reset_ratio),
+    "cached": lambda env, config: auto_reset.CachedReset(env),
+}
+
+
+@dataclass
+class ScenarioConfig:
+    """Which environment of a suite.
+
+    Attributes:
+        name: as the suite spells it.
+        task_name: what runs are named after; the scenario's name where it is empty.
+    """
+
+    name: str = ""
+    task_name: str = ""
+
+    def __post_init__(self) -> None:
+        self.task_name = self.task_name or self.name
+
+
+@dataclass
+class EnvConfig:
+    """An environment and what is put around it; `configs/env/_base.yaml` says what each key does."""
+
+    env_name: str = "gymnax"
+    scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    auto_reset: str = field(default="fresh", metadata={"choices": tuple(AUTO_RESETS)})
+    pool_size: int = field(default=128, metadata={"min": 1})
+    reset_ratio: int = field(default=4, metadata={"min": 1})
+    time_limit: int | None = field(default=None, metadata={"min": 1})
+    rescale_actions: bool = True
+    clip_actions: bool = True
+    flatten_observation: bool = False
+    frame_stack: int = field(default=1, metadata={"min": 1})
+    step_count: bool = False
+    reward_scale: float = field(default=1.0, metadata={"min": 0.0, "exclusive_min": True})
+    reward_clip: float | None = field(default=None, metadata={"min": 0.0, "exclusive_min": True})
+
+
+def make(config: EnvConfig) -> VectorEnvironment:
+    """Environments to train in: vectorised, reset automatically.
+
+    Args:
+        config: the environment and its wrappers.
+
+    Returns:
+        The environments; how many is up to the keys that they are reset with.
+
+    Raises:
+        ConfigError: if suite, scenario, an argument, a parameter or the mode of automatic reset is not known.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    if config.auto_reset not in AUTO_RESETS:
+        hint = nearest(config.auto_reset, AUTO_RESETS)
+        raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset; {hint}")
+    env = make_single(config)
+    if config.reward_scale != 1.0:
+        env = wrappers.ScaleReward(env, config.reward_scale)
+    if config.reward_clip is not None:
+        env = wrappers.ClipReward(env, config.reward_clip)
+    return AUTO_RESETS[config.auto_reset](wrappers.Vectorize(env), config)
+
+
+def make_eval(config: EnvConfig) -> VectorEnvironment:
+    """Environments to evaluate in: vectorised, not reset when an episode ends, with the rewards they were made with.
+
+    Args:
+        config: the environment and its wrappers.
+
+    Returns:
+        The environments; what a step yields after an episode's end has no meaning.
+
+    Raises:
+        ConfigError: if suite, scenario, an argument or a parameter is not known.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    return wrappers.Vectorize(make_single(config))
+
+
+def make_single(config: EnvConfig) -> Environment:
+    """One environment, with every wrapper that does not change its rewards.
+
+    Args:
+        config: the environment and its wrappers.
+
+    Returns:
+        The environment; a wrapper that is off is not there at all.
+
+    Raises:
+        ConfigError: if suite, scenario, an argument or a parameter is not known.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    env = _make_scenario(config)
+    if config.time_limit is not None:
+        env = wrappers.TimeLimit(env, config.time_limit)
+    if isinstance(env.action_space, Box):
+        if config.rescale_actions and env.action_space.bounded:
+            env = wrappers.RescaleActions(env)
+        if config.clip_actions:
+            env = wrappers.ClipActions(env)
+    if config.flatten_observation and len(env.observation_space.shape) != 1:
+        env = wrappers.FlattenObservation(env)
+    if config.frame_stack > 1:
+        env = wrappers.StackFrames(env, config.frame_stack)
+    if config.step_count:
+        env = wrappers.CountSteps(env)
+    return wrappers.RecordEpisode(env)
+
+
+def list_scenarios() -> dict[str, list[str]]:
+    """What can be named by `env.scenario.name`.
+
+    Returns:
+        The scenarios of each suite; none where its package is not installed.
+    """
+    scenarios = {}
+    for name in SUITES:
+        try:
+            scenarios[name] = _load(name).scenarios()
+        except MissingExtraError:
+            scenarios[name] = []
+    return scenarios
+
+
+def _make_scenario(config: EnvConfig) -> Environment:
+    if config.env_name not in SUITES:
+        hint = nearest(config.env_name, SUITES)
+        raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments; {hint}")
+    suite, name = _load(config.env_name), config.scenario.name
+    if name not in suite.scenarios():
+        hint = nearest(name, suite.scenarios())
+        raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {config.env_name}; {hint}")
+    return suite.make(name, config.kwargs, config.params)
+
+
+def _load(name: str) -> ModuleType:
+    suite = SUITES[name]
+    try:
+        return importlib.import_module(suite.module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != suite.package:
+            raise
+        raise MissingExtraError(f"env.env_name={name}", suite.package, suite.extra) from error

@@ -1,0 +1,128 @@
+"""The environments of gymnax.
+
+gymnax's own `step` resets by itself and hides the true successor, so the adapter calls what lies below it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces as gymnax_spaces
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, construct
+from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.spaces import Box, Discrete, Space
+from stoix_like.errors import ConfigError
+
+# Downloads its images when it is made.
+_NEEDS_DOWNLOAD = "MNISTBandit-bsuite"
+
+# No reward is left beyond the last step of these, so their horizon is the end of the task and not a limit that cuts
+# it: a bootstrap would add up, without end, a value that is never corrected.
+_HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
+
+# What these declare as the bounds of their observations does not hold: rewards and contexts lie outside.
+_BOUNDS_DO_NOT_HOLD = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"})
+
+
+class GymnaxEnvironment(Environment):
+    """One environment of gymnax.
+
+    Args:
+        env: as `gymnax.make` returns it.
+        params: its parameters.
+        name: the id that gymnax knows it by.
+    """
+
+    def __init__(self, env: Any, params: Any, name: str) -> None:
+        self._env, self._params = env, params
+        self._horizon_ends_task = name in _HORIZON_ENDS_TASK
+        declared = env.observation_space(params)
+        self._num_classes = declared.n if isinstance(declared, gymnax_spaces.Discrete) else None
+        self.action_space = _convert_actions(env.action_space(params))
+        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        low, high = (0.0, 1.0) if self._num_classes is not None else (declared.low, declared.high)
+        if name in _BOUNDS_DO_NOT_HOLD:
+            low, high = -np.inf, np.inf
+        self.observation_space = Box(_bound(low), _bound(high), view.shape, view.dtype)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        view, state = self._env.reset_env(key, self._params)
+        return strongly_typed(state), restart(self._observation(view))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+        at_limit = self._env.is_truncated(state, self._params)
+        if self._horizon_ends_task:
+            terminated = terminated | at_limit
+        return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
+
+    def _observation(self, view: jax.Array) -> Observation:
+        if self._num_classes is not None:
+            return Observation(jax.nn.one_hot(view, self._num_classes, dtype=jnp.float32))
+        return Observation(view if view.dtype == jnp.uint8 else jnp.asarray(view, jnp.float32))
+
+
+def scenarios() -> list[str]:
+    """The ids of the environments, as gymnax spells them; those that need a download are left out."""
+    return [name for name in gymnax.registered_envs if name != _NEEDS_DOWNLOAD]
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Environment:
+    """Make an environment of gymnax.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: arguments of its constructor by name.
+        params: fields of its parameters to replace by name.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ConfigError: if an argument or a parameter is unknown, or its value does not fit.
+    """
+    env, _ = gymnax.make(name)
+    if kwargs:
+        env = construct(type(env), kwargs, name)
+    defaults = env.default_params
+    check_names("env.params", params, [entry.name for entry in dataclasses.fields(defaults)], name)
+    fitted = {key: _fit(name, key, value, getattr(defaults, key)) for key, value in params.items()}
+    return GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
+
+
+def _fit(name: str, key: str, value: Any, default: Any) -> Any:
+    """`value` in the type of the default that it replaces."""
+    kind = type(default) if isinstance(default, bool | int | float) else None
+    if kind is None:
+        fitted = np.asarray(value, np.asarray(default).dtype)
+        fits = fitted.shape == np.shape(default)
+    else:
+        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+        fits = fits and isinstance(value, bool) == (kind is bool)
+        fitted = kind(value) if fits else value
+    if not fits:
+        raise ConfigError(f"env.params.{key}={value!r} does not fit {name}, whose default is {default!r}")
+    if key == "max_steps_in_episode" and fitted < 1:
+        raise ConfigError(f"env.params.{key}={value!r} must be at least 1")
+    return fitted
+
+
+def _bound(bound: Any) -> np.ndarray | float:
+    array = np.asarray(bound, np.float32)
+    return array if array.ndim else float(array)
+
+
+def _convert_actions(space: Any) -> Space:
+    if isinstance(space, gymnax_spaces.Discrete):
+        return Discrete(space.n)
+    return Box(_bound(space.low), _bound(space.high), tuple(space.shape))

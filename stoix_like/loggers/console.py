@@ -1,0 +1,239 @@
+"""A run as a person reads it in a terminal, or later in a job's output."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from stoix_like.loggers.base import RunInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class ConsoleConfig:
+    """The keys of `logger.console`."""
+
+    enabled: bool = True
+    progress_bar: bool = True
+
+
+class ConsoleLogger:
+    """Prints what the run is, a line per evaluation, and how it ended; on a terminal, below a progress bar.
+
+    Args:
+        config: the keys of `logger.console`.
+    """
+
+    name = "console"
+
+    def __init__(self, config: ConsoleConfig) -> None:
+        self._config = config
+        self._console = _LineConsole(highlight=False, force_jupyter=False)
+        self._total = 1  # environment steps of the run
+        self._run_dir: pathlib.Path | None = None
+        self._last: Mapping[str, Any] = {}
+        self._bar: Progress | None = None
+
+    def start(self, info: RunInfo) -> None:
+        """Print what the run is, and show the progress bar.
+
+        Args:
+            info: what is known of the run.
+        """
+        self._total = max(info.total_timesteps, 1)
+        self._run_dir = info.run_dir
+        self._print((info.system, "bold"), " on ", (info.environment, "bold"), f", seed {info.seed}")
+        budget = f"{info.total_timesteps:,} env steps, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
+        self._print_field("budget", budget)
+        if info.devices:
+            self._print_field("devices", info.devices)
+        self._print_field("run directory", _shown(info.run_dir))
+        for note in info.notes:
+            self._print_field("note", note, "yellow")
+        # A variable such as FORCE_COLOR makes rich take a file for a terminal: a bar needs a real one.
+        if self._config.progress_bar and self._console.is_interactive and self._console.file.isatty():
+            self._bar = _progress_bar(self._console)
+            self._bar.add_task(info.system, total=self._total, status="", deadline=None)
+            self._bar.start()
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Print the line of an evaluation, and move the progress bar.
+
+        Args:
+            record: the numbers of one evaluation window.
+        """
+        steps = record["env_steps"]
+        width = len(f"{self._total:,}")
+        mean = format_number(record.get("eval/episode_return_mean"))
+        std = format_number(record.get("eval/episode_return_std"))
+        length = format_number(record.get("eval/episode_length_mean"))
+        rate = format_rate(record.get("steps_per_second"))
+        self._print(
+            (f"  {steps:>{width},} {steps / self._total:>4.0%}", "dim"),
+            "   return ",
+            (f"{mean:>8}", "bold green"),
+            f" ± {std:<7}  length {length:>7}",
+            (f"  {rate:>5} steps/s  {format_seconds(record.get('wall_seconds'))}", "dim"),
+        )
+        if self._bar is not None:
+            left = _seconds_left(self._last, record, self._total)
+            self._bar.update(
+                self._bar.task_ids[0],
+                completed=steps,
+                status=f"return {mean}  {rate} steps/s",
+                deadline=None if left is None else time.monotonic() + left,
+            )
+        self._last = dict(record)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Take the progress bar away, and print how the run ended.
+
+        Args:
+            summary: the results of the run.
+        """
+        self.close()
+        steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} env steps"
+        self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
+        self._print_return("last evaluation", summary.get("eval/episode_return_mean"))
+        self._print_return("absolute metric", summary.get("absolute/episode_return_mean"))
+        compiled = summary.get("compile_seconds")
+        if compiled is not None:
+            self._print_field("compiled in", f"{compiled:.1f} s")
+        self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} env steps/s")
+        if self._run_dir is not None:
+            self._print_field("written to", _shown(self._run_dir))
+
+    def close(self) -> None:
+        """Take the progress bar away and give the terminal back."""
+        if self._bar is not None:
+            bar, self._bar = self._bar, None
+            bar.stop()
+
+    def _print_return(self, label: str, mean: Any) -> None:
+        if mean is not None:
+            self._print_field(label, f"{format_number(mean)} mean episode return", "bold green")
+
+    def _print_field(self, label: str, value: str, style: str = "") -> None:
+        self._print((f"  {label:<16}", "dim"), (value, style))
+
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        line = Text.assemble(*parts)
+        # What the terminal's encoding lacks becomes a question mark, not an error.
+        line.plain = line.plain.encode(self._console.encoding, "replace").decode(self._console.encoding)
+        self._console.print(line, soft_wrap=True)
+
+
+class _LineConsole(Console):
+    """A rich console whose reader may go away (`| head`) without ending the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # Or Python's own last flush of standard output would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise BrokenPipeError("nobody reads standard output any more")
+
+
+class _TimeLeft(ProgressColumn):
+    """Counts down to the task's `deadline`, on the monotonic clock; None stands for not known yet."""
+
+    def render(self, task: Task) -> Text:
+        deadline = task.fields["deadline"]
+        if deadline is None:
+            return Text("compiling", style="dim")
+        return Text(f"{format_seconds(max(0.0, deadline - time.monotonic()))} left", style="cyan")
+
+
+def _progress_bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[status]}", markup=False),
+        _TimeLeft(),
+        console=console,
+        expand=True,
+        transient=True,
+        # Redrawing takes the processor from the training that it shows.
+        refresh_per_second=2,
+    )
+
+
+def format_number(value: Any) -> str:
+    """Write a number with the digits that matter.
+
+    Args:
+        value: a number; anything else, such as None, stands for nothing.
+
+    Returns:
+        `475.30`, `1,234`, `0.0012`, or `-` for nothing.
+    """
+    if not isinstance(value, int | float):
+        return "-"
+    size = abs(value)
+    if math.isfinite(size) and 0 < size < 0.01:
+        return f"{value:.2g}"
+    return f"{value:,.2f}" if size < 1000 else f"{value:,.0f}" if size < 1e7 else f"{value:.2e}"
+
+
+def format_rate(value: Any) -> str:
+    """Write a rate with three digits.
+
+    Args:
+        value: a number per second; anything else stands for nothing.
+
+    Returns:
+        `312k`, `1.25M`, `85.0`, or `-` for nothing.
+    """
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        # 999.5 and more would be written with four digits in the smaller unit.
+        if value >= 0.9995 * size:
+            return f"{_three_digits(value / size)}{unit}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def format_seconds(value: Any) -> str:
+    """Write a duration.
+
+    Args:
+        value: seconds; anything that is no number stands for nothing.
+
+    Returns:
+        `0:07`, `12:34`, `1:02:03`, or `-` for nothing.
+    """
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int) -> float | None:
+    """Seconds that the rest of the run will take at the present pace, evaluations included."""
+    steps = record["env_steps"]
+    since = last.get("env_steps", 0)
+    if since and steps > since:
+        return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
+    # The first window holds the compilation, too: its speed alone says more than its duration.
+    speed = record.get("steps_per_second")
+    return (total - steps) / speed if steps and speed else None
+
+
+def _shown(path: pathlib.Path) -> str:
+    """The path as it is short to type from here."""
+    here = pathlib.Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

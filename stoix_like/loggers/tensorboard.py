@@ -1,0 +1,91 @@
+"""Curves for TensorBoard."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stoix_like.loggers.base import RunInfo, plain, scalars
+
+if TYPE_CHECKING:
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.summary_pb2 import Summary
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorBoardConfig:
+    """The keys of `logger.tensorboard`."""
+
+    enabled: bool = False
+
+
+class TensorBoardLogger:
+    """Writes event files: every number over `env_steps`, and the configuration as text.
+
+    Args:
+        directory: where the event files go; made where it is not there.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._directory = directory
+        self._writer: EventsWriter | None = None
+
+    def start(self, info: RunInfo) -> None:
+        """Open an event file and write the configuration.
+
+        Args:
+            info: what is known of the run.
+        """
+        # Not `SummaryWriter`: its thread dies of a write that fails, and the next calls then wait for it for ever.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.summary import text
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(self._directory / "events"))
+        listing = json.dumps(plain(info.config), indent=2, default=str)
+        # Markdown shows what is indented by four spaces as it stands.
+        self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Write the numbers of a record at its `env_steps`.
+
+        Args:
+            record: the numbers of one evaluation window.
+        """
+        curves = scalars(record)
+        self._write_scalars(curves, step=int(curves.pop("env_steps")))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the absolute metric, the one result that no record holds.
+
+        Args:
+            summary: the results of the run.
+        """
+        results = scalars(summary)
+        absolute = {name: value for name, value in results.items() if name.startswith("absolute/")}
+        self._write_scalars(absolute, step=int(results.get("env_steps", 0)))
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _write_scalars(self, curves: Mapping[str, float], step: int) -> None:
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in curves.items()]
+        self._write(Summary(value=values), step)
+
+    def _write(self, summary: Summary, step: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        if self._writer is not None:
+            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+            self._writer.flush()

@@ -1,0 +1,96 @@
+"""Curves for Weights & Biases."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stoix_like.loggers.base import RunInfo, plain, scalars
+
+if TYPE_CHECKING:
+    import wandb
+
+
+@dataclasses.dataclass(frozen=True)
+class WandbConfig:
+    """The keys of `logger.wandb`."""
+
+    enabled: bool = False
+    project: str = "stoix_like"
+    entity: str | None = None
+    group: str | None = None
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    mode: str = dataclasses.field(default="online", metadata={"choices": ("online", "offline", "disabled")})
+
+
+class WandbLogger:
+    """Logs to one W&B run: every number over `env_steps`, the configuration, and the summary at the end.
+
+    Args:
+        config: the keys of `logger.wandb`.
+        directory: W&B keeps its files in `wandb/` below it.
+    """
+
+    name = "wandb"
+
+    def __init__(self, config: WandbConfig, directory: pathlib.Path) -> None:
+        self._config = config
+        self._directory = directory
+        self._run: wandb.Run | None = None
+        self._exit_code = 1  # until the run has reached its end
+
+    def start(self, info: RunInfo) -> None:
+        """Begin a W&B run.
+
+        Args:
+            info: what is known of the run.
+        """
+        import wandb
+
+        config = self._config
+        # "online" is also the default of W&B: not naming it lets WANDB_MODE have its say.
+        mode: Any = None if config.mode == "online" else config.mode
+        self._run = wandb.init(
+            project=config.project,
+            entity=config.entity,
+            group=config.group,
+            name=config.name or f"{info.system} {info.environment} seed {info.seed}",
+            tags=list(config.tags),
+            mode=mode,
+            dir=str(self._directory),
+            config=info.config,
+            # Several trainings in one process are several runs, also where one has not been closed.
+            reinit="create_new",
+            # Capturing the terminal would fill the W&B log with redrawn progress bars.
+            settings=wandb.Settings(console="off"),
+        )
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Log the numbers of a record.
+
+        Args:
+            record: the numbers of one evaluation window.
+        """
+        if self._run is not None:
+            self._run.log(scalars(record))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Put the results into the W&B summary.
+
+        Args:
+            summary: the results of the run.
+        """
+        if self._run is not None:
+            self._run.summary.update(plain(summary))
+            self._exit_code = 0
+
+    def close(self) -> None:
+        """End the W&B run: as failed where `finish` was not reached."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.finish(exit_code=self._exit_code)

@@ -1,0 +1,138 @@
+"""Torsos: from what an input layer read to an embedding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.nn.initializers import orthogonal
+from jaxtyping import Array, Float, Shaped
+
+from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+
+
+class MLPTorso(nn.Module):
+    """Dense layers along the last axis.
+
+    Attributes:
+        layer_sizes: width of each layer, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+        activate_final: whether the last layer is normalised and activated, too.
+    """
+
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    activate_final: bool = True
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Embed.
+
+        Args:
+            observation: `[..., D]` features.
+
+        Returns:
+            `[..., layer_sizes[-1]]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = observation
+        for i, size in enumerate(self.layer_sizes):
+            x = self._layer(size, kernel_init)(x)
+            if self.activate_final or i + 1 < len(self.layer_sizes):
+                x = nn.LayerNorm()(x) if self.use_layer_norm else x
+                x = activation(x)
+        return x
+
+    def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
+        return nn.Dense(size, kernel_init=kernel_init)
+
+
+class CNNTorso(nn.Module):
+    """Convolutions over images, then dense layers.
+
+    Attributes:
+        channel_sizes: channels of each convolution.
+        kernel_sizes: side of each kernel in pixels, or its height and width.
+        strides: step of each kernel in pixels, or its steps down and across.
+        activation: name of the activation function.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+        channel_first: whether images come as `[C, H, W]` instead of `[H, W, C]`.
+        hidden_sizes: width of each dense layer, in units.
+        has_channels: False where images come as `[H, W]`.
+    """
+
+    channel_sizes: Sequence[int]
+    kernel_sizes: Sequence[int | Sequence[int]]
+    strides: Sequence[int | Sequence[int]]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    channel_first: bool = False
+    hidden_sizes: Sequence[int] = (256,)
+    has_channels: bool = True
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
+        """Embed.
+
+        Args:
+            observation: `[..., H, W, C]` images; uint8 pixels are scaled to [0, 1].
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: for an observation that is no image.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = as_images(observation, self.channel_first, self.has_channels)
+        for channels, kernel, stride in zip(self.channel_sizes, self.kernel_sizes, self.strides, strict=True):
+            x = nn.Conv(channels, _pair(kernel), _pair(stride), kernel_init=kernel_init)(x)
+            x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x
+            x = activation(x)
+        x = x.reshape(*x.shape[:-3], -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
+
+
+def as_images(
+    observation: Shaped[Array, "*batch_and_image"], channel_first: bool = False, has_channels: bool = True
+) -> Float[Array, "*batch H W C"]:
+    """Bring images into the form that convolutions read.
+
+    Args:
+        observation: `[..., H, W, C]`, `[..., C, H, W]` or `[..., H, W]`.
+        channel_first: whether channels come before rows.
+        has_channels: whether there is an axis of channels.
+
+    Returns:
+        `[..., H, W, C]` floats, uint8 scaled from 0 … 255 to [0, 1].
+
+    Raises:
+        ValueError: where there are too few axes.
+    """
+    x = jnp.asarray(observation)
+    if not has_channels:
+        x = x[..., None]
+    elif channel_first and x.ndim >= 3:
+        x = jnp.moveaxis(x, -3, -1)
+    if x.ndim < 3:
+        raise ValueError(
+            f"a convolution needs images [..., height, width, channels], got shape {observation.shape}: "
+            "choose network=mlp, or has_channels=false where images come without channels"
+        )
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255.0
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+
+
+def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
+    return (size, size) if isinstance(size, int) else tuple(size)

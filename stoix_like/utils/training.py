@@ -1,0 +1,69 @@
+"""Learning rates of a training run."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from stoix_like.utils.jax_utils import Scalar
+
+Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
+
+
+def make_learning_rate_schedule(
+    init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int
+) -> Schedule:
+    """A learning rate that falls linearly to zero, one step per update window.
+
+        lr(k) = init_lr * max(0, 1 - floor(k / (num_epochs * num_minibatches)) / num_updates)
+
+    Args:
+        init_lr: learning rate of the first window, per gradient step.
+        num_updates: update windows of the run.
+        num_epochs: passes over the data of each window.
+        num_minibatches: gradient steps of each pass.
+
+    Returns:
+        The learning rate as a function of k, the number of gradient steps made.
+
+    Raises:
+        ValueError: if one of the counts is less than 1.
+    """
+    counts = {"num_updates": num_updates, "num_epochs": num_epochs, "num_minibatches": num_minibatches}
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+
+    def schedule(count: int | Int[Array, ""]) -> Float[Array, ""]:
+        fraction_done = (count // (num_epochs * num_minibatches)) / num_updates
+        # Steps beyond the end must not climb the loss with a negative rate.
+        return init_lr * jnp.maximum(0.0, 1.0 - fraction_done)
+
+    return schedule
+
+
+def make_learning_rate(
+    init_lr: Scalar, config: Any, num_epochs: int, num_minibatches: int | None = None
+) -> Scalar | Schedule:
+    """The learning rate that an optimiser takes: the number itself, or a schedule where the config asks for decay.
+
+    Args:
+        init_lr: learning rate of the first window, per gradient step.
+        config: anything with `decay_learning_rates` (bool) and `num_updates` (update windows of the run), or with
+            the same two as `system.decay_learning_rates` and `arch.num_updates`.
+        num_epochs: passes over the data of each window.
+        num_minibatches: gradient steps of each pass; None means 1.
+
+    Returns:
+        `init_lr`, or the schedule of `make_learning_rate_schedule`.
+
+    Raises:
+        AttributeError: if the config lacks what is read.
+        ValueError: if one of the counts is less than 1.
+    """
+    grouped = hasattr(config, "system")
+    system, arch = (config.system, config.arch) if grouped else (config, config)
+    if not system.decay_learning_rates:
+        return init_lr
+    return make_learning_rate_schedule(init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches)

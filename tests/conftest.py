@@ -1,0 +1,9 @@
+import os
+
+# Before jax starts its backend: two devices on any machine, and no accelerator.
+os.environ["JAX_NUM_CPU_DEVICES"] = "2"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+
+jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,0 +1,229 @@
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stoix_like.loggers import RunInfo
+from stoix_like.loggers.console import (
+    ConsoleConfig,
+    ConsoleLogger,
+    _seconds_left,
+    format_number,
+    format_rate,
+    format_seconds,
+)
+
+SUMMARY = {
+    "env_steps": 1280,
+    "eval/episode_return_mean": 475.3,
+    "absolute/episode_return_mean": 480.0,
+    "compile_seconds": 3.21,
+    "steps_per_second": 312_345.0,
+    "wall_seconds": 67.0,
+}
+
+
+def run_info(run_dir):
+    return RunInfo(
+        run_dir,
+        system="ppo/ff_ppo",
+        environment="gymnax/CartPole-v1",
+        seed=3,
+        num_updates=10,
+        total_timesteps=1280,
+        num_evaluations=2,
+        config={},
+        notes=("the budget [1300] is rounded down to 1,280",),
+        devices="1 x cpu",
+    )
+
+
+def record(steps, mean, wall):
+    return {
+        "env_steps": steps,
+        "wall_seconds": wall,
+        "steps_per_second": 1000.0 if steps else None,
+        "eval/episode_return_mean": mean,
+        "eval/episode_return_std": None if mean is None else 12.1,
+        "eval/episode_length_mean": mean,
+    }
+
+
+def tell_all(logger, run_dir, pause=0.0):
+    logger.start(run_info(run_dir))
+    for steps, mean, wall in ((0, 9.25, 1.0), (640, None, 3.0), (1280, 475.3, 4.0)):
+        time.sleep(pause)
+        logger.log(record(steps, mean, wall))
+    logger.finish(SUMMARY)
+    logger.close()
+
+
+def test_plain_lines(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    tell_all(ConsoleLogger(ConsoleConfig()), tmp_path / "runs" / "1")
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.splitlines() == [
+        "ppo/ff_ppo on gymnax/CartPole-v1, seed 3",
+        "  budget          1,280 env steps, 10 updates, 2 evaluations",
+        "  devices         1 x cpu",
+        "  run directory   runs/1",
+        "  note            the budget [1300] is rounded down to 1,280",
+        "      0   0%   return     9.25 ± 12.10    length    9.25      - steps/s  0:01",
+        "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03",
+        "  1,280 100%   return   475.30 ± 12.10    length  475.30  1.00k steps/s  0:04",
+        "finished: 1,280 env steps in 1:07",
+        "  last evaluation 475.30 mean episode return",
+        "  absolute metric 480.00 mean episode return",
+        "  compiled in     3.2 s",
+        "  speed           312k env steps/s",
+        "  written to      runs/1",
+    ]
+
+
+def test_long_paths_are_not_broken_into_lines(tmp_path, capsys):
+    run_dir = tmp_path / ("long" * 50)
+    ConsoleLogger(ConsoleConfig()).start(run_info(run_dir))
+    assert str(run_dir) in capsys.readouterr().out
+
+
+def test_without_evaluation_and_absolute_metric(tmp_path, capsys):
+    logger = ConsoleLogger(ConsoleConfig())
+    logger.start(run_info(tmp_path)._replace(notes=(), devices=""))
+    logger.log({"env_steps": 640})
+    logger.finish({"eval/episode_return_mean": None})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [
+        "finished: 640 env steps in -",
+        "  speed           - env steps/s",
+        f"  written to      {tmp_path}",
+    ]
+    assert len(lines) == 7
+
+
+def program(run_dir, pause=0.0):
+    """This module's `tell_all` in a process of its own."""
+    here = pathlib.Path(__file__)
+    return (
+        f"import sys, pathlib; sys.path.insert(0, {str(here.parent)!r}); import {here.stem} as here; "
+        "from stoix_like.loggers import LoggerConfig, make_logger; "
+        f"here.tell_all(make_logger(LoggerConfig(), pathlib.Path({str(run_dir)!r})), "
+        f"pathlib.Path({str(run_dir)!r}), {pause})"
+    )
+
+
+def run_on_terminal(run_dir, **variables):
+    """What a terminal of 100 columns is sent."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
+    process = subprocess.Popen([sys.executable, "-c", program(run_dir, pause=0.6)], stdout=theirs, env=env)
+    os.close(theirs)
+    sent = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            sent += chunk
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    os.close(ours)
+    assert process.wait(timeout=20) == 0
+    return sent.decode()
+
+
+def test_progress_bar_on_a_terminal(tmp_path):
+    sent = run_on_terminal(tmp_path)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent)
+    assert "compiling" in text
+    assert re.search(r"ppo/ff_ppo [━╸╺ ]+ 50% return -  1.00k steps/s 0:0[01] left", text)
+    lines = [line for line in text.replace("\r", "\n").split("\n") if line.startswith("  1,280 100%")]
+    assert len(lines) == 1
+    # The cursor is hidden while the bar is there, and back before the last lines.
+    assert "\x1b[?25l" in sent
+    assert sent.rindex("\x1b[?25h") < sent.index("finished")
+
+
+def test_no_color(tmp_path):
+    sent = run_on_terminal(tmp_path, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7][;m]", sent)
+
+
+def test_a_dumb_terminal_gets_plain_lines(tmp_path):
+    assert "\x1b" not in run_on_terminal(tmp_path, TERM="dumb")
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_an_encoding_without_the_signs_is_no_error(tmp_path, variables):
+    env = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", program(tmp_path)], capture_output=True, env=env, check=True)
+    assert done.stderr == b""
+    assert b"written to" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
+def test_a_reader_that_goes_away_ends_the_console_alone(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", program(tmp_path, pause=0.2)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=20) == 0
+    assert errors.startswith("logger 'console' failed and is dropped: BrokenPipeError")
+    assert errors.count("\n") == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_time_left():
+    # Half of the steps are left, and the last half took 2 s: evaluations count.
+    assert _seconds_left(record(320, 1.0, 3.0), record(640, 1.0, 5.0), total=960) == 2.0
+    # The first window holds the compilation: 640 steps left at 1000 steps per second.
+    assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), total=1280) == 0.64
+    assert _seconds_left({}, record(0, 1.0, 1.0), total=1280) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        ([1.0], "-"),
+        (0, "0.00"),
+        (-200, "-200.00"),
+        (1234.5, "1,234"),
+        (0.00123, "0.0012"),
+        (3e8, "3.00e+08"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_format_number(value, text):
+    assert format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0, "0.00"),
+        (85, "85.0"),
+        (999.6, "1.00k"),
+        (312_345.0, "312k"),
+        (999_600, "1.00M"),
+        (1.25e7, "12.5M"),
+    ],
+)
+def test_format_rate(value, text):
+    assert format_rate(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "-"), (59.6, "1:00"), (7, "0:07"), (3723, "1:02:03")])
+def test_format_seconds(value, text):
+    assert format_seconds(value) == text

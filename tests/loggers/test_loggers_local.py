@@ -1,0 +1,184 @@
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import hydra
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.errors import MissingExtraError
+from stoix_like.loggers import LoggerConfig, MultiLogger, RunInfo, check_available, make_logger, plain, scalars
+from stoix_like.loggers.console import ConsoleConfig
+from stoix_like.loggers.jsonl import JsonlLogger
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.wandb import WandbConfig
+from stoix_like.schema import from_mapping
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+
+
+def run_info(run_dir):
+    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+
+
+class Recorder:
+    """Remembers what it is told, and raises where `fails` says so."""
+
+    def __init__(self, name, fails=None, error=OSError):
+        self.name, self.fails, self.error, self.told = name, fails, error, []
+
+    def _tell(self, what):
+        self.told.append(what)
+        if what == self.fails:
+            raise self.error("no space left")
+
+    def start(self, info):
+        self._tell("start")
+
+    def log(self, record):
+        self._tell("log")
+
+    def finish(self, summary):
+        self._tell("finish")
+
+    def close(self):
+        self._tell("close")
+
+
+def tell_all(logger, run_dir):
+    logger.start(run_info(run_dir))
+    logger.log({"env_steps": 0})
+    logger.log({"env_steps": 128})
+    logger.finish({})
+    logger.close()
+
+
+def test_plain_is_strict_json():
+    value = {"a": float("nan"), "b": (1, float("-inf"), None), "c": {"d": np.float32(0.5)}, "e": np.arange(2), "f": "x"}
+    assert plain(value) == {"a": None, "b": [1, None, None], "c": {"d": 0.5}, "e": [0, 1], "f": "x"}
+    assert type(plain(np.int64(3))) is int
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_scalars_names_the_members_of_a_population():
+    record = {"env_steps": 128, "eval/episode_return_mean": [1.0, None, 3.0], "train/loss": None, "note": "x"}
+    assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
+
+
+def test_jsonl_writes_each_record_at_once_and_keeps_what_was_there(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 0}\n')
+    logger = JsonlLogger(path)
+    logger.start(run_info(tmp_path))
+    logger.log({"env_steps": 128, "train/loss": float("inf"), "eval/episode_return_mean": None, "members": [1, 2.5]})
+    lines = path.read_text().splitlines()  # before the file is closed
+    assert [json.loads(line) for line in lines] == [
+        {"env_steps": 0},
+        {"env_steps": 128, "train/loss": None, "eval/episode_return_mean": None, "members": [1, 2.5]},
+    ]
+    assert '"env_steps": 128,' in lines[1]  # an int stays one
+    logger.finish({})
+    logger.close()
+    logger.close()
+
+
+@pytest.mark.parametrize("moment", ["start", "log", "finish", "close"])
+def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, moment):
+    good, bad = Recorder("good"), Recorder("bad", fails=moment)
+    tell_all(MultiLogger([bad, good]), tmp_path)
+    captured = capsys.readouterr()
+    assert captured.err == "logger 'bad' failed and is dropped: OSError: no space left\n"
+    assert captured.out == ""
+    assert good.told == ["start", "log", "log", "finish", "close"]
+    # The dropped one is closed, so that it gives back what it holds, and then left alone.
+    assert bad.told[-2:] == [moment, "close"]
+    assert bad.told.count(moment) == (2 if moment == "close" else 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_passes_through(tmp_path, error):
+    logger = MultiLogger([Recorder("interrupted", fails="log", error=error)])
+    logger.start(run_info(tmp_path))
+    with pytest.raises(error):
+        logger.log({"env_steps": 0})
+
+
+def test_close_without_start_and_twice(tmp_path, capsys):
+    config = LoggerConfig(ConsoleConfig(), TensorBoardConfig(enabled=True), WandbConfig(enabled=True))
+    logger = make_logger(config, tmp_path)
+    logger.close()
+    logger.close()
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_ends_the_metrics_file_and_nothing_else(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    tell_all(make_logger(LoggerConfig(), tmp_path), tmp_path)
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("logger 'jsonl' failed and is dropped: OSError")
+    assert "1,280" in captured.out  # the console goes on
+
+
+@pytest.mark.parametrize(
+    ("config", "package"),
+    [
+        (LoggerConfig(tensorboard=TensorBoardConfig(enabled=True)), "tensorboardX"),
+        (LoggerConfig(wandb=WandbConfig(enabled=True)), "wandb"),
+    ],
+)
+def test_a_missing_package_is_refused_before_anything_is_written(tmp_path, monkeypatch, config, package):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+    with pytest.raises(MissingExtraError, match=rf"'{package}': pip install 'stoix_like\[loggers\]'"):
+        make_logger(config, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    check_available(LoggerConfig())
+
+
+def test_a_directory_named_wandb_is_not_the_package(tmp_path, monkeypatch):
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(MissingExtraError):
+        check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))
+
+
+def test_the_optional_packages_and_jax_are_not_imported():
+    program = (
+        "import sys; from stoix_like.loggers import *; check_available(LoggerConfig()); "
+        "print(*{'jax', 'wandb', 'tensorboardX'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def compose(*overrides):
+    with hydra.initialize_config_dir(str(CONFIGS), version_base=None):
+        composed = hydra.compose(config_name=None, overrides=list(overrides))
+    return from_mapping(LoggerConfig, OmegaConf.to_container(composed.logger), "logger")
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("default", LoggerConfig()),
+        ("tensorboard", LoggerConfig(tensorboard=TensorBoardConfig(enabled=True))),
+        ("wandb", LoggerConfig(wandb=WandbConfig(enabled=True))),
+        ("silent", LoggerConfig(console=ConsoleConfig(enabled=False))),
+    ],
+)
+def test_the_choices_differ_from_the_defaults_in_what_they_name(choice, expected):
+    assert compose(f"+logger={choice}") == expected
+
+
+def test_keys_can_be_overridden():
+    config = compose("+logger=silent", "logger.wandb.enabled=true", "logger.wandb.tags=[a,b]", "logger.wandb.group=g")
+    assert config.wandb == WandbConfig(enabled=True, tags=("a", "b"), group="g")
+    with pytest.raises(ValueError, match=r"logger\.wandb\.mode=ofline is not known: did you mean 'offline'"):
+        compose("+logger=default", "logger.wandb.mode=ofline")

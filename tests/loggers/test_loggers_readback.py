@@ -1,0 +1,177 @@
+"""TensorBoard and W&B, with the real libraries, read back from the files that they write."""
+
+import json
+import struct
+
+import pytest
+
+from stoix_like.loggers import LoggerConfig, RunInfo, make_logger
+from stoix_like.loggers.console import ConsoleConfig
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.wandb import WandbConfig
+
+RECORDS = (
+    {"env_steps": 0, "train/loss": None, "eval/episode_return_mean": 9.5},
+    {"env_steps": 640, "train/loss": 0.25, "eval/episode_return_mean": None},
+    {"env_steps": 1280, "train/loss": 0.125, "eval/episode_return_mean": [100.0, 200.0]},
+)
+SUMMARY = {"env_steps": 1280, "absolute/episode_return_mean": 150.0, "versions": {"jax": "0.10"}, "best": None}
+SILENT = ConsoleConfig(enabled=False)
+
+
+def run_info(run_dir):
+    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+
+
+def tell_all(logger, run_dir):
+    logger.start(run_info(run_dir))
+    for record in RECORDS:
+        logger.log(record)
+    logger.finish(SUMMARY)
+    logger.close()
+
+
+def read_events(path):
+    """The events of a TFRecord file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    data, events = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        body = data[12 : 12 + length]
+        assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
+        assert struct.unpack("<I", data[12 + length : 16 + length]) == (masked_crc32c(body),)
+        events.append(Event.FromString(body))
+        data = data[16 + length :]
+    return events
+
+
+def test_tensorboard_event_file(tmp_path, capfd):
+    tell_all(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    assert capfd.readouterr() == ("", "")
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    first, config, *rest = read_events(path)
+    assert first.file_version == "brain.Event:2"
+    assert config.summary.value[0].tag == "config/text_summary"
+    assert json.loads(config.summary.value[0].tensor.string_val[0]) == {"arch": {"seed": 3}}
+    curves = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in rest]
+    assert curves == [
+        (0, {"eval/episode_return_mean": 9.5}),
+        (640, {"train/loss": 0.25}),
+        (1280, {"train/loss": 0.125, "eval/episode_return_mean/0": 100.0, "eval/episode_return_mean/1": 200.0}),
+        (1280, {"absolute/episode_return_mean": 150.0}),
+    ]
+
+
+def test_tensorboard_writes_each_record_at_once(tmp_path):
+    logger = make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path))
+    logger.log(RECORDS[0])
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    assert len(read_events(path)) == 3
+    logger.close()
+
+
+def test_tensorboard_that_cannot_write_is_dropped(tmp_path, capsys):
+    (tmp_path / "tensorboard").write_text("a file in the way")
+    tell_all(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    assert capsys.readouterr().err.startswith("logger 'tensorboard' failed and is dropped: FileExistsError")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def read_wandb(run_dir):
+    """The records of a run's .wandb file: a 7-byte header, then LevelDB's log format."""
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # W&B writes in a process of its own: wait until it has done so
+    (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
+    block_size, header_size, last_kinds = 32768, 7, (1, 4)  # whole records, and the last parts of divided ones
+    data, records, body = path.read_bytes(), [], b""
+    assert data[:4] == b":W&B"
+    position = header_size
+    while position + header_size <= len(data):
+        if block_size - position % block_size < header_size:  # too short for a header: padding
+            position += block_size - position % block_size
+            continue
+        length, kind = struct.unpack("<HB", data[position + 4 : position + header_size])
+        body += data[position + header_size : position + header_size + length]
+        position += header_size + length
+        if kind in last_kinds:
+            records.append(Record.FromString(body))
+            body = b""
+    return records
+
+
+def items(updates):
+    """Keys and values of W&B's updates; a nested key is joined with dots."""
+    return {update.key or ".".join(update.nested_key): json.loads(update.value_json) for update in updates}
+
+
+@pytest.fixture
+def wandb_apart(monkeypatch):
+    """W&B with nothing of the user's settings, and nobody to talk to."""
+    wandb = pytest.importorskip("wandb")
+    for variable in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_RUN_ID", "WANDB_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    yield
+    wandb.teardown()  # it reads the variables once
+
+
+def test_wandb_offline(tmp_path, wandb_apart):
+    wandb_config = WandbConfig(enabled=True, project="walk", group="seeds", tags=("a", "b"), mode="offline")
+    tell_all(make_logger(LoggerConfig(SILENT, wandb=wandb_config), tmp_path), tmp_path)
+    records = read_wandb(tmp_path)
+
+    (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
+    assert (run.project, run.run_group, list(run.tags)) == ("walk", "seeds", ["a", "b"])
+    assert run.display_name == "ppo/ff_ppo gymnax/CartPole-v1 seed 3"
+    assert items(run.config.update)["arch"] == {"seed": 3}
+
+    history = [items(record.history.item) for record in records if record.WhichOneof("record_type") == "history"]
+    logged = [{key: value for key, value in row.items() if not key.startswith("_")} for row in history]
+    assert logged == [
+        {"env_steps": 0, "eval/episode_return_mean": 9.5},
+        {"env_steps": 640, "train/loss": 0.25},
+        {"env_steps": 1280, "train/loss": 0.125, "eval/episode_return_mean/0": 100, "eval/episode_return_mean/1": 200},
+    ]
+    metrics = [record.metric for record in records if record.WhichOneof("record_type") == "metric"]
+    assert ("*", "env_steps") in [(metric.glob_name, metric.step_metric) for metric in metrics]
+
+    summary = {}
+    for record in records:
+        summary |= items(record.summary.update)
+    assert summary["absolute/episode_return_mean"] == 150
+    assert summary.get("versions.jax", summary.get("versions", {})) in ("0.10", {"jax": "0.10"})
+    (end,) = (record.exit for record in records if record.WhichOneof("record_type") == "exit")
+    assert end.exit_code == 0
+
+
+def test_wandb_says_that_a_run_has_failed(tmp_path, wandb_apart, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")  # the variable has its say where the configuration leaves it
+    logger = make_logger(LoggerConfig(SILENT, wandb=WandbConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path))
+    logger.log(RECORDS[0])
+    logger.close()  # as after an exception: without `finish`
+    (end,) = (record.exit for record in read_wandb(tmp_path) if record.WhichOneof("record_type") == "exit")
+    assert end.exit_code == 1
+
+
+def test_several_wandb_runs_in_one_process(tmp_path, wandb_apart):
+    config = LoggerConfig(SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
+    loggers = [(make_logger(config, tmp_path / name), tmp_path / name) for name in ("first", "second")]
+    for logger, run_dir in loggers:
+        run_dir.mkdir()
+        logger.start(run_info(run_dir))
+    for logger, _ in loggers:
+        logger.log(RECORDS[0])
+        logger.finish(SUMMARY)
+        logger.close()
+    for _, run_dir in loggers:
+        assert sum(record.WhichOneof("record_type") == "history" for record in read_wandb(run_dir)) == 1
