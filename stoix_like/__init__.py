@@ -1,8 +1,8 @@
 """Reinforcement learning in JAX with whole training runs compiled into one program.
 
-    import stoix_like
-    result = stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole", "arch.seed=1"])
-    result.eval_return, result.run_dir
+import stoix_like
+result = stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole", "arch.seed=1"])
+result.eval_return, result.run_dir
 """
 
 from __future__ import annotations

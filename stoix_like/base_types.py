@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import jax
 
@@ -189,8 +189,8 @@ class SystemConfig:
         warmup_steps: steps per environment with random actions before the first update.
     """
 
-    rollout_length: int = at_least(1)
-    warmup_steps: int = at_least(0)
+    rollout_length: Annotated[int, at_least(1)]
+    warmup_steps: Annotated[int, at_least(0)]
 
     def check(self, num_envs: int) -> None:
         """Refuse sizes that do not fit together.

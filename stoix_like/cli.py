@@ -68,7 +68,7 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         if args.help:
             print(_help(args.overrides))
             return
-        if not (args.cfg or args.info or args.hydra_help or args.shell_completion or args.version):
+        if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
             _check(args.overrides, args.multirun, args.config_dir)
         _run_hydra(arguments)
     except ConfigError as error:
@@ -167,4 +167,3 @@ _LISTINGS = {
     "envs": _list_envs,
     "networks": lambda: [f"network={choice}" for choice in configuration.group_choices("network")],
 }
-

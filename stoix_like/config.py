@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -48,14 +48,14 @@ class ArchConfig:
         compile_cache: keep compiled programs for the next start.
     """
 
-    architecture_name: str = one_of("anakin")
-    seed: int = at_least(0)
-    total_timesteps: int = at_least(1)
-    total_num_envs: int = at_least(1)
-    num_devices: int | None = at_least(1)
-    update_batch_size: int = at_least(1)
-    num_evaluation: int = at_least(1)
-    num_eval_episodes: int = at_least(1)
+    architecture_name: Annotated[str, one_of("anakin")]
+    seed: Annotated[int, at_least(0)]
+    total_timesteps: Annotated[int, at_least(1)]
+    total_num_envs: Annotated[int, at_least(1)]
+    num_devices: Annotated[int | None, at_least(1)]
+    update_batch_size: Annotated[int, at_least(1)]
+    num_evaluation: Annotated[int, at_least(1)]
+    num_eval_episodes: Annotated[int, at_least(1)]
     evaluation_greedy: bool
     absolute_metric: bool
     compile_cache: bool
@@ -138,7 +138,7 @@ def _import_build(module: str) -> Build:
         return importlib.import_module(module).build
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"system.module={module} cannot be used ({error}): it must be the import path of a module with a function"
+            f"system.module={module} cannot be used ({error!s}): it must be the import path of a module with a function"
             " build(config, spec)"
         ) from error
 
@@ -185,7 +185,8 @@ def _hydra() -> Iterator[None]:
 def group_choices(group: str) -> list[str]:
     """Everything that `group=` accepts, `["gymnax", "gymnax/cartpole", …]` for `env`."""
     root = config_dir() / group
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+    files = (path for path in root.rglob("*.yaml") if not path.name.startswith("_"))
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in files)
 
 
 def expand_sweep(overrides: Sequence[str]) -> Iterator[list[str]]:
@@ -226,11 +227,15 @@ def _check_keys(parsed: Sequence[Override]) -> None:
     groups = [override.input_line or "" for override in parsed if _is_group(override)]
     known = set(_flatten(OmegaConf.to_container(compose(PRIMARY, groups), resolve=False)))
     for override in parsed:
-        if _is_group(override) or override.is_add() or override.is_force_add() or override.package is not None:
+        key = override.key_or_group
+        if _is_group(override) or override.is_add() or override.is_force_add() or key.startswith("hydra"):
             continue
-        if override.key_or_group not in known and not override.key_or_group.startswith("hydra."):
-            key = override.key_or_group
-            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+        if key not in known:
+            parent = key
+            while parent and parent not in known:
+                parent = parent.rpartition(".")[0]
+            siblings = [name for name in known if name.rpartition(".")[0] == parent]
+            raise ConfigError(f"unknown key '{key}': {nearest(key, siblings)}")
 
 
 def _is_group(override: Override) -> bool:

@@ -28,6 +28,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         `did you mean 'a' or 'b'?`, or, where nothing is close, the list of what there is.
     """
     names = sorted(set(known))
+    if not names:
+        return "there is none"
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     if not close:

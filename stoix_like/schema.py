@@ -1,8 +1,8 @@
-"""Typed configuration: dataclasses whose fields say what they accept, filled from plain mappings.
+"""Typed configuration: dataclasses whose annotations say what they accept, filled from plain mappings.
 
-A field takes its range from `dataclasses.field(metadata=...)` with the keys `min`, `max`, `exclusive_min`,
-`exclusive_max` (whether the end itself is left out) and `choices`; the functions below write that down shortly.
-Ranges are checked here, once, on concrete values, so that a dataclass may later hold traced ones.
+    gamma: Annotated[float, between(0.0, 1.0)]
+
+Ranges are checked here, once, on concrete values, so that the same dataclass may later hold traced ones.
 """
 
 from __future__ import annotations
@@ -12,38 +12,57 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stoix_like.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
 
-def at_least(minimum: float) -> Any:
-    """A field whose value is `minimum` or more."""
-    return dataclasses.field(metadata={"min": minimum})
+class Range(NamedTuple):
+    """Numbers between two ends, which may be left out themselves."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    without_low: bool = False
+    without_high: bool = False
+
+    def __contains__(self, value: Any) -> bool:
+        # Written so that NaN, which compares false with everything, is in no range.
+        above_low = value > self.low if self.without_low else value >= self.low
+        below_high = value < self.high if self.without_high else value <= self.high
+        return above_low and below_high
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"more than {self.low}" if self.without_low else f"at least {self.low}"
+        return f"in {'(' if self.without_low else '['}{self.low}, {self.high}{')' if self.without_high else ']'}"
 
 
-def above(minimum: float) -> Any:
-    """A field whose value is more than `minimum`."""
-    return dataclasses.field(metadata={"min": minimum, "exclusive_min": True})
+class Choices(NamedTuple):
+    """One of a few words."""
+
+    names: tuple[str, ...]
 
 
-def between(minimum: float, maximum: float) -> Any:
-    """A field whose value lies in `[minimum, maximum]`."""
-    return dataclasses.field(metadata={"min": minimum, "max": maximum})
+def at_least(low: float) -> Range:
+    """`low` or more."""
+    return Range(low)
 
 
-def inside(minimum: float, maximum: float) -> Any:
-    """A field whose value lies strictly between `minimum` and `maximum`."""
-    return dataclasses.field(
-        metadata={"min": minimum, "max": maximum, "exclusive_min": True, "exclusive_max": True},
-    )
+def above(low: float) -> Range:
+    """More than `low`."""
+    return Range(low, without_low=True)
 
 
-def one_of(*choices: str) -> Any:
-    """A field whose value is one of `choices`."""
-    return dataclasses.field(metadata={"choices": choices})
+def between(low: float, high: float) -> Range:
+    """In `[low, high]`."""
+    return Range(low, high)
+
+
+def one_of(*names: str) -> Choices:
+    """One of `names`."""
+    return Choices(names)
 
 
 def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
@@ -68,44 +87,52 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     for key in values:
         if key not in fields:
             raise ConfigError(f"unknown key '{path}.{key}': {nearest(str(key), fields)}")
-    hints = typing.get_type_hints(schema)
+    hints = typing.get_type_hints(schema, include_extras=True)
     filled = {}
     for name, field in fields.items():
         if name in values:
             filled[name] = _convert(hints[name], values[name], f"{path}.{name}")
-            _check_range(field.metadata, filled[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"'{path}.{name}' is not set")
     return schema(**filled)
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    if hint is Any:
-        return value
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
-    if value is None:
+    origin = typing.get_origin(hint)
+    if origin is typing.Annotated:
+        plain, *constraints = typing.get_args(hint)
+        converted = _convert(plain, value, key)
+        for constraint in constraints:
+            _check(constraint, converted, key)
+        return converted
+    if origin in (typing.Union, types.UnionType):
+        (option,) = (option for option in typing.get_args(hint) if option is not type(None))
+        return None if value is None else _convert(option, value, key)
+    if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it takes {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
         return from_mapping(typing.cast(type, hint), value, key)
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{key}={value} must be a list")
-        return tuple(_convert(typing.get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
-    if typing.get_origin(hint) is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{key}={value} must be a group of keys")
+    return _plain(hint, origin, value, key)
+
+
+def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
+    if hint is Any:
+        return value
+    if origin is tuple and isinstance(value, (list, tuple)):
+        item_hint = typing.get_args(hint)[0]
+        return tuple(_convert(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
         return dict(value)
-    converted = _scalar(hint, value)
+    converted = _scalar(hint, value) if origin is None else None
     if converted is None:
-        raise ConfigError(f"{key}={value} has the wrong type: it takes {_describe(hint)}")
+        raise ConfigError(f"{key}={value} has the wrong type: it takes {_describe(origin or hint)}")
     return converted
 
 
 def _scalar(hint: type, value: Any) -> Any:
     """`value` as an instance of `hint`, or None where it is none."""
+    if isinstance(value, bool):
+        return value if hint is bool else None
     if hint in (int, float) and isinstance(value, str):
         try:
             value = float(value)
@@ -113,40 +140,22 @@ def _scalar(hint: type, value: Any) -> Any:
             return None
     if hint is int and isinstance(value, float) and math.isfinite(value) and value == int(value):
         return int(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int):
         return float(value)
-    if hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if hint is str and isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, bool) and hint is not bool:
-        return None
     return value if isinstance(value, hint) else None
 
 
 def _describe(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", tuple: "a list"}
     return names.get(hint, "a group of keys")
 
 
-def _check_range(metadata: Mapping[str, Any], value: Any, key: str) -> None:
+def _check(constraint: Any, value: Any, key: str) -> None:
     if value is None:
         return
-    choices = metadata.get("choices")
-    if choices is not None and value not in choices:
-        raise ConfigError(f"{key}={value} is not known: {nearest(str(value), choices)}")
-    low, high = metadata.get("min", -math.inf), metadata.get("max", math.inf)
-    if low == -math.inf and high == math.inf:
-        return
-    open_low, open_high = metadata.get("exclusive_min", False), metadata.get("exclusive_max", False)
-    # Written so that NaN, which compares false with everything, is refused as well.
-    inside_low = value > low if open_low else value >= low
-    inside_high = value < high if open_high else value <= high
-    if not (inside_low and inside_high):
-        raise ConfigError(f"{key}={value} is out of range: it must be {_interval(low, high, open_low, open_high)}")
-
-
-def _interval(low: float, high: float, open_low: bool, open_high: bool) -> str:
-    if high == math.inf:
-        return f"more than {low}" if open_low else f"at least {low}"
-    if low == -math.inf:
-        return f"less than {high}" if open_high else f"at most {high}"
-    return f"in {'(' if open_low else '['}{low}, {high}{')' if open_high else ']'}"
+    if isinstance(constraint, Choices) and value not in constraint.names:
+        raise ConfigError(f"{key}={value} is not known: {nearest(value, constraint.names)}")
+    if isinstance(constraint, Range) and value not in constraint:
+        raise ConfigError(f"{key}={value} is out of range: it must be {constraint}")

@@ -11,6 +11,22 @@ from stoix_like.errors import ConfigError, nearest
 T = TypeVar("T")
 
 
+def check_scenario(suite: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a scenario that a suite does not have.
+
+    Args:
+        suite: its name.
+        name: what was asked for.
+        known: the scenarios that there are.
+
+    Raises:
+        ConfigError: with the nearest names.
+    """
+    names = list(known)
+    if name not in names:
+        raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}; {nearest(name, names)}")
+
+
 def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
     """Refuse names that `owner` does not know.
 

@@ -6,12 +6,13 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from stoix_like.envs import auto_reset, wrappers
 from stoix_like.envs.environment import Environment, VectorEnvironment
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
+from stoix_like.schema import above, at_least, one_of
 
 
 class Suite(NamedTuple):
@@ -64,17 +65,17 @@ class EnvConfig:
     scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
     kwargs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
-    auto_reset: str = field(default="fresh", metadata={"choices": tuple(AUTO_RESETS)})
-    pool_size: int = field(default=128, metadata={"min": 1})
-    reset_ratio: int = field(default=4, metadata={"min": 1})
-    time_limit: int | None = field(default=None, metadata={"min": 1})
+    auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
+    pool_size: Annotated[int, at_least(1)] = 128
+    reset_ratio: Annotated[int, at_least(1)] = 4
+    time_limit: Annotated[int | None, at_least(1)] = None
     rescale_actions: bool = True
     clip_actions: bool = True
     flatten_observation: bool = False
-    frame_stack: int = field(default=1, metadata={"min": 1})
+    frame_stack: Annotated[int, at_least(1)] = 1
     step_count: bool = False
-    reward_scale: float = field(default=1.0, metadata={"min": 0.0, "exclusive_min": True})
-    reward_clip: float | None = field(default=None, metadata={"min": 0.0, "exclusive_min": True})
+    reward_scale: Annotated[float, above(0.0)] = 1.0
+    reward_clip: Annotated[float | None, above(0.0)] = None
 
 
 def make(config: EnvConfig) -> VectorEnvironment:
@@ -166,11 +167,7 @@ def _make_scenario(config: EnvConfig) -> Environment:
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, SUITES)
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments; {hint}")
-    suite, name = _load(config.env_name), config.scenario.name
-    if name not in suite.scenarios():
-        hint = nearest(name, suite.scenarios())
-        raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {config.env_name}; {hint}")
-    return suite.make(name, config.kwargs, config.params)
+    return _load(config.env_name).make(config.scenario.name, config.kwargs, config.params)
 
 
 def _load(name: str) -> ModuleType:

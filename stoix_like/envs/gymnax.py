@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import gymnax
@@ -16,13 +17,13 @@ import numpy as np
 from gymnax.environments import spaces as gymnax_spaces
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 
-# Downloads its images when it is made.
-_NEEDS_DOWNLOAD = "MNISTBandit-bsuite"
+# Why some that gymnax registers are left out.
+_REFUSED = {"MNISTBandit-bsuite": "it would download its images"}
 
 # No reward is left beyond the last step of these, so their horizon is the end of the task and not a limit that cuts
 # it: a bootstrap would add up, without end, a value that is never corrected.
@@ -55,13 +56,15 @@ class GymnaxEnvironment(Environment):
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
-        view, state = self._env.reset_env(key, self._params)
+        with _its_own_rules():
+            view, state = self._env.reset_env(key, self._params)
         return strongly_typed(state), restart(self._observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
-        at_limit = self._env.is_truncated(state, self._params)
+        with _its_own_rules():
+            view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
+            at_limit = self._env.is_truncated(state, self._params)
         if self._horizon_ends_task:
             terminated = terminated | at_limit
         return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
@@ -74,7 +77,7 @@ class GymnaxEnvironment(Environment):
 
 def scenarios() -> list[str]:
     """The ids of the environments, as gymnax spells them; those that need a download are left out."""
-    return [name for name in gymnax.registered_envs if name != _NEEDS_DOWNLOAD]
+    return [name for name in gymnax.registered_envs if name not in _REFUSED]
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Environment:
@@ -89,8 +92,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Env
         The environment.
 
     Raises:
-        ConfigError: if an argument or a parameter is unknown, or its value does not fit.
+        ConfigError: if the name, an argument or a parameter is unknown, or a value does not fit.
     """
+    if name in _REFUSED:
+        raise ConfigError(f"env.scenario.name={name!r} cannot be used: {_REFUSED[name]}")
+    check_scenario("gymnax", name, scenarios())
     env, _ = gymnax.make(name)
     if kwargs:
         env = construct(type(env), kwargs, name)
@@ -100,21 +106,35 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Env
     return GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name)
 
 
+def _its_own_rules() -> AbstractContextManager[Any]:
+    # Swimmer adds arrays of different rank, which a stricter setting around us must not refuse.
+    return jax.numpy_rank_promotion("allow")
+
+
 def _fit(name: str, key: str, value: Any, default: Any) -> Any:
     """`value` in the type of the default that it replaces."""
-    kind = type(default) if isinstance(default, bool | int | float) else None
-    if kind is None:
-        fitted = np.asarray(value, np.asarray(default).dtype)
-        fits = fitted.shape == np.shape(default)
-    else:
-        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-        fits = fits and isinstance(value, bool) == (kind is bool)
-        fitted = kind(value) if fits else value
-    if not fits:
+    fitted = _array_like(value, default) if np.ndim(default) else _scalar_like(value, default)
+    if fitted is None:
         raise ConfigError(f"env.params.{key}={value!r} does not fit {name}, whose default is {default!r}")
     if key == "max_steps_in_episode" and fitted < 1:
         raise ConfigError(f"env.params.{key}={value!r} must be at least 1")
     return fitted
+
+
+def _array_like(value: Any, default: Any) -> np.ndarray | None:
+    try:
+        array = np.asarray(value, np.asarray(default).dtype)
+    except (TypeError, ValueError):
+        return None
+    return array if array.shape == np.shape(default) else None
+
+
+def _scalar_like(value: Any, default: Any) -> Any:
+    kind = type(default)
+    accepted = (int, float) if kind is float else kind
+    # True is an int for Python, but not for an environment.
+    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
+    return kind(value) if fits else None
 
 
 def _bound(bound: Any) -> np.ndarray | float:

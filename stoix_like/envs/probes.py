@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import Environment, restart, transition
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -313,8 +313,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Pro
         The probe.
 
     Raises:
-        ConfigError: if an argument is unknown or refused, or a parameter is given.
+        ConfigError: if the name or an argument is unknown or refused, or a parameter is given.
     """
+    check_scenario("probe", name, scenarios())
     check_names("env.params", params, (), name)
     return construct(PROBES[name], kwargs, name)
 

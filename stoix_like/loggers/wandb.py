@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stoix_like.loggers.base import RunInfo, plain, scalars
+from stoix_like.schema import one_of
 
 if TYPE_CHECKING:
     import wandb
@@ -23,7 +24,7 @@ class WandbConfig:
     group: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
-    mode: str = dataclasses.field(default="online", metadata={"choices": ("online", "offline", "disabled")})
+    mode: Annotated[str, one_of("online", "offline", "disabled")] = "online"
 
 
 class WandbLogger:

@@ -21,7 +21,7 @@ Seed = Key[Array, ""] | Shaped[Array, "2"] | int
 Bound = float | Sequence[Any] | np.ndarray | Array
 
 # Gauss-Hermite rule for expectations under a standard normal.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(6)
 _WEIGHTS = _WEIGHTS / math.sqrt(2.0 * math.pi)
 
 
@@ -374,6 +374,19 @@ def _over_samples(function: Callable[[Array], Array], num_axes: int) -> Callable
     return function
 
 
+@jax.custom_jvp
+def _log_tanh_slope(x: Array) -> Array:
+    """log(1 - tanh^2 x), as log 4 - 2 |x| - 2 log(1 + exp(-2 |x|)), which does not cancel."""
+    size = jnp.abs(x)
+    return math.log(4.0) - 2.0 * (size + jnp.log1p(jnp.exp(-2.0 * size)))
+
+
+@_log_tanh_slope.defjvp
+def _log_tanh_slope_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (x,), (dx,) = primals, tangents
+    return _log_tanh_slope(x), -2.0 * jnp.tanh(x) * dx
+
+
 class AffineTanhTransformedDistribution(_Bounded):
     """A distribution squashed into [minimum, maximum].
 
@@ -410,9 +423,8 @@ class AffineTanhTransformedDistribution(_Bounded):
         return low + 0.5 * width * (1.0 + jnp.tanh(x))
 
     def _log_slope(self, x: Array) -> Array:
-        """log dy/dx, with 1 - tanh^2 x written so that it does not cancel."""
-        _, width = self._interval(x)
-        return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x)) + jnp.log(0.5 * width)
+        """log dy/dx."""
+        return _log_tanh_slope(x) + jnp.log(0.5 * self._interval(x)[1])
 
     def _sample_n_and_log_prob(self, key: Seed, n: int) -> tuple[Array, Array]:
         x = self._distribution._sample_n(key, n)
@@ -422,20 +434,20 @@ class AffineTanhTransformedDistribution(_Bounded):
         low, width = self._interval(value)
         squashed = 2.0 * (value - low) / width - 1.0
         inside = jnp.abs(squashed) < self._limit
-        x = jnp.arctanh(jnp.where(inside, squashed, 0.0))
-        middle = self._distribution.log_prob(x) - self._log_slope(x)
-        edge = jnp.asarray(math.atanh(self._limit), x.dtype)
+        squashed_inside = jnp.where(inside, squashed, 0.0)
+        middle = self._distribution.log_prob(jnp.arctanh(squashed_inside)) - jnp.log1p(-jnp.square(squashed_inside))
+        edge = jnp.asarray(math.atanh(self._limit), middle.dtype)
         below, above = self._distribution.log_cdf(-edge), self._distribution.log_survival_function(edge)
-        end_zone = jnp.where(squashed < 0.0, below, above) - jnp.log(0.5 * self._epsilon * width)
-        return jnp.where(inside, middle, end_zone)
+        end_zone = jnp.where(squashed < 0.0, below, above) - math.log(self._epsilon)
+        return jnp.where(inside, middle, end_zone) - jnp.log(0.5 * width)
 
     def _expectation(self, function: Callable[[Array], Array]) -> Array:
-        """E[f(x)] by Gauss-Hermite quadrature with 16 nodes, for normal x."""
-        loc, scale = self._distribution.mean(), self._distribution.stddev()
-        nodes, weights = (
-            jnp.asarray(values, loc.dtype).reshape(-1, *(1,) * loc.ndim) for values in (_NODES, _WEIGHTS)
-        )
-        return (weights * function(loc[None] + scale[None] * nodes)).sum(0)
+        """E[f(x)] for normal x, by Gauss-Hermite quadrature; `function` broadcasts over the last axis, the nodes."""
+        if not self._is_normal:
+            raise NotImplementedError(f"no moments of a squashed {self._distribution.name}")
+        loc, scale = self._distribution.mean()[..., None], self._distribution.stddev()[..., None]
+        nodes, weights = jnp.asarray(_NODES, loc.dtype), jnp.asarray(_WEIGHTS, loc.dtype)
+        return function(loc + scale * _align(nodes, loc.ndim)) @ weights
 
     @property
     def _is_normal(self) -> bool:
@@ -444,31 +456,32 @@ class AffineTanhTransformedDistribution(_Bounded):
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Differential entropy in nats, an estimate: `H(y) = H(x) + E[log dy/dx]`.
 
-        With a normal x the expectation is a 16-node Gauss-Hermite rule: no noise, exact to 0.01 nats for
-        standard deviations up to 2. Otherwise it is one sample, drawn with `seed`.
+        With a normal x the expectation is a 6-node Gauss-Hermite rule: free of noise, exact to 0.003 nats for
+        standard deviations of x up to 1 and to 0.06 up to 2. Otherwise it is one sample, drawn with `seed`.
 
         Raises:
             ValueError: where x is not normal and there is no `seed`.
         """
+        base_entropy = self._distribution.entropy()
         if self._is_normal:
-            return self._distribution.entropy() + self._expectation(self._log_slope)
-        if seed is None:
+            log_slope = self._expectation(_log_tanh_slope)
+        elif seed is not None:
+            log_slope = _log_tanh_slope(self._distribution.sample(seed=seed))
+        else:
             raise ValueError(f"the entropy of a squashed {self._distribution.name} is estimated: give a seed")
-        return self._distribution.entropy() + self._log_slope(self._distribution.sample(seed=seed))
+        return base_entropy + log_slope + jnp.log(0.5 * self._interval(base_entropy)[1])
 
     def mean(self) -> Float[Array, "*batch"]:
-        """Expectation, by quadrature (normal x only)."""
-        self._require_normal("mean")
-        return self._expectation(self._forward)
+        """Expectation, by the quadrature of `entropy`; normal x only."""
+        mean = self._expectation(jnp.tanh)
+        low, width = self._interval(mean)
+        return low + 0.5 * width * (1.0 + mean)
 
     def variance(self) -> Float[Array, "*batch"]:
-        """Variance, by quadrature (normal x only)."""
-        mean = self.mean()
-        return self._expectation(lambda x: jnp.square(self._forward(x) - mean[None]))
-
-    def _require_normal(self, what: str) -> None:
-        if not self._is_normal:
-            raise NotImplementedError(f"no {what} of a squashed {self._distribution.name}")
+        """Variance, by the quadrature of `entropy`; normal x only."""
+        mean = self._expectation(jnp.tanh)
+        variance = self._expectation(lambda x: jnp.square(jnp.tanh(x) - mean[..., None]))
+        return variance * jnp.square(0.5 * self._interval(mean)[1])
 
 
 class ClippedBeta(distrax.Beta):

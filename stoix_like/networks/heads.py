@@ -45,9 +45,10 @@ def _dense(embedding: Array, shape: tuple[int, ...], kernel_init: Initializer | 
 
 def _loc_and_scale(embedding: Array, action_dim: Shape, kernel_init: Initializer | str) -> tuple[Array, Array]:
     """Two parameters per entry of an action, by one matrix product; called within a compact method."""
-    loc, scale = jnp.split(_dense(embedding, (2, *_shape(action_dim)), kernel_init), 2, -1 - len(_shape(action_dim)))
-    axis = -1 - len(_shape(action_dim))
-    return loc.squeeze(axis), scale.squeeze(axis)
+    shape = _shape(action_dim)
+    parameters = _dense(embedding, (2, *shape), kernel_init)
+    loc, scale = jnp.moveaxis(parameters, -1 - len(shape), 0)
+    return loc, scale
 
 
 class CategoricalHead(nn.Module):

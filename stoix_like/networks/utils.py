@@ -191,7 +191,7 @@ def _instantiate(arguments: dict[str, Any], action_space: Space, key: str) -> An
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
     _check_names(arguments, key)
     if not fits(target, action_space):
-        raise ConfigError(f"{key}={path} does not fit the actions {action_space}: {_advice(action_space)}")
+        raise ConfigError(f"{key}={path} does not fit {_describe(action_space)}: {_advice(action_space)}")
     arguments = accepted(target, action_facts(action_space)) | arguments
     if partial:
         return functools.partial(target, **arguments)
@@ -224,6 +224,14 @@ def _locate(path: Any, key: str) -> Callable[..., Any]:
         known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
         raise ConfigError(f"{key}._target_={path} does not exist: {nearest(name, known)}")
     return getattr(module, name)
+
+
+def _describe(action_space: Space) -> str:
+    if isinstance(action_space, Discrete):
+        return f"{action_space.n} discrete actions"
+    if isinstance(action_space, MultiDiscrete):
+        return f"discrete actions of sizes {action_facts(action_space)['number_of_dims_per_distribution']}"
+    return f"{'bounded' if action_space.bounded else 'unbounded'} continuous actions of shape {action_space.shape}"
 
 
 def _advice(action_space: Space) -> str:

@@ -7,7 +7,6 @@ when the program is traced. A population is one more vmap around `_train_shards`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -38,13 +37,13 @@ class LearnerState(NamedTuple):
     """
 
     shared: Any
-    shards: Shard
+    shards: Any
 
 
 class EpisodeSums(NamedTuple):
     """Finished episodes, reduced to scalars before they leave the device."""
 
-    count: jax.Array
+    number: jax.Array
     return_sum: jax.Array
     return_min: jax.Array
     return_max: jax.Array
@@ -100,7 +99,7 @@ def make_program(
         in_axes=(LearnerState(None, 0), None),
         out_axes=(LearnerState(None, 0), None, None),
     )
-    state_specs = LearnerState(replicated, split)
+    state_specs: Any = LearnerState(replicated, split)
     return Program(
         init=jax.jit(over_devices(init_shards, in_specs=(replicated, split), out_specs=tuple(state_specs))),
         train=jax.jit(
@@ -175,7 +174,7 @@ def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
     finished = episodes.finished
     returns = episodes.episode_return
     return EpisodeSums(
-        count=jnp.sum(finished, dtype=jnp.int32),
+        number=jnp.sum(finished, dtype=jnp.int32),
         return_sum=jnp.sum(jnp.where(finished, returns, 0.0)),
         return_min=jnp.min(jnp.where(finished, returns, jnp.inf)),
         return_max=jnp.max(jnp.where(finished, returns, -jnp.inf)),
@@ -192,7 +191,7 @@ def no_episodes() -> EpisodeSums:
 def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:
     """Join two sets of finished episodes."""
     return EpisodeSums(
-        count=a.count + b.count,
+        number=a.number + b.number,
         return_sum=a.return_sum + b.return_sum,
         return_min=jnp.minimum(a.return_min, b.return_min),
         return_max=jnp.maximum(a.return_max, b.return_max),
@@ -201,16 +200,11 @@ def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:
 
 
 def _reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
-    count, return_sum, length_sum = axes.sum((sums.count, sums.return_sum, sums.length_sum))
+    number, return_sum, length_sum = axes.sum((sums.number, sums.return_sum, sums.length_sum))
     return EpisodeSums(
-        count=count,
+        number=number,
         return_sum=return_sum,
         return_min=jax.lax.pmin(sums.return_min, axes.names),
         return_max=jax.lax.pmax(sums.return_max, axes.names),
         length_sum=length_sum,
     )
-
-
-def compile_program(function: Callable[..., Any], *args: Any) -> Any:
-    """Compile ahead of time, so that compiling and running are timed apart."""
-    return function.lower(*args).compile()

@@ -37,7 +37,9 @@ def make_mesh(num_devices: int | None) -> Mesh:
     on_cpu = devices[0].platform == "cpu"
     wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
     if wanted > len(devices):
-        raise ConfigError(f"arch.num_devices={wanted} is more than there are: {_available(len(devices), on_cpu, limit)}")
+        raise ConfigError(
+            f"arch.num_devices={wanted} is more than there are: {_available(len(devices), on_cpu, limit)}"
+        )
     return Mesh(np.asarray(devices[:wanted]), (DEVICE_AXIS,), axis_types=(AxisType.Auto,))
 
 
@@ -59,7 +61,7 @@ def set_compile_cache(enabled: bool) -> None:
     Args:
         enabled: False leaves jax as it is.
     """
-    if not enabled or jax.config.jax_compilation_cache_dir:
+    if not enabled or jax.config.read("jax_compilation_cache_dir"):
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = base / "stoix_like" / "jax"

@@ -39,9 +39,7 @@ def make_evaluator(system: System, env: VectorEnvironment, mesh: Mesh, num_episo
         keys = jax.random.split(key, mesh.size)
         play = partial(_play, system, env, per_device)
         replicated, split = PartitionSpec(), PartitionSpec(DEVICE_AXIS)
-        play_on_devices = jax.shard_map(
-            play, mesh=mesh, in_specs=(replicated, split), out_specs=split, check_vma=False
-        )
+        play_on_devices = jax.shard_map(play, mesh=mesh, in_specs=(replicated, split), out_specs=split, check_vma=False)
         return play_on_devices(shared, keys)
 
     return jax.jit(evaluate)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
-import platform
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,15 +23,14 @@ from stoix_like.config import Build, RunConfig, default_run_dir, typed
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import Logger, RunInfo, check_available, make_logger, plain
+from stoix_like.loggers import Logger, RunInfo, check_available, make_logger
 from stoix_like.networks.utils import build_networks
-from stoix_like.runner import anakin
+from stoix_like.runner import anakin, report
 from stoix_like.runner.devices import make_mesh, set_compile_cache
-from stoix_like.runner.evaluator import Episodes, make_evaluator
+from stoix_like.runner.evaluator import make_evaluator
 from stoix_like.runner.plan import Plan, make_plan
 
 ABSOLUTE_FACTOR = 10
-VERSIONS = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
 
 
 @dataclass(frozen=True)
@@ -75,12 +71,12 @@ class Compiled(NamedTuple):
     seconds: float
 
 
-class Progress(NamedTuple):
-    """How far a run has come, counted on the host."""
+class Best(NamedTuple):
+    """The best parameters seen: a copy of the shared state that was evaluated, its return, and when."""
 
-    updates: int = 0
-    env_steps: int = 0
-    train_seconds: float = 0.0
+    shared: Any
+    episode_return: float
+    env_steps: int
 
 
 def run_experiment(config: DictConfig, build: Build | None = None) -> float:
@@ -139,8 +135,12 @@ def check_run_dir(run_dir: Path) -> None:
     present = run_dir.absolute()
     while not present.exists() and present != present.parent:
         present = present.parent
-    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
-        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {present} is no directory you can write to")
+    try:
+        # Tried for real: permissions alone do not tell of read-only and special file systems.
+        tempfile.TemporaryDirectory(dir=present).cleanup()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {present}: {reason}") from error
     for name in ("metrics.jsonl", "summary.json"):
         if (run_dir / name).exists():
             raise ConfigError(f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory")
@@ -169,12 +169,14 @@ def run(prepared: Prepared, run_dir: Path) -> Result:
     logger = make_logger(config.logger, run_dir)
     try:
         logger.start(_info(prepared, run_dir))
-        history, summary = _train(prepared, logger)
-        _write_json(run_dir / "summary.json", summary)
+        session = Session(prepared, logger)
+        session.train()
+        summary = session.summary()
+        report.write_json(run_dir / "summary.json", summary)
         logger.finish(summary)
     finally:
         logger.close()
-    return Result(history[-1]["eval/episode_return_mean"], run_dir, summary, history)
+    return Result(session.history[-1]["eval/episode_return_mean"], run_dir, summary, session.history)
 
 
 def make_system(prepared: Prepared) -> System:
@@ -193,59 +195,124 @@ def make_system(prepared: Prepared) -> System:
     return run.build(run.system, spec)
 
 
-def _train(prepared: Prepared, logger: Logger) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    started = time.perf_counter()
-    run, plan = prepared.run, prepared.plan
-    train_key, eval_key = jax.random.split(jax.random.key(run.arch.seed))
-    init_key, shards_key = jax.random.split(train_key)
-    init_args = (init_key, jax.random.split(shards_key, plan.num_shards))
-    compiled = _compile(prepared, init_args, eval_key)
+class Session:
+    """The host's loop around the compiled programs: windows of updates, an evaluation after each.
 
-    state = anakin.LearnerState(*compiled.init(*init_args))
-    progress = Progress(env_steps=plan.warmup_steps)
-    history: list[dict[str, Any]] = []
-    best_return, best, best_steps = -np.inf, state.shared, 0
+    Attributes:
+        history: one record per evaluation.
+    """
 
-    def evaluate(shared: Any) -> dict[str, Any]:
-        nonlocal best_return, best, best_steps
-        key = jax.random.fold_in(eval_key, progress.updates)
-        record = _evaluation("eval", jax.device_get(compiled.evaluate(shared, key)), run.arch.num_eval_episodes)
-        if run.arch.absolute_metric and record["eval/episode_return_mean"] > best_return:
-            # A copy, since training donates its state.
-            best_return, best, best_steps = record["eval/episode_return_mean"], compiled.copy(shared), progress.env_steps
-        return record
+    def __init__(self, prepared: Prepared, logger: Logger) -> None:
+        self.history: list[dict[str, Any]] = []
+        self._prepared = prepared
+        self._logger = logger
+        self._started = time.perf_counter()
+        self._updates = 0
+        self._train_seconds = 0.0
+        self._best: Best | None = None
+        self._absolute: dict[str, Any] = {}
 
-    def record(metrics: dict[str, Any]) -> dict[str, Any]:
-        wall = time.perf_counter() - started
-        return {"env_steps": progress.env_steps, "updates": progress.updates, "wall_seconds": wall, **metrics}
+        train_key, self._eval_key = jax.random.split(jax.random.key(prepared.run.arch.seed))
+        init_key, shards_key = jax.random.split(train_key)
+        init_args = (init_key, jax.random.split(shards_key, prepared.plan.num_shards))
+        self._compiled = compile_programs(prepared, init_args, self._eval_key)
+        self._state = anakin.LearnerState(*self._compiled.init(*init_args))
 
-    history.append(record({"steps_per_second": None, **evaluate(state.shared)}))
-    for window in plan.windows:
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far, warm-up included."""
+        plan = self._prepared.plan
+        return plan.warmup_steps + self._updates * plan.steps_per_update
+
+    def train(self) -> None:
+        """Spend the whole budget, then evaluate the best parameters once more."""
+        self._record({"steps_per_second": None, **self._evaluate()})
+        for window in self._prepared.plan.windows:
+            trained = self._train_window(window)
+            self._record({**trained, **self._evaluate()})
+        self._logger.log(self.history[-1])
+        if self._prepared.run.arch.absolute_metric:
+            self._absolute = self._evaluate_best()
+
+    def summary(self) -> dict[str, Any]:
+        """What the run came to, for `summary.json`."""
+        run, devices = self._prepared.run, self._prepared.mesh.devices
+        trained_steps = self._updates * self._prepared.plan.steps_per_update
+        return {
+            "system": run.system_name,
+            "environment": _environment_name(run),
+            "seed": run.arch.seed,
+            "env_steps": self.env_steps,
+            "updates": self._updates,
+            **{name: value for name, value in self.history[-1].items() if name.startswith("eval/")},
+            **self._absolute,
+            "compile_seconds": self._compiled.seconds,
+            "steps_per_second": trained_steps / self._train_seconds,
+            "wall_seconds": self._elapsed(),
+            "notes": list(self._prepared.plan.notes),
+            "versions": report.versions(),
+            "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
+        }
+
+    def _train_window(self, num_updates: int) -> dict[str, Any]:
         start = time.perf_counter()
-        state, metrics, episodes = compiled.train(state, np.int32(window))
+        self._state, metrics, episodes = self._compiled.train(self._state, np.int32(num_updates))
         # The device is busy with this window while the host logs the one before.
-        logger.log(history[-1])
+        self._logger.log(self.history[-1])
         metrics, episodes = jax.device_get((metrics, episodes))
         seconds = time.perf_counter() - start
-        steps = window * plan.steps_per_update
-        progress = Progress(
-            progress.updates + window, progress.env_steps + steps, progress.train_seconds + seconds
+        self._updates += num_updates
+        self._train_seconds += seconds
+        steps = num_updates * self._prepared.plan.steps_per_update
+        return {"steps_per_second": steps / seconds, **report.training(metrics, episodes)}
+
+    def _evaluate(self) -> dict[str, Any]:
+        arch = self._prepared.run.arch
+        key = jax.random.fold_in(self._eval_key, self._updates)
+        episodes = jax.device_get(self._compiled.evaluate(self._state.shared, key))
+        record = report.evaluation("eval", episodes, arch.num_eval_episodes)
+        score = record["eval/episode_return_mean"]
+        if arch.absolute_metric and (self._best is None or score > self._best.episode_return):
+            # A copy of what was evaluated, since training donates its state.
+            self._best = Best(self._compiled.copy(self._state.shared), score, self.env_steps)
+        return record
+
+    def _evaluate_best(self) -> dict[str, Any]:
+        assert self._best is not None
+        count = self._prepared.run.arch.num_eval_episodes
+        # A number that no evaluation of the run has folded in.
+        key = jax.random.fold_in(self._eval_key, self._prepared.plan.num_updates + 1)
+        batches = [self._compiled.evaluate(self._best.shared, key) for key in jax.random.split(key, ABSOLUTE_FACTOR)]
+        trimmed = [jax.tree.map(lambda leaf: leaf[:count], batch) for batch in jax.device_get(batches)]
+        episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trimmed)
+        record = report.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
+        return {**record, "absolute/env_steps": self._best.env_steps}
+
+    def _record(self, numbers: dict[str, Any]) -> None:
+        self.history.append(
+            {
+                "env_steps": self.env_steps,
+                "updates": self._updates,
+                "wall_seconds": self._elapsed(),
+                **numbers,
+            }
         )
-        train = {f"train/{name}": float(value) for name, value in metrics.items()}
-        history.append(
-            record({"steps_per_second": steps / seconds, **train, **_episodes(episodes), **evaluate(state.shared)})
-        )
-    logger.log(history[-1])
 
-    absolute = {}
-    if run.arch.absolute_metric:
-        absolute = _absolute(compiled, best, jax.random.fold_in(eval_key, plan.num_updates + 1), run)
-        absolute["absolute/env_steps"] = best_steps
-    wall = time.perf_counter() - started
-    return history, _summary(prepared, history[-1], absolute, progress, compiled.seconds, wall)
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._started
 
 
-def _compile(prepared: Prepared, init_args: tuple[Any, ...], eval_key: jax.Array) -> Compiled:
+def compile_programs(prepared: Prepared, init_args: tuple[Any, ...], eval_key: jax.Array) -> Compiled:
+    """Compile everything a run needs, ahead of time, so that compiling and running are timed apart.
+
+    Args:
+        prepared: the run.
+        init_args: arguments of the program's `init`.
+        eval_key: an example of an evaluation's key.
+
+    Returns:
+        The programs.
+    """
     start = time.perf_counter()
     run, plan, mesh = prepared.run, prepared.plan, prepared.mesh
     set_compile_cache(run.arch.compile_cache)
@@ -255,7 +322,7 @@ def _compile(prepared: Prepared, init_args: tuple[Any, ...], eval_key: jax.Array
     )
     evaluator = make_evaluator(system, prepared.eval_env, mesh, run.arch.num_eval_episodes)
     init = program.init.lower(*init_args).compile()
-    # Shapes alone say nothing of where arrays lie, and a compiled program takes only those that lie as it expects.
+    # Shapes alone do not say where arrays lie, and a compiled program only takes those that lie as it expects.
     state = anakin.LearnerState(
         *jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -269,67 +336,6 @@ def _compile(prepared: Prepared, init_args: tuple[Any, ...], eval_key: jax.Array
     return Compiled(init, train, evaluate, copy, time.perf_counter() - start)
 
 
-def _absolute(compiled: Compiled, best: Any, key: jax.Array, run: RunConfig) -> dict[str, Any]:
-    batches = [compiled.evaluate(best, batch_key) for batch_key in jax.random.split(key, ABSOLUTE_FACTOR)]
-    trimmed = [
-        jax.tree.map(lambda leaf: leaf[: run.arch.num_eval_episodes], batch) for batch in jax.device_get(batches)
-    ]
-    episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trimmed)
-    return _evaluation("absolute", episodes, ABSOLUTE_FACTOR * run.arch.num_eval_episodes)
-
-
-def _evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
-    """Statistics of the first `count` episodes; there may be more, as many on each device."""
-    returns, lengths = np.float64(episodes.returns[:count]), episodes.lengths[:count]
-    return {
-        f"{prefix}/episode_return_mean": float(returns.mean()),
-        f"{prefix}/episode_return_std": float(returns.std()),
-        f"{prefix}/episode_return_min": float(returns.min()),
-        f"{prefix}/episode_return_max": float(returns.max()),
-        f"{prefix}/episode_length_mean": float(lengths.mean()),
-    }
-
-
-def _episodes(sums: anakin.EpisodeSums) -> dict[str, Any]:
-    """Statistics of the episodes that finished while training; None where none did."""
-    count = int(sums.count)
-    values = {
-        "episode_return_mean": sums.return_sum / max(count, 1),
-        "episode_return_min": sums.return_min,
-        "episode_return_max": sums.return_max,
-        "episode_length_mean": sums.length_sum / max(count, 1),
-    }
-    return {"train/episodes": count} | {
-        f"train/{name}": float(value) if count else None for name, value in values.items()
-    }
-
-
-def _summary(
-    prepared: Prepared,
-    last: dict[str, Any],
-    absolute: dict[str, Any],
-    progress: Progress,
-    compile_seconds: float,
-    wall_seconds: float,
-) -> dict[str, Any]:
-    run, plan = prepared.run, prepared.plan
-    return {
-        "system": run.system_name,
-        "environment": _environment_name(run),
-        "seed": run.arch.seed,
-        "env_steps": progress.env_steps,
-        "updates": progress.updates,
-        **{name: value for name, value in last.items() if name.startswith("eval/")},
-        **absolute,
-        "compile_seconds": compile_seconds,
-        "steps_per_second": (progress.env_steps - plan.warmup_steps) / progress.train_seconds,
-        "wall_seconds": wall_seconds,
-        "notes": list(plan.notes),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in VERSIONS},
-        "devices": [f"{device.platform}:{device.device_kind}" for device in prepared.mesh.devices.flat],
-    }
-
-
 def _info(prepared: Prepared, run_dir: Path) -> RunInfo:
     run, plan, devices = prepared.run, prepared.plan, prepared.mesh.devices
     return RunInfo(
@@ -338,7 +344,7 @@ def _info(prepared: Prepared, run_dir: Path) -> RunInfo:
         environment=_environment_name(run),
         seed=run.arch.seed,
         num_updates=plan.num_updates,
-        total_timesteps=run.arch.total_timesteps,
+        total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
         num_evaluations=len(plan.windows) + 1,
         config=run.resolved,
         notes=plan.notes,
@@ -348,17 +354,3 @@ def _info(prepared: Prepared, run_dir: Path) -> RunInfo:
 
 def _environment_name(run: RunConfig) -> str:
     return f"{run.env.env_name}/{run.env.scenario.name}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write whole or not at all."""
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
-    scratch.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig
@@ -76,7 +77,7 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         steps_per_update=steps_per_update,
         warmup_steps=warmup_steps,
         num_updates=num_updates,
-        windows=tuple(end - start for start, end in zip(edges, edges[1:], strict=False)),
+        windows=tuple(end - start for start, end in itertools.pairwise(edges)),
         notes=_notes(run, spent, num_updates, steps_per_update, num_windows),
     )
 

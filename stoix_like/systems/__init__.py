@@ -1,0 +1,1 @@
+"""The algorithms: one file each, holding what its paper holds."""

@@ -134,9 +134,7 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
     return compiled
 
 
-def standardize(
-    x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8
-) -> Float[Array, "..."]:
+def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8) -> Float[Array, "..."]:
     """Shifts and scales a whole batch to mean 0 and variance 1.
 
         (x - mean(x)) / sqrt(var(x) + epsilon)

@@ -26,8 +26,16 @@ Path = tuple[Any, ...]
 Weights = Real[Array, "..."] | Bool[Array, "..."]
 
 
-class RoundingErrors(NamedTuple):
-    """What the fields of the same name lost to rounding; the accurate value is the sum of both."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RoundingErrors:
+    """What fields of the statistics lost to rounding; the accurate value is the sum of both.
+
+    Attributes:
+        count: float array, the low half of the count.
+        mean: nest of float arrays, the low halves of the means.
+        summed_variance: nest of float arrays, the low halves of the summed variances.
+    """
 
     count: Float[Array, ""]
     mean: PyTree
@@ -361,9 +369,7 @@ def _batch_moments(
     residual = deviation - _align(shift, data)
     weighted = weight * residual
     # The residuals would sum to zero, were it not for rounding: what they sum to corrects both results.
-    rest, spread = _sum_over_axes(
-        (jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes
-    )
+    rest, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
     correction = rest / added
     return shift + correction, jnp.maximum(spread - rest * correction, 0.0)
 

@@ -11,9 +11,7 @@ from stoix_like.utils.jax_utils import Scalar
 Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
 
 
-def make_learning_rate_schedule(
-    init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int
-) -> Schedule:
+def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int) -> Schedule:
     """A learning rate that falls linearly to zero, one step per update window.
 
         lr(k) = init_lr * max(0, 1 - floor(k / (num_epochs * num_minibatches)) / num_updates)
@@ -66,4 +64,6 @@ def make_learning_rate(
     system, arch = (config.system, config.arch) if grouped else (config, config)
     if not system.decay_learning_rates:
         return init_lr
-    return make_learning_rate_schedule(init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches)
+    return make_learning_rate_schedule(
+        init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -60,19 +60,19 @@ class Config(SystemConfig):
         normalize_observations: by running mean and deviation; frozen while evaluating.
     """
 
-    epochs: int = at_least(1)
-    num_minibatches: int = at_least(1)
-    actor_lr: float = above(0.0)
-    critic_lr: float = above(0.0)
+    epochs: Annotated[int, at_least(1)]
+    num_minibatches: Annotated[int, at_least(1)]
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
     decay_learning_rates: bool
-    max_grad_norm: float = above(0.0)
-    gamma: float = between(0.0, 1.0)
-    gae_lambda: float = between(0.0, 1.0)
-    clip_eps: float = above(0.0)
+    max_grad_norm: Annotated[float, above(0.0)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    clip_eps: Annotated[float, above(0.0)]
     clip_value: bool
-    ent_coef: float = at_least(0.0)
-    vf_coef: float = at_least(0.0)
-    reward_scale: float = above(0.0)
+    ent_coef: Annotated[float, at_least(0.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    reward_scale: Annotated[float, above(0.0)]
     standardize_advantages: bool
     normalize_observations: bool
 

@@ -1,0 +1,138 @@
+"""Naming environments, refusing what is not there, and the order of the wrappers."""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, factory, list_scenarios, make, make_eval
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.schema import from_mapping
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+CHOICES = sorted(path.relative_to(CONFIGS / "env").with_suffix("").as_posix() for path in CONFIGS.glob("env/*/*.yaml"))
+
+
+def composed(*overrides):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose("config", list(overrides))
+    return from_mapping(EnvConfig, OmegaConf.to_container(config.env, resolve=True), "env")
+
+
+def probe(name="value", **changes):
+    return EnvConfig("probe", ScenarioConfig(name), **changes)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_each_yaml_names_an_environment(choice):
+    config = composed(f"env={choice}")
+    assert config.env_name == choice.partition("/")[0]
+    assert config.scenario.task_name == config.scenario.name
+    env = make(config)
+    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 2))
+    assert timestep.observation.agent_view.shape == (2, *env.observation_space.shape)
+
+
+def test_any_scenario_by_name():
+    config = composed("env=gymnax", "env.scenario.name=Acrobot-v1", "+env.params.max_steps_in_episode=3")
+    assert config == EnvConfig("gymnax", ScenarioConfig("Acrobot-v1"), params={"max_steps_in_episode": 3})
+    assert make(config).action_space == Discrete(3)
+
+
+def test_yaml_defaults_are_the_dataclass_defaults():
+    assert composed("env=probe/value") == probe()
+
+
+def test_lists():
+    listed = list_scenarios()
+    assert {"CartPole-v1", "Breakout-MinAtar"} <= set(listed["gymnax"])
+    assert "MNISTBandit-bsuite" not in listed["gymnax"]
+    assert "discount" in listed["probe"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EnvConfig("gymnx", ScenarioConfig("CartPole-v1")), "env.env_name='gymnx' .*'gymnax'"),
+        (EnvConfig("gymnax", ScenarioConfig("Cartpole-v0")), "env.scenario.name='Cartpole-v0' .*'CartPole-v1'"),
+        (EnvConfig("gymnax"), "env.scenario.name='' .*there is: Acrobot-v1"),
+        (probe(auto_reset="frehs"), "env.auto_reset='frehs' .*'fresh'"),
+        (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it takes none"),
+        (probe("time_limit", kwargs={"limits": 3}), "env.kwargs.limits=3 .*'limit'"),
+        (probe("time_limit", kwargs={"limit": 0}), "env.kwargs={'limit': 0} is refused by time_limit: .*at least 1"),
+        (probe(params={"gravity": 1.0}), "env.params.gravity=1.0 .*it takes none"),
+    ],
+)
+def test_what_is_not_there_is_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        make(config)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["env.pool_size=0", "env.reset_ratio=0", "env.time_limit=0", "env.frame_stack=0", "env.reward_scale=0.0",
+     "env.reward_clip=-1.0", "env.auto_reset=never"],
+)  # fmt: skip
+def test_ranges(override):
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        composed("env=probe/value", override)
+
+
+def test_a_missing_package_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)
+    monkeypatch.delitem(sys.modules, "stoix_like.envs.gymnax", raising=False)
+    with pytest.raises(MissingExtraError, match=r"env.env_name=gymnax needs .*'gymnax'.*stoix_like\[envs\]"):
+        make(EnvConfig("gymnax", ScenarioConfig("CartPole-v1")))
+    assert list_scenarios()["gymnax"] == []
+
+
+def test_another_missing_module_is_not_blamed_on_the_suite(monkeypatch):
+    monkeypatch.setitem(factory.SUITES, "broken", factory.Suite("stoix_like.envs.broken", "gymnax", "envs"))
+    with pytest.raises(ModuleNotFoundError, match=r"stoix_like\.envs\.broken"):
+        make(EnvConfig("broken", ScenarioConfig("x")))
+
+
+def layers(env):
+    names = []
+    while hasattr(env, "env"):
+        names.append(type(env).__name__)
+        env = env.env
+    return names
+
+
+def test_wrappers_that_are_off_are_not_there():
+    assert layers(make(probe())) == ["FreshReset", "Vectorize", "RecordEpisode"]
+    assert layers(make_eval(probe())) == ["Vectorize", "RecordEpisode"]
+
+
+def test_order_of_wrappers():
+    everything = probe(
+        "continuous_policy", auto_reset="pool", time_limit=3, frame_stack=2, step_count=True, reward_scale=2.0,
+        reward_clip=1.0, flatten_observation=True,
+    )  # fmt: skip
+    # A vector is not flattened again.
+    inner = ["RecordEpisode", "CountSteps", "StackFrames", "ClipActions", "RescaleActions", "TimeLimit"]
+    assert layers(make(everything)) == ["PoolReset", "Vectorize", "ClipReward", "ScaleReward", *inner]
+    assert layers(make_eval(everything)) == ["Vectorize", *inner]
+    image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
+    assert make(image).observation_space.shape == (50,)
+
+
+def test_a_reset_starts_every_wrapper_anew():
+    env = make(probe("time_limit", kwargs={"limit": 9}, time_limit=2, frame_stack=2, step_count=True, reward_scale=0.5))
+    keys = jax.random.split(jax.random.key(0), 1)
+    state, _ = env.reset(keys)
+    seen = []
+    for _ in range(4):
+        state, timestep = env.step(keys, state, jnp.zeros((1,), jnp.int32))
+        seen.append(timestep)
+    assert [bool(t.truncated[0]) for t in seen] == [False, True, False, True]
+    assert [int(t.observation.step_count[0]) for t in seen] == [1, 0, 1, 0]
+    assert [int(t.next_observation.step_count[0]) for t in seen] == [1, 2, 1, 2]
+    np.testing.assert_allclose([float(t.reward[0]) for t in seen], 0.5)
+    np.testing.assert_allclose([float(t.episode.episode_return[0]) for t in seen], [1.0, 2.0, 1.0, 2.0])

@@ -1,0 +1,137 @@
+"""Every environment of gymnax that needs no download, stepped beside gymnax's own code."""
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.envs import Box, EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.gymnax import scenarios
+from stoix_like.errors import ConfigError
+
+N, T, LIMIT = 2, 22, 6
+
+# MetaMaze and SimpleBandit aside, what ends before step 6 does so by chance; these reach the limit in every episode.
+NEVER_TERMINATE = {
+    "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Freeway-MinAtar", "DeepSea-bsuite",
+    "PointRobot-misc", "BernoulliBandit-misc", "GaussianBandit-misc", "Reacher-misc", "Swimmer-misc", "Catch-bsuite",
+}  # fmt: skip
+
+
+def config(name, **changes):
+    return EnvConfig("gymnax", ScenarioConfig(name), **changes)
+
+
+def roll(env, reference, params):
+    """Random steps with automatic resets; beside each, what gymnax makes of the same state, key and action."""
+
+    def step(state, keys):
+        action = jax.vmap(env.action_space.sample)(keys[0])
+        inside = state.env_state.env_state
+        with jax.numpy_rank_promotion("allow"):
+            view, after, reward, ended, _ = jax.vmap(reference.step_env, (0, 0, 0, None))(
+                keys[1], inside, action, params
+            )
+            at_limit = jax.vmap(reference.is_truncated, (0, None))(after, params)
+        state, timestep = env.step(keys[1], state, action)
+        return state, (timestep, (view, reward, ended, at_limit))
+
+    keys = jax.random.split(jax.random.key(1), (2, T, N))
+    state, first = env.reset(jax.random.split(jax.random.key(0), N))
+    return first, jax.lax.scan(step, state, (keys[0], keys[1]))[1]
+
+
+@pytest.mark.parametrize("name", scenarios())
+def test_steps_are_those_of_gymnax(name):
+    # Actions are left alone, so that gymnax is given the same ones.
+    env = make(config(name, params={"max_steps_in_episode": LIMIT}, rescale_actions=False, clip_actions=False))
+    reference, params = gymnax.make(name)
+    first, (timesteps, (view, reward, ended, at_limit)) = jax.jit(
+        lambda: roll(env, reference, params.replace(max_steps_in_episode=LIMIT))
+    )()
+
+    space, views = env.observation_space, np.asarray(timesteps.next_observation.agent_view)
+    assert views.shape == (T, N, *space.shape) and views.dtype == np.float32 == space.dtype
+    assert first.observation.agent_view.shape == (N, *space.shape)
+    assert np.all(views >= np.asarray(space.low) - 1e-5) and np.all(views <= np.asarray(space.high) + 1e-5)
+    assert timesteps.reward.dtype == jnp.float32
+
+    if name == "FrozenLake-misc":
+        view = np.eye(16)[np.asarray(view)]
+    if name == "DiscountingChain-bsuite":
+        ended = at_limit
+    np.testing.assert_allclose(views, view, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(timesteps.reward, reward, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(timesteps.terminated, ended)
+    np.testing.assert_array_equal(timesteps.truncated, at_limit & ~ended)
+    if name in NEVER_TERMINATE:
+        np.testing.assert_array_equal(np.flatnonzero(timesteps.truncated[:, 0]), np.arange(LIMIT - 1, T, LIMIT))
+    _check_episodes(timesteps)
+
+
+def _check_episodes(timesteps):
+    rewards, done = np.asarray(timesteps.reward), np.asarray(timesteps.terminated | timesteps.truncated)
+    assert done.any()
+    np.testing.assert_array_equal(timesteps.episode.finished, done)
+    for n in range(N):
+        ends = np.flatnonzero(done[:, n])
+        lengths = np.diff(ends, prepend=-1)
+        returns = [rewards[end - length + 1 : end + 1, n].sum() for end, length in zip(ends, lengths, strict=True)]
+        np.testing.assert_array_equal(timesteps.episode.episode_length[ends, n], lengths)
+        np.testing.assert_allclose(timesteps.episode.episode_return[ends, n], returns, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", scenarios())
+def test_states_have_fixed_types(name):
+    env = make_eval(config(name))
+    keys = jax.random.split(jax.random.key(0), N)
+    action = jax.vmap(env.action_space.sample)(keys)
+    before = jax.eval_shape(env.reset, keys)
+    after = jax.eval_shape(env.step, keys, before[0], action)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert (old.shape, old.dtype, old.weak_type) == (new.shape, new.dtype, new.weak_type)
+        assert not old.weak_type
+
+
+def test_a_pendulum_takes_torques_in_the_unit_range():
+    rescaled, raw = make_eval(config("Pendulum-v1")), make_eval(config("Pendulum-v1", rescale_actions=False))
+    assert isinstance(raw.action_space, Box) and (raw.action_space.low, raw.action_space.high) == (-2.0, 2.0)
+    assert (rescaled.action_space.low, rescaled.action_space.high) == (-1.0, 1.0)
+    keys = jax.random.split(jax.random.key(0), 1)
+    for given, torque in [(0.25, 0.5), (3.0, 2.0)]:
+        _, stretched = rescaled.step(keys, rescaled.reset(keys)[0], jnp.full((1, 1), given))
+        _, expected = raw.step(keys, raw.reset(keys)[0], jnp.full((1, 1), torque))
+        np.testing.assert_allclose(stretched.reward, expected.reward, rtol=1e-6)
+
+
+def test_a_download_is_refused():
+    with pytest.raises(ConfigError, match="MNISTBandit-bsuite.*download"):
+        make(config("MNISTBandit-bsuite"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": {"max_step_in_episode": 3}}, "env.params.max_step_in_episode=3 .* 'max_steps_in_episode'"),
+        ({"params": {"max_steps_in_episode": 0}}, "env.params.max_steps_in_episode=0 must be at least 1"),
+        ({"params": {"max_steps_in_episode": 2.5}}, "env.params.max_steps_in_episode=2.5 does not fit .*500"),
+        ({"params": {"gravity": "much"}}, "env.params.gravity='much' does not fit"),
+        ({"params": {"gravity": True}}, "env.params.gravity=True does not fit"),
+        ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not known to CartPole-v1; it takes none"),
+    ],
+)
+def test_arguments_that_do_not_fit(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(config("CartPole-v1", **changes))
+
+
+def test_constructors_and_arrays():
+    assert make(config("DeepSea-bsuite", kwargs={"size": 5})).observation_space.shape == (5, 5)
+    with pytest.raises(ConfigError, match=r"env.kwargs.szie=5 .*'size'"):
+        make(config("DeepSea-bsuite", kwargs={"szie": 5}))
+    with pytest.raises(ConfigError, match="env.kwargs=.*FrozenLake-misc: map_name must be"):
+        make(config("FrozenLake-misc", kwargs={"map_name": "5x5"}))
+    make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 5]}))
+    with pytest.raises(ConfigError, match="reward_timestep"):
+        make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))

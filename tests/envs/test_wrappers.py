@@ -1,0 +1,141 @@
+"""Each wrapper on a small environment whose steps can be written down by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.envs import Box, Discrete, wrappers
+from stoix_like.envs.environment import Environment, restart, transition
+
+KEY = jax.random.key(0)
+
+
+class Ramp(Environment):
+    """Sees an image `[2, 2]` full of the number of steps taken; the reward is the sum of the action."""
+
+    observation_space = Box(np.array([[0.0, 1.0], [2.0, 3.0]]), 9.0, (2, 2))
+
+    def __init__(self, ends_after=100, action_space=None):
+        self.ends_after = ends_after
+        self.action_space = action_space or Box(-1.0, 1.0, (2,))
+
+    def view(self, count):
+        return Observation(jnp.full((2, 2), count, jnp.float32))
+
+    def reset(self, key):
+        del key
+        count = jnp.zeros((), jnp.int32)
+        return count, restart(self.view(count))
+
+    def step(self, key, state, action):
+        del key
+        count = state + 1
+        return count, transition(self.view(count), jnp.sum(action), count >= self.ends_after, count >= 6)
+
+
+def play(env, actions):
+    state, timestep = env.reset(KEY)
+    timesteps = [timestep]
+    for action in actions:
+        state, timestep = env.step(KEY, state, jnp.asarray(action))
+        timesteps.append(timestep)
+    return timesteps
+
+
+ZERO = np.zeros(2, np.float32)
+
+
+def test_protocol_constructors():
+    first, *_, last = play(Ramp(ends_after=6), [ZERO] * 6)
+    assert (float(first.reward), bool(first.terminated), bool(first.truncated)) == (0.0, False, False)
+    assert first.observation is first.next_observation
+    assert not first.episode.finished
+    # Step 6 is both the end and the limit: the end wins.
+    assert (bool(last.terminated), bool(last.truncated)) == (True, False)
+
+
+def test_time_limit_truncates():
+    flags = [(bool(t.terminated), bool(t.truncated)) for t in play(wrappers.TimeLimit(Ramp(), 3), [ZERO] * 3)]
+    assert flags == [(False, False)] * 3 + [(False, True)]
+
+
+def test_time_limit_yields_to_an_end_and_keeps_the_environments_own_limit():
+    assert [bool(t.truncated) for t in play(wrappers.TimeLimit(Ramp(ends_after=3), 3), [ZERO] * 3)] == [False] * 4
+    assert bool(play(wrappers.TimeLimit(Ramp(), 50), [ZERO] * 6)[-1].truncated)
+
+
+def test_actions_are_stretched_to_the_bounds():
+    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
+    env = wrappers.RescaleActions(Ramp(action_space=space))
+    assert (env.action_space.low, env.action_space.high) == (-1.0, 1.0)
+    # [-1, -1] -> [-2, 0], [1, 1] -> [2, 10], [0, 0.5] -> [0, 7.5]
+    rewards = [float(t.reward) for t in play(env, [[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])[1:]]
+    np.testing.assert_allclose(rewards, [-2.0, 12.0, 7.5])
+
+
+def test_actions_are_clipped():
+    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
+    rewards = [
+        float(t.reward) for t in play(wrappers.ClipActions(Ramp(action_space=space)), [[-5.0, -5.0], [5.0, 5.0]])
+    ]
+    np.testing.assert_allclose(rewards, [0.0, -2.0, 7.0])
+
+
+@pytest.mark.parametrize("wrapper", [wrappers.RescaleActions, wrappers.ClipActions])
+def test_discrete_actions_have_no_bounds(wrapper):
+    with pytest.raises(ValueError, match="Discrete"):
+        wrapper(Ramp(action_space=Discrete(2)))
+
+
+def test_unbounded_actions_are_not_rescaled():
+    with pytest.raises(ValueError, match="bounded"):
+        wrappers.RescaleActions(Ramp(action_space=Box(0.0, np.inf, (1,))))
+
+
+def test_flatten():
+    env = wrappers.FlattenObservation(Ramp())
+    assert env.observation_space.shape == (4,)
+    np.testing.assert_array_equal(env.observation_space.low, [0.0, 1.0, 2.0, 3.0])
+    for t in play(env, [ZERO]):
+        assert t.observation.agent_view.shape == t.next_observation.agent_view.shape == (4,)
+
+
+def test_frames_are_stacked_on_the_last_axis():
+    env = wrappers.StackFrames(Ramp(), 3)
+    assert env.observation_space.shape == (2, 6)
+    np.testing.assert_array_equal(env.observation_space.low[1], [2, 3, 2, 3, 2, 3])
+    seen = [t.next_observation.agent_view for t in play(env, [ZERO] * 3)]
+    # The oldest frame first; the reset fills the stack.
+    for view, frames in zip(seen, [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)], strict=True):
+        np.testing.assert_array_equal(view, np.tile(np.repeat(frames, 2), (2, 1)))
+
+
+def test_step_count():
+    counts = [(int(t.observation.step_count), int(t.next_observation.step_count)) for t in play(_counted(), [ZERO] * 2)]
+    assert counts == [(0, 0), (1, 1), (2, 2)]
+
+
+def _counted():
+    return wrappers.CountSteps(Ramp())
+
+
+def test_episode_metrics_are_of_the_rewards_inside():
+    env = wrappers.ClipReward(wrappers.ScaleReward(wrappers.RecordEpisode(Ramp(ends_after=3)), 10.0), 15.0)
+    actions = np.array([[0.5, 0.5], [1.0, 1.0], [-1.0, -1.0]], np.float32)
+    timesteps = play(env, actions)[1:]
+    np.testing.assert_allclose([float(t.reward) for t in timesteps], [10.0, 15.0, -15.0])
+    np.testing.assert_allclose([float(t.episode.episode_return) for t in timesteps], [1.0, 3.0, 1.0])
+    assert [int(t.episode.episode_length) for t in timesteps] == [1, 2, 3]
+    assert [bool(t.episode.finished) for t in timesteps] == [False, False, True]
+
+
+def test_vectorize_goes_on_after_an_end():
+    env = wrappers.Vectorize(Ramp(ends_after=1))
+    state, timestep = env.reset(jax.random.split(KEY, 2))
+    assert timestep.reward.shape == timestep.episode.finished.shape == (2,)
+    for count in (1, 2):
+        state, timestep = env.step(jax.random.split(KEY, 2), state, jnp.zeros((2, 2)))
+        np.testing.assert_array_equal(timestep.observation.agent_view[:, 0, 0], [count, count])
+    assert env.begin_rollout(KEY, state) is state

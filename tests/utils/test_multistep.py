@@ -1,0 +1,451 @@
+"""Returns and advantages against hand-derived values, rlax, reductions and invariances."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from beartype import beartype
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError, jaxtyped
+
+from stoix_like.utils import multistep as ms
+
+B, T, A = 3, 6, 2
+
+
+class Batch(NamedTuple):
+    """Random data `[B, T, ...]`, or `[T, B, ...]` once transposed."""
+
+    r_t: jax.Array
+    discount_t: jax.Array
+    v_tm1: jax.Array
+    v_t: jax.Array
+    q_tm1: jax.Array
+    q_next: jax.Array  # value of the action taken at the successor; the last entry is unused
+    log_rho: jax.Array  # of the action at tm1
+    q_t: jax.Array
+    pi_t: jax.Array
+    truncation_t: jax.Array
+
+
+def make_batch(seed=0, batch=B, time=T):
+    rng = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    values = normal(batch, time + 1)
+    discount = jnp.asarray(0.9 * (rng.random((batch, time)) > 0.2), jnp.float32)
+    return Batch(
+        r_t=normal(batch, time),
+        discount_t=discount,
+        v_tm1=values[:, :-1],
+        v_t=values[:, 1:],
+        q_tm1=normal(batch, time),
+        q_next=normal(batch, time),
+        log_rho=normal(batch, time),
+        q_t=normal(batch, time, A),
+        pi_t=jax.nn.softmax(normal(batch, time, A)),
+        truncation_t=jnp.zeros((batch, time), bool),
+    )
+
+
+def _but_last(x, time_major):
+    return x[:-1] if time_major else x[:, :-1]
+
+
+def _but_first(x, time_major):
+    return x[1:] if time_major else x[:, 1:]
+
+
+# Every batch function as f(batch, lambda_, **keywords) -> arrays [B, T].
+def _gae(b, lambda_, **kw):
+    return ms.batch_truncated_generalized_advantage_estimation(
+        b.r_t, b.discount_t, lambda_, v_tm1=b.v_tm1, v_t=b.v_t, truncation_t=b.truncation_t, **kw
+    )
+
+
+def _n_step(b, lambda_, associative=False, **kw):
+    del associative
+    return ms.batch_n_step_bootstrapped_returns(
+        b.r_t, b.discount_t, b.v_t, 3, lambda_, truncation_t=b.truncation_t, **kw
+    )
+
+
+def _off_policy(b, lambda_, time_major=False, **kw):
+    q = _but_last(b.q_next, time_major)
+    c = jnp.exp(jnp.minimum(_but_first(b.log_rho, time_major), 0.0)) * lambda_
+    return ms.batch_general_off_policy_returns_from_q_and_v(
+        q, b.v_t, b.r_t, b.discount_t, c, truncation_t=b.truncation_t, time_major=time_major, **kw
+    )
+
+
+def _retrace(b, lambda_, time_major=False, **kw):
+    q, log_rhos = _but_last(b.q_next, time_major), _but_first(b.log_rho, time_major)
+    return ms.batch_retrace_continuous(
+        b.q_tm1,
+        q,
+        b.v_t,
+        b.r_t,
+        b.discount_t,
+        log_rhos,
+        lambda_,
+        truncation_t=b.truncation_t,
+        time_major=time_major,
+        **kw,
+    )
+
+
+def _lambda_returns(b, lambda_, **kw):
+    return ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t, lambda_, truncation_t=b.truncation_t, **kw)
+
+
+def _discounted(b, lambda_, **kw):
+    return ms.batch_discounted_returns(b.r_t, b.discount_t, b.v_t, truncation_t=b.truncation_t, **kw)
+
+
+def _q_lambda(b, lambda_, **kw):
+    return ms.batch_q_lambda(b.r_t, b.discount_t, b.q_t, lambda_, truncation_t=b.truncation_t, **kw)
+
+
+def _peng(b, lambda_, **kw):
+    return ms.batch_peng_q_lambda(b.r_t, b.discount_t, b.q_t, b.pi_t, lambda_, truncation_t=b.truncation_t, **kw)
+
+
+def _vtrace(b, lambda_, **kw):
+    return ms.batch_vtrace(
+        b.v_tm1, b.v_t, b.r_t, b.discount_t, jnp.exp(b.log_rho), lambda_, truncation_t=b.truncation_t, **kw
+    )
+
+
+def _vtrace_full(b, lambda_, **kw):
+    return tuple(
+        ms.batch_vtrace_td_error_and_advantage(
+            b.v_tm1, b.v_t, b.r_t, b.discount_t, jnp.exp(b.log_rho), lambda_, truncation_t=b.truncation_t, **kw
+        )
+    )
+
+
+FUNCTIONS = [_gae, _n_step, _off_policy, _retrace, _lambda_returns, _discounted, _q_lambda, _peng, _vtrace]
+FUNCTIONS.append(_vtrace_full)
+by_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__[1:])
+
+
+@functools.cache
+def compiled(function, **kw):
+    return jax.jit(functools.partial(function, **kw))
+
+
+def assert_close(actual, expected, **kw):
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=2e-5, atol=2e-5, **kw), actual, expected)
+
+
+def with_truncations(b, seed=1):
+    flags = np.random.default_rng(seed).random(b.r_t.shape) < 0.4
+    return b._replace(truncation_t=jnp.asarray(flags))
+
+
+# By hand, gamma = lambda = 1/2, r = (1, 2, 3), v = (1, 2, 4, 8):
+#   delta = r + v'/2 - v = (1, 2, 3);  A_3 = 3,  A_2 = 2 + 3/4 = 2.75,  A_1 = 1 + 2.75/4 = 1.6875
+#   truncated after step 2: A_2 = delta_2 = 2, A_1 = 1 + 2/4 = 1.5, and A_3 as before
+#   terminated after step 2: delta_2 = 2 - 2 = 0, A_2 = 0, A_1 = 1
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "expected"),
+    [(False, False, [1.6875, 2.75, 3.0]), (False, True, [1.5, 2.0, 3.0]), (True, False, [1.0, 0.0, 3.0])],
+)
+def test_gae_by_hand(terminated, truncated, expected):
+    values = jnp.array([[1.0, 2.0, 4.0, 8.0]])
+    discount = jnp.array([[0.5, 0.0 if terminated else 0.5, 0.5]])
+    truncation = jnp.array([[False, truncated, False]])
+    advantage, target = ms.batch_truncated_generalized_advantage_estimation(
+        jnp.array([[1.0, 2.0, 3.0]]), discount, 0.5, values=values, truncation_t=truncation
+    )
+    np.testing.assert_allclose(advantage, [expected])
+    np.testing.assert_allclose(target, np.add([expected], values[:, :-1]))
+
+
+# By hand, gamma = 1/2, r = (1, 2, 4), v = (2, 4, 8):
+#   one step: (1 + 1, 2 + 2, 4 + 4) = (2, 4, 8); two steps: (1 + 4/2, 2 + 8/2, 8) = (3, 6, 8)
+#   lambda = 1/2: G_3 = 8, G_2 = 2 + (4/2 + 8/2)/2 = 5, G_1 = 1 + (2/2 + 5/2)/2 = 2.75
+#   discounted: G_3 = 8, G_2 = 6, G_1 = 4
+def test_returns_by_hand():
+    r, discount, v = jnp.array([[1.0, 2.0, 4.0]]), jnp.full((1, 3), 0.5), jnp.array([[2.0, 4.0, 8.0]])
+    np.testing.assert_allclose(ms.batch_n_step_bootstrapped_returns(r, discount, v, 1), [[2.0, 4.0, 8.0]])
+    np.testing.assert_allclose(ms.batch_n_step_bootstrapped_returns(r, discount, v, 2), [[3.0, 6.0, 8.0]])
+    np.testing.assert_allclose(ms.batch_lambda_returns(r, discount, v, 0.5), [[2.75, 5.0, 8.0]])
+    for bootstrap in (v, 8.0, jnp.array([8.0])):
+        np.testing.assert_allclose(ms.batch_discounted_returns(r, discount, bootstrap), [[4.0, 6.0, 8.0]])
+    q = jnp.stack([v, v - 1.0], axis=-1)
+    np.testing.assert_allclose(ms.batch_q_lambda(r, discount, q, 0.5), [[2.75, 5.0, 8.0]])
+    # The mean value of a uniform policy is v - 1/2: G_3 = 7.75, G_2 = 2 + (3.5 + 7.75)/4, G_1 = 1 + (1.5 + G_2)/4.
+    uniform = ms.batch_peng_q_lambda(r, discount, q, jnp.full_like(q, 0.5), 0.5)
+    np.testing.assert_allclose(uniform, [[2.578125, 4.8125, 7.75]])
+
+
+# By hand, gamma = 1, r = (1, 1), v = (0, 0), q = 3, c = 1/2: G_2 = 1, G_1 = 1 + (0 - 3/2 + 1/2) = 0.
+# Retrace with log rho = log 1/2 has that c; with a ratio above 1 it has c = 1: G_1 = 1 - 3 + 1 = -1.
+def test_off_policy_by_hand():
+    r, ones, v, q = jnp.ones((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.full((1, 1), 3.0)
+    returns = ms.batch_general_off_policy_returns_from_q_and_v(q, v, r, ones, jnp.full((1, 1), 0.5))
+    np.testing.assert_allclose(returns, [[0.0, 1.0]])
+    q_tm1 = jnp.array([[1.0, 2.0]])
+    errors = ms.batch_retrace_continuous(q_tm1, q, v, r, ones, jnp.log(jnp.full((1, 1), 0.5)), 1.0)
+    np.testing.assert_allclose(errors, [[-1.0, -1.0]])
+    errors = ms.batch_retrace_continuous(q_tm1, q, v, r, ones, jnp.full((1, 1), 3.0), 1.0)
+    np.testing.assert_allclose(errors, [[-2.0, -1.0]])
+
+
+# By hand, gamma = 1, r = (1, 1), v = 0, rho = (1/2, 4):
+#   delta = (1/2, 1) after clipping; error_2 = 1, error_1 = 1/2 + min(1, 1/2) * 1 = 1
+#   q = (1 + error_2, 1) = (2, 1); A = (2/2, 1) = (1, 1), with a policy-gradient threshold of 2: (1, 2)
+def test_vtrace_by_hand():
+    r, zeros, ones = jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2))
+    out = ms.batch_vtrace_td_error_and_advantage(
+        zeros, zeros, r, ones, jnp.array([[0.5, 4.0]]), clip_pg_rho_threshold=2.0
+    )
+    np.testing.assert_allclose(out.errors, [[1.0, 1.0]])
+    np.testing.assert_allclose(out.q_estimate, [[2.0, 1.0]])
+    np.testing.assert_allclose(out.pg_advantage, [[1.0, 2.0]])
+
+
+# By hand, gamma = 1, lambda = 1/2, r = (1, 1), values = 0, rho = (2, 3):
+#   D_2 = 1, D_1 = 1 + 3/2 * 1 = 2.5; errors = (2 * 2.5, 3 * 1) = (5, 3); truncated after step 1: D_1 = 1, error 2
+#   with v_t = (4, 0): D_1 = 5 when truncated, error 10
+def test_importance_corrected_by_hand():
+    r, ones, rho, values = jnp.ones(2), jnp.ones(2), jnp.array([2.0, 3.0]), jnp.zeros(3)
+    errors = functools.partial(ms.importance_corrected_td_errors, r, ones, rho, 0.5, values)
+    np.testing.assert_allclose(errors(), [5.0, 3.0])
+    cut = jnp.array([True, False])
+    for truncation in (cut, cut.astype(jnp.float32)):
+        np.testing.assert_allclose(errors(truncation), [2.0, 3.0])
+    np.testing.assert_allclose(errors(cut, v_t=jnp.array([4.0, 0.0])), [10.0, 3.0])
+    np.testing.assert_allclose(errors(associative=True, stop_target_gradients=True), [5.0, 3.0])
+
+
+def test_importance_corrected_is_rlax():
+    b = make_batch()
+    values = jnp.append(b.v_tm1[0], b.v_t[0, -1])
+    args = (b.r_t[0], b.discount_t[0], jnp.exp(b.log_rho[0]), jnp.linspace(0.0, 1.0, T), values)
+    assert_close(ms.importance_corrected_td_errors(*args), rlax.importance_corrected_td_errors(*args))
+
+
+def _rlax(b, lambda_):
+    """What rlax computes for one sequence, by the name of the function here."""
+    rho, q, log_rhos = jnp.exp(b.log_rho), b.q_next[:-1], b.log_rho[1:]
+    c = lambda_ * jnp.minimum(1.0, jnp.exp(log_rhos))
+    values = jnp.append(b.v_tm1, b.v_t[-1])
+    advantage = rlax.truncated_generalized_advantage_estimation(b.r_t, b.discount_t, lambda_, values)
+    return {
+        _gae: (advantage, advantage + b.v_tm1),
+        _n_step: rlax.n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 3, lambda_),
+        _off_policy: rlax.general_off_policy_returns_from_q_and_v(q, b.v_t, b.r_t, b.discount_t, c),
+        _retrace: rlax.retrace_continuous(b.q_tm1, q, b.v_t, b.r_t, b.discount_t, log_rhos, lambda_),
+        _lambda_returns: rlax.lambda_returns(b.r_t, b.discount_t, b.v_t, lambda_),
+        _discounted: rlax.discounted_returns(b.r_t, b.discount_t, b.v_t),
+        _q_lambda: rlax.lambda_returns(b.r_t, b.discount_t, jnp.max(b.q_t, -1), lambda_),
+        _peng: rlax.lambda_returns(b.r_t, b.discount_t, jnp.sum(b.pi_t * b.q_t, -1), lambda_),
+        _vtrace: rlax.vtrace(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_),
+        _vtrace_full: tuple(
+            rlax.vtrace_td_error_and_advantage(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_)[:3]
+        ),
+    }
+
+
+@functools.cache
+def rlax_results():
+    names = {f.__name__: f for f in FUNCTIONS}
+    batched = jax.jit(
+        jax.vmap(lambda b: {name: _rlax(b, jnp.float32(0.7))[f] for name, f in names.items()})
+    )
+    return batched(make_batch())
+
+
+@by_function
+def test_agrees_with_rlax(function):
+    expected = rlax_results()[function.__name__]
+    if function is _vtrace_full:
+        expected = (expected[0], expected[1], expected[2])
+    assert_close(compiled(function)(make_batch(), 0.7), expected)
+
+
+@by_function
+@pytest.mark.parametrize("associative", [False, True])
+def test_time_major_is_the_transpose(function, associative):
+    b = with_truncations(make_batch())
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b)
+    actual = compiled(function, time_major=True, associative=associative)(swapped, 0.7)
+    expected = compiled(function)(b, 0.7)
+    assert_close(actual, jax.tree.map(jnp.transpose, expected))
+
+
+@by_function
+def test_a_truncated_sequence_is_two_sequences(function):
+    cut = 2
+    b = make_batch()
+    whole = compiled(function)(b._replace(truncation_t=b.truncation_t.at[:, cut].set(True)), 0.7)
+    head, tail = (jax.tree.map(lambda x, p=part: x[:, p], b) for part in (slice(cut + 1), slice(cut + 1, None)))
+    parts = (compiled(function)(part, 0.7) for part in (head, tail))
+    assert_close(whole, jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), *parts))
+
+
+@by_function
+def test_batch_is_vmap_and_floats_may_be_traced(function):
+    b = with_truncations(make_batch())
+    one_by_one = jax.vmap(lambda one: function(jax.tree.map(lambda x: x[None], one), 0.7))(b)
+    assert_close(compiled(function)(b, jnp.float32(0.7)), jax.tree.map(lambda x: x[:, 0], one_by_one))
+
+
+@by_function
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.floats(0.1, 10.0), lambda_=st.floats(0.0, 1.0, width=32))
+def test_scaling_rewards_and_values_scales_the_result(function, seed, scale, lambda_):
+    b = with_truncations(make_batch(seed), seed)
+    names = ("r_t", "v_tm1", "v_t", "q_tm1", "q_next", "q_t")
+    scaled = b._replace(**{name: scale * getattr(b, name) for name in names})
+    expected = jax.tree.map(lambda x: scale * x, compiled(function)(b, lambda_))
+    jax.tree.map(
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4), compiled(function)(scaled, lambda_), expected
+    )
+
+
+@by_function
+@pytest.mark.parametrize("discount", [0.0, 1.0])
+def test_extremes_are_finite(function, discount):
+    b = with_truncations(make_batch())
+    b = b._replace(
+        discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4)
+    )
+    for lambda_ in (0.0, 1.0):
+        for leaf in jax.tree.leaves(compiled(function)(b, lambda_)):
+            assert np.isfinite(leaf).all()
+
+
+@by_function
+def test_wrong_shapes_are_refused(function):
+    b = make_batch()
+    with pytest.raises((TypeCheckError, TypeError)):
+        function(b._replace(r_t=b.r_t[:, :-1]), 0.7)
+    with pytest.raises((TypeCheckError, TypeError)):
+        function(b._replace(discount_t=b.discount_t[0]), 0.7)
+
+
+def test_shapes_are_checked_by_annotation():
+    checked = jaxtyped(typechecker=beartype)(ms.batch_lambda_returns)
+    b = make_batch()
+    with pytest.raises(TypeCheckError):
+        checked(b.r_t, b.discount_t, b.v_t[:, :1])
+
+
+# Without values, lambda = 1 gives the Monte-Carlo return, lambda = 0 the one-step error.
+def test_gae_reduces_to_monte_carlo_and_td():
+    b = make_batch()
+    advantage, target = compiled(_gae)(b, 1.0)
+    returns = compiled(_discounted)(b, 0.0)
+    assert_close(advantage, returns - b.v_tm1)
+    assert_close(target, returns)
+    assert_close(compiled(_gae)(b, 0.0)[0], b.r_t + b.discount_t * b.v_t - b.v_tm1)
+
+
+def test_n_step_reduces_to_td_and_to_monte_carlo():
+    b = with_truncations(make_batch())
+    one = ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 1)
+    assert_close(one, b.r_t + b.discount_t * b.v_t)
+    many = ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, T + 2, truncation_t=b.truncation_t)
+    assert_close(many, compiled(_discounted)(b, 0.0))
+    with pytest.raises(ValueError, match="at least 1"):
+        ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 0)
+
+
+def test_on_policy_retrace_and_vtrace_are_lambda_returns():
+    b = with_truncations(make_batch())
+    # Where q is v, the corrections vanish and ratios of 1 leave the lambda-return.
+    b = b._replace(log_rho=jnp.zeros_like(b.log_rho), q_next=b.v_t)
+    expected = compiled(_lambda_returns)(b, 0.7)
+    assert_close(compiled(_retrace)(b, 0.7) + b.q_tm1, expected)
+    assert_close(compiled(_vtrace)(b, 0.7) + b.v_tm1, expected)
+
+
+def test_greedy_peng_is_q_lambda_and_ignores_impossible_actions():
+    b = make_batch()
+    greedy = jax.nn.one_hot(jnp.argmax(b.q_t, -1), A)
+    assert_close(compiled(_peng)(b._replace(pi_t=greedy), 0.7), compiled(_q_lambda)(b, 0.7))
+    masked = jnp.where(greedy > 0, b.q_t, -jnp.inf)
+    assert_close(compiled(_peng)(b._replace(pi_t=greedy, q_t=masked), 0.7), compiled(_q_lambda)(b, 0.7))
+
+
+@pytest.mark.parametrize("function", [_gae, _n_step, _lambda_returns, _q_lambda, _vtrace])
+def test_lambda_per_time_step_and_per_entry(function):
+    b = make_batch(batch=T)  # as many sequences as steps, where mixing up the axes would not show in the shapes
+    per_step = jnp.linspace(0.0, 1.0, T)
+    per_entry = jnp.broadcast_to(per_step, (T, T))
+    assert_close(compiled(function)(b, per_step), compiled(function)(b, per_entry))
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b)
+    actual = compiled(function, time_major=True)(swapped, per_step)
+    assert_close(actual, jax.tree.map(jnp.transpose, compiled(function)(b, per_entry)))
+
+
+def test_discounted_returns_from_one_value_per_sequence():
+    b = make_batch()
+    last = b.v_t[:, -1]
+    expected = ms.batch_discounted_returns(b.r_t, b.discount_t, b.v_t)
+    assert_close(ms.batch_discounted_returns(b.r_t, b.discount_t, last), expected)
+    swapped = ms.batch_discounted_returns(b.r_t.T, b.discount_t.T, last, time_major=True)
+    assert_close(swapped, expected.T)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_gae_takes_values_or_the_pair(time_major):
+    b = with_truncations(make_batch())
+    values = jnp.concatenate([b.v_tm1, b.v_t[:, -1:]], axis=1)
+    arrays = (b.r_t, b.discount_t, values, b.v_tm1, b.v_t, b.truncation_t)
+    r, d, values, v_tm1, v_t, cut = (x.T for x in arrays) if time_major else arrays
+    gae = functools.partial(
+        ms.batch_truncated_generalized_advantage_estimation, r, d, 0.7, truncation_t=cut, time_major=time_major
+    )
+    assert_close(gae(values=values), gae(v_tm1=v_tm1, v_t=v_t))
+    for wrong in ({}, {"values": values, "v_t": v_t}, {"v_t": v_t}, {"v_tm1": v_tm1}):
+        with pytest.raises(ValueError, match="give either"):
+            gae(**wrong)
+    with pytest.raises(ValueError, match="give either"):
+        gae(values=values, v_tm1=v_tm1, v_t=v_t)
+
+
+def test_standardised_advantages_over_the_whole_mapped_batch():
+    b = make_batch(batch=4)
+    expected, targets = compiled(_gae)(b, 0.7)
+    parts = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), b)
+    mapped = jax.vmap(lambda p: _gae(p, 0.7, standardize_advantages=True, axis_names=("batch",)), axis_name="batch")
+    advantage, target = mapped(parts)
+    assert_close(advantage.reshape(4, T), (expected - expected.mean()) / expected.std())
+    assert_close(target.reshape(4, T), targets)
+
+
+@by_function
+def test_target_gradients_stop(function):
+    b = make_batch()
+    if function is _discounted:
+        pytest.skip("has no lambda")
+
+    def total(r_t, stop):
+        return sum(map(jnp.sum, jax.tree.leaves(function(b._replace(r_t=r_t), 0.7, stop_target_gradients=stop))))
+
+    gradient = jax.jit(jax.grad(total), static_argnums=1)
+    assert not gradient(b.r_t, True).any()
+    assert gradient(b.r_t, False).any()
+
+
+def test_one_step_sequences():
+    b = make_batch(time=1)
+    for function in FUNCTIONS:
+        for associative in (False, True):
+            result = function(b, 0.7, associative=associative)
+            assert all(leaf.shape == (B, 1) and np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))
+
+
+def test_long_sequences_agree_between_the_scans():
+    b = with_truncations(make_batch(time=513))
+    b = b._replace(discount_t=jnp.full_like(b.discount_t, 0.999))
+    scan, parallel = (compiled(_gae, associative=flag)(b, 0.97) for flag in (False, True))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), scan, parallel)
