@@ -107,16 +107,16 @@ def typed(config: DictConfig, build: Build | None = None) -> RunConfig:
     """
     config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
-        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the configuration cannot be resolved: {_first_line(error)}") from error
-    assert isinstance(resolved, dict)
+    resolved = typing.cast(dict[str, Any], container)
     for group in GROUPS:
         if not isinstance(resolved.get(group), dict):
             raise ConfigError(f"the configuration has no group '{group}'")
     for key in resolved:
         if key not in GROUPS:
-            raise ConfigError(f"unknown key '{key}': {nearest(str(key), GROUPS)}")
+            raise ConfigError(f"unknown key '{key}': {nearest(key, GROUPS)}")
     system = dict(resolved["system"])
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
@@ -129,7 +129,7 @@ def typed(config: DictConfig, build: Build | None = None) -> RunConfig:
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=resolved["network"],
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
-        resolved=typing.cast(dict[str, Any], resolved),
+        resolved=resolved,
     )
 
 
@@ -259,4 +259,7 @@ def default_run_dir(config: DictConfig) -> Path:
     """Where a run goes that was not started by hydra: as `hydra.run.dir` of the primary configuration says."""
     primary = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
     pattern = OmegaConf.to_container(primary, resolve=False)["hydra"]["run"]["dir"]  # type: ignore[index,call-overload]
-    return Path(OmegaConf.merge(config, {"run_dir": pattern}).run_dir)
+    extended = config.copy()
+    OmegaConf.set_struct(extended, False)
+    extended.run_dir = pattern
+    return Path(extended.run_dir)

@@ -34,10 +34,10 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
 
 class ProbeState(NamedTuple):
-    """What the agent sees, `[D]` float32, and `count`, int32 steps since the episode began."""
+    """What the agent sees, `[D]` float32, and `steps`, int32, taken since the episode began."""
 
     view: jax.Array
-    count: jax.Array
+    steps: jax.Array
 
 
 class Outcome(NamedTuple):
@@ -98,7 +98,7 @@ class Probe(Environment):
         """See `Environment.step`."""
         del key
         reward, terminated, truncated, view = self.outcome(state, action)
-        return ProbeState(view, state.count + 1), transition(Observation(view), reward, terminated, truncated)
+        return ProbeState(view, state.steps + 1), transition(Observation(view), reward, terminated, truncated)
 
 
 class OneStepProbe(Probe):
@@ -158,7 +158,7 @@ class Discount(Probe):
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
         """See `Probe.outcome`."""
         del action
-        last = state.count == 1
+        last = state.steps == 1
         return Outcome(last, last, False, jnp.ones_like(state.view))
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
@@ -182,7 +182,7 @@ class TimeLimited(Probe):
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
         """See `Probe.outcome`."""
         del action
-        return Outcome(1.0, False, state.count + 1 >= self.limit, state.view)
+        return Outcome(1.0, False, state.steps + 1 >= self.limit, state.view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
         """See `Probe.optimal_value`."""
@@ -210,8 +210,8 @@ class Terminating(Probe):
         """See `Probe.outcome`."""
         del action
         # All zeros once the task has ended.
-        view = jax.nn.one_hot(state.count + 1, self.limit, dtype=jnp.float32)
-        return Outcome(1.0, state.count + 1 >= self.limit, False, view)
+        view = jax.nn.one_hot(state.steps + 1, self.limit, dtype=jnp.float32)
+        return Outcome(1.0, state.steps + 1 >= self.limit, False, view)
 
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
         """See `Probe.optimal_value`."""

@@ -62,8 +62,8 @@ class Box:
     def sample(self, key: jax.Array) -> jax.Array:
         """Draw one element: uniformly between finite bounds, else from a standard normal clipped to the bounds."""
         if jnp.issubdtype(self.dtype, jnp.integer):
-            low, high = np.asarray(self.low, np.int64), np.asarray(self.high, np.int64)
-            return jax.random.randint(key, self.shape, low, high + 1).astype(self.dtype)
+            first, last = np.asarray(self.low, np.int64), np.asarray(self.high, np.int64)
+            return jax.random.randint(key, self.shape, first, last + 1).astype(self.dtype)
         low = jnp.broadcast_to(jnp.asarray(self.low, self.dtype), self.shape)
         high = jnp.broadcast_to(jnp.asarray(self.high, self.dtype), self.shape)
         if self.bounded:

@@ -36,10 +36,10 @@ class Wrapper(Environment):
 
 
 class CountedState(NamedTuple):
-    """The state of the environment inside and `count`, int32 steps since the episode began."""
+    """The state of the environment inside and `steps`, int32, taken since the episode began."""
 
     env_state: State
-    count: jax.Array
+    steps: jax.Array
 
 
 class TimeLimit(Wrapper):
@@ -62,9 +62,9 @@ class TimeLimit(Wrapper):
     def step(self, key: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
         """See `Environment.step`."""
         env_state, timestep = self.env.step(key, state.env_state, action)
-        count = state.count + 1
-        truncated = (timestep.truncated | (count >= self.limit)) & ~timestep.terminated
-        return CountedState(env_state, count), timestep._replace(truncated=truncated)
+        steps = state.steps + 1
+        truncated = (timestep.truncated | (steps >= self.limit)) & ~timestep.terminated
+        return CountedState(env_state, steps), timestep._replace(truncated=truncated)
 
 
 class RescaleActions(Wrapper):
@@ -178,14 +178,14 @@ class CountSteps(Wrapper):
     def reset(self, key: jax.Array) -> tuple[CountedState, TimeStep]:
         """See `Environment.reset`."""
         env_state, timestep = self.env.reset(key)
-        count = jnp.zeros((), jnp.int32)
-        return CountedState(env_state, count), _with_observation(timestep, step_count=count)
+        steps = jnp.zeros((), jnp.int32)
+        return CountedState(env_state, steps), _with_observation(timestep, step_count=steps)
 
     def step(self, key: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
         """See `Environment.step`."""
         env_state, timestep = self.env.step(key, state.env_state, action)
-        count = state.count + 1
-        return CountedState(env_state, count), _with_observation(timestep, step_count=count)
+        steps = state.steps + 1
+        return CountedState(env_state, steps), _with_observation(timestep, step_count=steps)
 
 
 class RecordedState(NamedTuple):

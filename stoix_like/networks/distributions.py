@@ -25,7 +25,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(6)
 _WEIGHTS = _WEIGHTS / math.sqrt(2.0 * math.pi)
 
 
-def _align(parameter: Array, ndim: int) -> Array:
+def _align(parameter: Any, ndim: int) -> Any:
     """Prepend axes of size one, so that `parameter` broadcasts against `ndim` axes without rank promotion."""
     return parameter.reshape((1,) * (ndim - parameter.ndim) + parameter.shape)
 
@@ -289,9 +289,7 @@ class MultiDiscreteActionDistribution(Independent):
         ValueError: where the sizes do not add up to the width of the logits.
     """
 
-    def __init__(
-        self, flat_logits: Float[Array, "*batch L"], number_of_dims_per_distribution: Sequence[int]
-    ) -> None:
+    def __init__(self, flat_logits: Float[Array, "*batch L"], number_of_dims_per_distribution: Sequence[int]) -> None:
         sizes = tuple(int(size) for size in number_of_dims_per_distribution)
         if sum(sizes) != flat_logits.shape[-1]:
             raise ValueError(f"sub-actions of sizes {sizes} need {sum(sizes)} logits, got {flat_logits.shape[-1]}")
@@ -306,6 +304,30 @@ def _pad_to_rectangle(flat: Float[Array, "*batch L"], sizes: tuple[int, ...]) ->
     parts = jnp.split(flat, np.cumsum(sizes)[:-1], axis=-1)
     padded = [jnp.pad(p, [*unpadded, (0, max(sizes) - p.shape[-1])], constant_values=never) for p in parts]
     return jnp.stack(padded, axis=-2)
+
+
+def squash(x: Float[Array, "*batch"], minimum: Bound, maximum: Bound) -> Float[Array, "*batch"]:
+    """Map numbers into an interval.
+
+        y = minimum + (maximum - minimum) (1 + tanh x) / 2
+
+    Args:
+        x: of any shape.
+        minimum: lower end, broadcast against the last axes of `x`.
+        maximum: upper end, broadcast against the last axes of `x`.
+
+    Returns:
+        Numbers in [minimum, maximum], of the shape of `x`.
+    """
+    low, width = _interval(minimum, maximum, x)
+    return low + 0.5 * width * (1.0 + jnp.tanh(x))
+
+
+def _interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Array, Array]:
+    """Minimum and width of an interval, to broadcast against `like`; constants where the bounds are."""
+    as_array = jnp.asarray if isinstance(minimum, jax.Array) else np.asarray
+    low, high = as_array(minimum, like.dtype), as_array(maximum, like.dtype)
+    return _align(low, like.ndim), _align(high - low, like.ndim)
 
 
 class _Bounded(distrax.Distribution):
@@ -338,10 +360,7 @@ class _Bounded(distrax.Distribution):
         return self._distribution.batch_shape
 
     def _interval(self, like: Array) -> tuple[Array, Array]:
-        """Minimum and width of the interval, to broadcast against `like`."""
-        as_array = jnp.asarray if isinstance(self._minimum, jax.Array) else np.asarray
-        low, high = (as_array(bound, like.dtype) for bound in (self._minimum, self._maximum))
-        return _align(low, like.ndim), _align(high - low, like.ndim)
+        return _interval(self._minimum, self._maximum, like)
 
     def _forward(self, x: Array) -> Array:
         raise NotImplementedError
@@ -419,11 +438,10 @@ class AffineTanhTransformedDistribution(_Bounded):
         self._epsilon = epsilon
 
     def _forward(self, x: Array) -> Array:
-        low, width = self._interval(x)
-        return low + 0.5 * width * (1.0 + jnp.tanh(x))
+        return squash(x, self._minimum, self._maximum)
 
     def _log_slope(self, x: Array) -> Array:
-        """log dy/dx."""
+        """Logarithm of dy/dx."""
         return _log_tanh_slope(x) + jnp.log(0.5 * self._interval(x)[1])
 
     def _sample_n_and_log_prob(self, key: Seed, n: int) -> tuple[Array, Array]:

@@ -15,22 +15,33 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.nn.initializers import orthogonal
+from jax.nn.initializers import constant, lecun_normal, orthogonal
 from jaxtyping import Array, Bool, Float
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.networks.distributions import (
+    AffineBeta,
     AffineTanhTransformedDistribution,
     Categorical,
+    ClippedBeta,
+    Deterministic,
+    DiscreteValuedTfpDistribution,
+    EpsilonGreedy,
     Independent,
     MultiDiscreteActionDistribution,
     MultivariateNormalDiag,
+    StateDependentNoise,
     mask_logits,
+    squash,
 )
+from stoix_like.networks.layers import NoisyLinear
+from stoix_like.networks.torso import MLPTorso, NoisyMLPTorso
 from stoix_like.networks.utils import Initializer, accepted, action_facts, fits, parse_initializer
 
 Shape = int | Sequence[int]
 Embedding = Float[Array, "*batch D"]
+Mask = Bool[Array, "*batch A"]
+AtomPolicy = tuple[EpsilonGreedy, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
 
 
 def _shape(size: Shape) -> tuple[int, ...]:
@@ -43,12 +54,12 @@ def _dense(embedding: Array, shape: tuple[int, ...], kernel_init: Initializer | 
     return x.reshape(*embedding.shape[:-1], *shape)
 
 
-def _loc_and_scale(embedding: Array, action_dim: Shape, kernel_init: Initializer | str) -> tuple[Array, Array]:
+def _two_parameters(embedding: Array, action_dim: Shape, kernel_init: Initializer | str) -> tuple[Array, Array]:
     """Two parameters per entry of an action, by one matrix product; called within a compact method."""
     shape = _shape(action_dim)
     parameters = _dense(embedding, (2, *shape), kernel_init)
-    loc, scale = jnp.moveaxis(parameters, -1 - len(shape), 0)
-    return loc, scale
+    first, second = jnp.moveaxis(parameters, -1 - len(shape), 0)
+    return first, second
 
 
 class CategoricalHead(nn.Module):
@@ -146,7 +157,7 @@ class NormalAffineTanhDistributionHead(nn.Module):
         Returns:
             A distribution over actions `[..., *action_dim]`.
         """
-        loc, scale = _loc_and_scale(embedding, self.action_dim, self.kernel_init)
+        loc, scale = _two_parameters(embedding, self.action_dim, self.kernel_init)
         normal = distrax.Normal(loc, jax.nn.softplus(scale) + self.min_scale)
         squashed = AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
         return Independent(squashed, len(_shape(self.action_dim)))
@@ -180,9 +191,117 @@ class MultivariateNormalDiagHead(nn.Module):
         Returns:
             A distribution over actions `[..., action_dim]`.
         """
-        loc, scale = _loc_and_scale(embedding, self.action_dim, self.kernel_init)
+        loc, scale = _two_parameters(embedding, self.action_dim, self.kernel_init)
         scale = jax.nn.softplus(scale) * (self.init_scale / math.log(2.0)) + self.min_scale
         return MultivariateNormalDiag(loc, scale)
+
+
+class BetaDistributionHead(nn.Module):
+    """A Beta policy, stretched over the bounds of the actions.
+
+        a = minimum + (maximum - minimum) x,   x ~ Beta(1 + softplus(u), 1 + softplus(v))
+
+    Source: Chou et al., Improving Stochastic Policy Gradients in Continuous Control with the Beta Distribution
+    (2017), section 4.
+
+    Attributes:
+        action_dim: entries of an action, or the shape of an action.
+        minimum: lower bounds, of the shape of an action or a scalar.
+        maximum: upper bounds, of the shape of an action or a scalar.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    needs_bounds: ClassVar[bool] = True
+    action_dim: Shape
+    minimum: float | Sequence[Any]
+    maximum: float | Sequence[Any]
+    kernel_init: Initializer | str = orthogonal(0.01)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Independent:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+
+        Returns:
+            A distribution over actions `[..., *action_dim]`.
+        """
+        alpha, beta = (1.0 + jax.nn.softplus(x) for x in _two_parameters(embedding, self.action_dim, self.kernel_init))
+        stretched = AffineBeta(ClippedBeta(alpha, beta), self.minimum, self.maximum)
+        return Independent(stretched, len(_shape(self.action_dim)))
+
+
+class StateDependentNoiseHead(nn.Module):
+    """A normal policy whose noise is linear in the embedding (gSDE); the same key at each step explores smoothly.
+
+    Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022).
+
+    Attributes:
+        action_dim: entries of an action.
+        init_scale: standard deviation at first, for an embedding whose entries are of size one, in units of the
+            action.
+        min_scale: lower limit of the standard deviation, in units of the action.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    action_dim: int
+    init_scale: float = 0.3
+    min_scale: float = 1e-3
+    kernel_init: Initializer | str = orthogonal(0.01)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> StateDependentNoise:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`; no gradient passes through its part in the noise.
+
+        Returns:
+            A distribution over actions `[..., action_dim]`.
+        """
+        width = embedding.shape[-1]
+        loc = _dense(embedding, (self.action_dim,), self.kernel_init)
+        log_scale_init = constant(math.log(self.init_scale / math.sqrt(width)))
+        log_scale = self.param("log_noise_scale", log_scale_init, (width, self.action_dim))
+        return StateDependentNoise(loc, jax.lax.stop_gradient(embedding), jnp.exp(log_scale), self.min_scale)
+
+
+class DeterministicHead(nn.Module):
+    """A policy without noise; squashed by tanh where there are bounds.
+
+    Source: Lillicrap et al., Continuous Control with Deep Reinforcement Learning (2016), section 7.
+
+    Attributes:
+        action_dim: entries of an action, or the shape of an action.
+        kernel_init: initialiser of the weights, or its name.
+        minimum: lower bounds, of the shape of an action or a scalar; None for actions as they come.
+        maximum: upper bounds, of the shape of an action or a scalar; None for actions as they come.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    action_dim: Shape
+    kernel_init: Initializer | str = orthogonal(0.01)
+    minimum: float | Sequence[Any] | None = None
+    maximum: float | Sequence[Any] | None = None
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Independent:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+
+        Returns:
+            A distribution over the one action `[..., *action_dim]`.
+        """
+        shape = _shape(self.action_dim)
+        action = _dense(embedding, shape, self.kernel_init)
+        if self.minimum is not None and self.maximum is not None:
+            action = squash(action, self.minimum, self.maximum)
+        return Independent(Deterministic(action), len(shape))
 
 
 class ScalarCriticHead(nn.Module):
@@ -198,6 +317,452 @@ class ScalarCriticHead(nn.Module):
     def __call__(self, embedding: Embedding) -> Float[Array, "*batch"]:
         """Give the value, `[...]`, of an embedding `[..., D]`."""
         return _dense(embedding, (), self.kernel_init)
+
+
+class CategoricalCriticHead(nn.Module):
+    """A distribution over values on evenly spaced atoms.
+
+    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmax: largest value; None for `(num_atoms - 1) / 2`, atoms one apart.
+        vmin: smallest value; None for `-vmax`.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_atoms: int = 601
+    vmax: float | None = None
+    vmin: float | None = None
+    kernel_init: Initializer | str = orthogonal(1.0)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> DiscreteValuedTfpDistribution:
+        """Give the distribution, with `mean` `[...]`, of an embedding `[..., D]`."""
+        vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
+        vmin = -vmax if self.vmin is None else self.vmin
+        return DiscreteValuedTfpHead(vmin, vmax, self.num_atoms, kernel_init=self.kernel_init)(embedding)
+
+
+class DiscreteValuedTfpHead(nn.Module):
+    """Distributions over values on evenly spaced atoms, of any shape.
+
+    Attributes:
+        vmin: smallest value, a scalar or of shape `logits_shape`.
+        vmax: largest value, a scalar or of shape `logits_shape`.
+        num_atoms: number of atoms.
+        logits_shape: shape of the values; None for a scalar.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    vmin: float | Sequence[Any]
+    vmax: float | Sequence[Any]
+    num_atoms: int
+    logits_shape: Sequence[int] | None = None
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, inputs: Embedding) -> DiscreteValuedTfpDistribution:
+        """Give the distributions, with `mean` `[..., *logits_shape]`, of embeddings `[..., D]`."""
+        logits = _dense(inputs, (*(self.logits_shape or ()), self.num_atoms), self.kernel_init)
+        atoms = np.linspace(self.vmin, self.vmax, self.num_atoms, axis=-1, dtype=np.float32)
+        return DiscreteValuedTfpDistribution(atoms, logits=logits)
+
+
+class QuantileCriticHead(nn.Module):
+    """A value as evenly weighted quantiles.
+
+    Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
+
+    Attributes:
+        num_quantiles: number of quantiles.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_quantiles: int
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> tuple[Float[Array, "*batch Q"], Float[Array, "*batch Q"]]:
+        """Give quantiles and their levels, `[..., num_quantiles]` each, of an embedding `[..., D]`."""
+        quantiles = _dense(embedding, (self.num_quantiles,), self.kernel_init)
+        levels = jnp.asarray(quantile_levels(self.num_quantiles), quantiles.dtype)
+        return quantiles, jnp.broadcast_to(levels, quantiles.shape)
+
+
+class ImplicitQuantileCriticHead(nn.Module):
+    """The quantiles of a value at whatever levels are asked for, one value or one per action.
+
+        z_tau = W (x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
+
+    Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4
+    (the cosines are of the paper's text, i from zero).
+
+    Attributes:
+        num_quantiles: number of levels where none are given.
+        num_values: None for one value, else the number of actions.
+        num_cosines: width of the embedding of a level.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_quantiles: int = 64
+    num_values: int | None = None
+    num_cosines: int = 64
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None
+    ) -> tuple[Float[Array, "*batch_and_quantiles"], Float[Array, "*batch Q"]]:
+        """Give quantiles.
+
+        Args:
+            embedding: `[..., D]`.
+            tau: `[..., Q]` levels in (0, 1); None draws them from the rng collection `tau`, or, without that
+                collection, spaces them evenly.
+
+        Returns:
+            Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]`.
+        """
+        shape = (*embedding.shape[:-1], self.num_quantiles)
+        if tau is None and self.has_rng("tau"):
+            tau = jax.random.uniform(self.make_rng("tau"), shape, embedding.dtype)
+        elif tau is None:
+            tau = jnp.broadcast_to(jnp.asarray(quantile_levels(self.num_quantiles), embedding.dtype), shape)
+        frequencies = jnp.pi * jnp.arange(self.num_cosines, dtype=tau.dtype)
+        cosines = jnp.cos(tau[..., None] * frequencies.reshape((1,) * tau.ndim + (-1,)))
+        level = jax.nn.relu(_dense(cosines, (embedding.shape[-1],), self.kernel_init))
+        values = () if self.num_values is None else (self.num_values,)
+        return _dense(embedding[..., None, :] * level, values, self.kernel_init), tau
+
+
+class DiscreteQNetworkHead(nn.Module):
+    """Action values, and the policy that is greedy but for epsilon.
+
+    Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float = 0.1
+    kernel_init: Initializer | str = orthogonal(1.0)
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: float | Array | None = None, action_mask: Mask | None = None
+    ) -> EpsilonGreedy:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            epsilon: probability of a random action, in place of the attribute.
+            action_mask: `[..., A]`, True where an action is legal.
+
+        Returns:
+            A distribution over actions `[...]`; its `preferences` `[..., A]` are the values.
+        """
+        q = _dense(embedding, (self.action_dim,), self.kernel_init)
+        return EpsilonGreedy(q, self.epsilon if epsilon is None else epsilon, action_mask)
+
+
+class DuelingQNetwork(nn.Module):
+    """Action values from a state value and advantages, each with layers of its own.
+
+        q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
+
+    Source: Wang et al., Dueling Network Architectures for Deep Reinforcement Learning (2016), equation 9.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        layer_sizes: width of the layers of either stream, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> EpsilonGreedy:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., A]`, True where an action is legal.
+
+        Returns:
+            A distribution over actions `[...]`; its `preferences` `[..., A]` are the values.
+        """
+        return EpsilonGreedy(_duel(self, embedding)[..., 0], self.epsilon, action_mask)
+
+
+def _duel(head: DuelingQNetwork | DistributionalDuelingQNetwork, embedding: Array, num_atoms: int = 1) -> Array:
+    """Values, or logits of their atoms, `[..., A, num_atoms]`; called within a compact method."""
+    kernel_init = parse_initializer(head.kernel_init)
+    layers = {"activation": head.activation, "use_layer_norm": head.use_layer_norm, "kernel_init": kernel_init}
+    noise = {"sigma_zero": head.sigma_zero} if isinstance(head, NoisyDistributionalDuelingQNetwork) else {}
+    torso, last = (NoisyMLPTorso, NoisyLinear) if noise else (MLPTorso, nn.Dense)
+
+    def stream(rows: int) -> Array:
+        x = torso(head.layer_sizes, **layers, **noise)(embedding)
+        return last(rows * num_atoms, kernel_init=kernel_init, **noise)(x).reshape(
+            *embedding.shape[:-1], rows, num_atoms
+        )
+
+    value, advantage = stream(1), stream(head.action_dim)
+    return value + advantage - advantage.mean(-2, keepdims=True)
+
+
+class DistributionalDiscreteQNetwork(nn.Module):
+    """Distributions of action values on evenly spaced atoms (C51).
+
+    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_atoms: number of atoms.
+        vmin: smallest value.
+        vmax: largest value.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float
+    num_atoms: int
+    vmin: float
+    vmax: float
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> AtomPolicy:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., A]`, True where an action is legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` are the mean values; the logits of the atoms
+            `[..., A, num_atoms]`; the atoms `[..., num_atoms]`.
+        """
+        logits = _dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
+        return _atom_policy(self, logits, action_mask)
+
+
+def _atom_policy(head: Any, logits: Array, action_mask: Array | None) -> AtomPolicy:
+    q, atoms = _mean_over_atoms(head, logits)
+    return EpsilonGreedy(q, head.epsilon, action_mask), logits, atoms[..., 0, :]
+
+
+def _mean_over_atoms(head: Any, logits: Array) -> tuple[Array, Array]:
+    """The mean value `[...]` and the atoms `[..., K]`, for logits `[..., K]`."""
+    atoms = jnp.broadcast_to(jnp.linspace(head.vmin, head.vmax, head.num_atoms, dtype=logits.dtype), logits.shape)
+    return (jax.nn.softmax(logits, axis=-1) * atoms).sum(-1), atoms
+
+
+class DistributionalDuelingQNetwork(nn.Module):
+    """Dueling distributions of action values on evenly spaced atoms.
+
+    Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_atoms: number of atoms.
+        vmin: smallest value.
+        vmax: largest value.
+        layer_sizes: width of the layers of either stream, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float
+    num_atoms: int
+    vmin: float
+    vmax: float
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> AtomPolicy:
+        """Make the policy; arguments and result as of `DistributionalDiscreteQNetwork`."""
+        return _atom_policy(self, _duel(self, embedding, self.num_atoms), action_mask)
+
+
+class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
+    """Dueling distributions of action values whose layers have learnt noise, from the rng collection `noise`.
+
+    Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
+
+    Attributes:
+        sigma_zero: scale of the noise at first.
+    """
+
+    sigma_zero: float = 0.5
+
+
+class DistributionalContinuousQNetwork(nn.Module):
+    """The distribution of one value on evenly spaced atoms, of a state and a continuous action (D4PG).
+
+    Source: Barth-Maron et al., Distributed Distributional Deterministic Policy Gradients (2018), appendix A.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmin: smallest value.
+        vmax: largest value.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_atoms: int
+    vmin: float
+    vmax: float
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding
+    ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch K"], Float[Array, "*batch K"]]:
+        """Give the mean value `[...]`, the logits of the atoms and the atoms, `[..., num_atoms]` each."""
+        logits = _dense(embedding, (self.num_atoms,), self.kernel_init)
+        q, atoms = _mean_over_atoms(self, logits)
+        return q, logits, atoms
+
+
+class QuantileDiscreteQNetwork(nn.Module):
+    """Evenly weighted quantiles of action values (QR-DQN).
+
+    Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_quantiles: number of quantiles.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float
+    num_quantiles: int
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, action_mask: Mask | None = None
+    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"]]:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., A]`, True where an action is legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` are the mean values; the quantiles
+            `[..., num_quantiles, A]`, at the levels of `quantile_levels`.
+        """
+        quantiles = _dense(embedding, (self.num_quantiles, self.action_dim), self.kernel_init)
+        return EpsilonGreedy(quantiles.mean(-2), self.epsilon, action_mask), quantiles
+
+
+class ImplicitQuantileDiscreteQNetwork(nn.Module):
+    """Quantiles of action values at sampled levels (IQN).
+
+    Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018).
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_quantiles: number of levels where none are given.
+        num_cosines: width of the embedding of a level.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    action_dim: int
+    epsilon: float
+    num_quantiles: int = 64
+    num_cosines: int = 64
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None, action_mask: Mask | None = None
+    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
+        """Make the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            tau: `[..., Q]` levels, see `ImplicitQuantileCriticHead`.
+            action_mask: `[..., A]`, True where an action is legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` are the means of the quantiles; the quantiles
+            `[..., Q, A]`; their levels `[..., Q]`.
+        """
+        critic = ImplicitQuantileCriticHead(self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init)
+        quantiles, tau = critic(embedding, tau)
+        return EpsilonGreedy(quantiles.mean(-2), self.epsilon, action_mask), quantiles, tau
+
+
+def quantile_levels(num_quantiles: int) -> np.ndarray:
+    """The middles of evenly weighted quantiles, `(i + 1/2) / num_quantiles`, `[num_quantiles]`."""
+    return (np.arange(num_quantiles, dtype=np.float32) + 0.5) / num_quantiles
+
+
+class PolicyValueHead(nn.Module):
+    """A policy and a value from one embedding.
+
+    Attributes:
+        action_head: from an embedding to a distribution over actions.
+        critic_head: from an embedding to values.
+    """
+
+    action_head: nn.Module
+    critic_head: nn.Module
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Bool[Array, "..."] | None = None) -> tuple[Any, Any]:
+        """Give what the heads make of an embedding `[..., D]`: policy, value; the mask is for the policy."""
+        masked = {} if action_mask is None else {"action_mask": action_mask}
+        return self.action_head(embedding, **masked), self.critic_head(embedding)
+
+
+class LinearHead(nn.Module):
+    """A dense layer of any shape.
+
+    Attributes:
+        output_dim: width of the last axis of the output.
+        kernel_init: initialiser of the weights, or its name.
+        pre_shape: the axes of the output before the last.
+    """
+
+    output_dim: int
+    kernel_init: Initializer | str = orthogonal(0.01)
+    pre_shape: Sequence[int] | None = None
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Float[Array, "*batch_and_output"]:
+        """Transform `[..., D]` into `[..., *pre_shape, output_dim]`."""
+        return _dense(embedding, (*(self.pre_shape or ()), self.output_dim), self.kernel_init)
 
 
 _POLICY_HEADS = (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
+from stoix_like.networks.layers import NoisyLinear
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 
 
@@ -136,3 +137,118 @@ def as_images(
 
 def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
     return (size, size) if isinstance(size, int) else tuple(size)
+
+
+class NoisyMLPTorso(MLPTorso):
+    """Dense layers with learnt noise, along the last axis.
+
+    Source: Fortunato et al., Noisy Networks for Exploration (2018).
+
+    Attributes:
+        sigma_zero: scale of the noise at first.
+    """
+
+    sigma_zero: float = 0.5
+
+    def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
+        return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero)
+
+
+class ResNetTorso(nn.Module):
+    """A dense layer, then blocks of two dense layers with a way around them.
+
+        x <- x + W_2 f(norm(W_1 f(norm(x))))
+
+    Source: He et al., Identity Mappings in Deep Residual Networks (2016), figure 1b.
+
+    Attributes:
+        hidden_size: width of every layer, in units.
+        num_blocks: number of blocks.
+        activation: name of the activation function, f.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    hidden_size: int = 256
+    num_blocks: int = 2
+    activation: str = "relu"
+    use_layer_norm: bool = True
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Embed.
+
+        Args:
+            observation: `[..., D]` features.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+
+        def activated(x: Array) -> Array:
+            return activation(nn.LayerNorm()(x) if self.use_layer_norm else x)
+
+        x = nn.Dense(self.hidden_size, kernel_init=kernel_init)(observation)
+        for _ in range(self.num_blocks):
+            y = nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(x))
+            x = x + nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(y))
+        return activated(x)
+
+
+class VisualResNetTorso(nn.Module):
+    """Groups of a convolution, a pooling that halves the image, and residual blocks; then dense layers.
+
+    Source: Espeholt et al., IMPALA (2018), figure 3 (right).
+
+    Attributes:
+        channels_per_group: channels of each group.
+        blocks_per_group: residual blocks of each group.
+        activation: name of the activation function.
+        use_layer_norm: whether to normalise before each activation.
+        kernel_init: initialiser of the weights, or its name.
+        channel_first: whether images come as `[C, H, W]` instead of `[H, W, C]`.
+        hidden_sizes: width of each dense layer, in units.
+        has_channels: False where images come as `[H, W]`.
+    """
+
+    channels_per_group: Sequence[int] = (16, 32, 32)
+    blocks_per_group: Sequence[int] = (2, 2, 2)
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    channel_first: bool = False
+    hidden_sizes: Sequence[int] = (256,)
+    has_channels: bool = True
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
+        """Embed.
+
+        Args:
+            observation: `[..., H, W, C]` images; uint8 pixels are scaled to [0, 1].
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: for an observation that is no image.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+
+        def activated(x: Array) -> Array:
+            return activation(nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x)
+
+        x = as_images(observation, self.channel_first, self.has_channels)
+        batch, x = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
+        for channels, blocks in zip(self.channels_per_group, self.blocks_per_group, strict=True):
+            x = nn.Conv(channels, (3, 3), kernel_init=kernel_init)(x)
+            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
+            for _ in range(blocks):
+                y = nn.Conv(channels, (3, 3), kernel_init=kernel_init)(activated(x))
+                x = x + nn.Conv(channels, (3, 3), kernel_init=kernel_init)(activated(y))
+        x = activated(x).reshape(*batch, -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)

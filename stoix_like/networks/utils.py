@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -17,29 +16,58 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
+from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 
 Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]
 
+# Names are listed, not searched for: `jax.nn` also holds reductions, attention and encodings.
 _ACTIVATIONS: dict[str, Activation] = {
-    name: getattr(jax.nn, name)
-    for name in (
-        "celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid log_softmax "
-        "mish relu relu6 selu sigmoid silu soft_sign softmax softplus sparse_plus sparse_sigmoid squareplus "
-        "standardize swish tanh"
-    ).split()
-} | {"none": jax.nn.identity, "normalise": jax.nn.standardize, "normalize": jax.nn.standardize, "sin": jnp.sin}
+    function.__name__: function
+    for function in (
+        *(jax.nn.celu, jax.nn.elu, jax.nn.gelu, jax.nn.glu, jax.nn.hard_sigmoid, jax.nn.hard_silu, jax.nn.hard_tanh),
+        *(jax.nn.leaky_relu, jax.nn.log_sigmoid, jax.nn.log_softmax, jax.nn.mish, jax.nn.relu, jax.nn.relu6),
+        *(jax.nn.selu, jax.nn.sigmoid, jax.nn.silu, jax.nn.soft_sign, jax.nn.softmax, jax.nn.softplus),
+        *(jax.nn.sparse_plus, jax.nn.sparse_sigmoid, jax.nn.squareplus, jax.nn.standardize, jax.nn.tanh, jnp.sin),
+    )
+} | {
+    "hard_swish": jax.nn.hard_swish,
+    "swish": jax.nn.swish,
+    "identity": jax.nn.identity,
+    "none": jax.nn.identity,
+    "normalise": jax.nn.standardize,
+    "normalize": jax.nn.standardize,
+}
 
 _INITIALIZERS: dict[str, Callable[..., Initializer]] = {
-    name: getattr(initializers, name)
-    for name in (
-        "constant delta_orthogonal glorot_normal glorot_uniform he_normal he_uniform kaiming_normal kaiming_uniform "
-        "lecun_normal lecun_uniform normal orthogonal truncated_normal uniform xavier_normal xavier_uniform"
-    ).split()
-} | {"ones": lambda: initializers.ones, "zeros": lambda: initializers.zeros}
+    function.__name__: function
+    for function in (
+        *(initializers.constant, initializers.delta_orthogonal, initializers.normal, initializers.orthogonal),
+        *(initializers.glorot_normal, initializers.glorot_uniform, initializers.he_normal, initializers.he_uniform),
+        *(initializers.lecun_normal, initializers.lecun_uniform, initializers.truncated_normal, initializers.uniform),
+    )
+} | {
+    "kaiming_normal": initializers.kaiming_normal,
+    "kaiming_uniform": initializers.kaiming_uniform,
+    "ones": lambda: initializers.ones,
+    "xavier_normal": initializers.xavier_normal,
+    "xavier_uniform": initializers.xavier_uniform,
+    "zeros": lambda: initializers.zeros,
+}
+
+_RNN_CELLS: dict[str, type[nn.Module]] = {
+    "lstm": nn.LSTMCell,
+    "optimised_lstm": nn.OptimizedLSTMCell,
+    "gru": nn.GRUCell,
+    "mgu": nn.MGUCell,
+    "simple": nn.SimpleCell,
+    "mingru": MinGRUCell,
+    "lru": LRUCell,
+}
 
 
 def parse_activation_fn(activation_fn_name: str) -> Activation:
@@ -85,6 +113,27 @@ def parse_initializer(initializer: str | Initializer) -> Initializer:
     except (TypeError, ValueError):
         signature = inspect.signature(_INITIALIZERS[name])
         raise ConfigError(f"initialiser '{initializer}' must be numbers for {name}{signature}") from None
+
+
+def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
+    """The recurrent cell of a name.
+
+    Args:
+        rnn_cell_name: `lstm`, `optimised_lstm`, `gru`, `mgu`, `simple`, or one of the linear recurrences `mingru`
+            and `lru`, which a whole sequence passes in parallel.
+
+    Returns:
+        The class of the cell, to be made with `features`.
+
+    Raises:
+        ConfigError: where there is none of this name.
+    """
+    if rnn_cell_name not in _RNN_CELLS:
+        raise ConfigError(f"unknown recurrent cell '{rnn_cell_name}': {nearest(rnn_cell_name, _RNN_CELLS)}")
+    return _RNN_CELLS[rnn_cell_name]
+
+
+_PARSERS = {"activation": parse_activation_fn, "kernel_init": parse_initializer, "cell_type": parse_rnn_cell}
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:
@@ -163,14 +212,28 @@ def build_networks(network_config: Any, action_space: Space, key: str = "network
         ConfigError: for a target that cannot be imported, an argument or activation that it does not know, or a
             head that does not fit the action space; the message names the key.
     """
-    if not isinstance(network_config, Mapping):
-        from omegaconf import OmegaConf  # plain dicts do without it
-
-        network_config = OmegaConf.to_container(network_config, resolve=True)
-    return _build(network_config, action_space, key)
+    return instantiate(network_config, action_space, key)
 
 
-def _build(node: Any, action_space: Space, key: str) -> Any:
+def instantiate(node: Any, action_space: Space | None = None, key: str = "network") -> Any:
+    """Make what one node of a config describes; see `build_networks`, of which this is the step.
+
+    Args:
+        node: a DictConfig, or plain containers and values.
+        action_space: of the environment; None where nothing depends on it.
+        key: where the node sits, for messages.
+
+    Returns:
+        What the `_target_` makes, a namespace for a mapping without one, a tuple for a list, else the value.
+
+    Raises:
+        ConfigError: as `build_networks`.
+    """
+    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+    return _build(plain, action_space, key)
+
+
+def _build(node: Any, action_space: Space | None, key: str) -> Any:
     if isinstance(node, list | tuple):
         return tuple(_build(item, action_space, f"{key}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, Mapping):
@@ -181,37 +244,35 @@ def _build(node: Any, action_space: Space, key: str) -> Any:
     return _instantiate(built, action_space, key)
 
 
-def _instantiate(arguments: dict[str, Any], action_space: Space, key: str) -> Any:
+def _instantiate(arguments: dict[str, Any], action_space: Space | None, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
-    parameters = inspect.signature(target).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        for name in arguments.keys() - (parameters.keys() - {"parent", "name"}):
-            known = parameters.keys() - {"parent", "name"}
-            raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
-    _check_names(arguments, key)
-    if not fits(target, action_space):
-        raise ConfigError(f"{key}={path} does not fit {_describe(action_space)}: {_advice(action_space)}")
-    arguments = accepted(target, action_facts(action_space)) | arguments
+    _check_arguments(target, arguments, key, path)
+    if action_space is not None:
+        if not fits(target, action_space):
+            raise ConfigError(f"{key}={path} does not fit {_describe(action_space)}: {_advice(action_space)}")
+        arguments = accepted(target, action_facts(action_space)) | arguments
     if partial:
         return functools.partial(target, **arguments)
     try:
         return target(**arguments)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}={path} cannot be made: {error}") from error
 
 
-def _check_names(arguments: Mapping[str, Any], key: str) -> None:
-    """Look names up now, for modules would only do so when they are first called."""
-    parsers = {"activation": parse_activation_fn, "kernel_init": parse_initializer, "cell_type": parse_rnn_cell}
-    for name, parser in parsers.items():
-        if isinstance(arguments.get(name), str):
+def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> None:
+    """Refuse arguments that the target does not know, and names that modules would only look up when called."""
+    parameters = inspect.signature(target).parameters
+    known = parameters.keys() - {"parent", "name"}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name, value in arguments.items():
+        if name not in known and not takes_any:
+            raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
+        if name in _PARSERS and isinstance(value, str):
             try:
-                parser(arguments[name])
+                _PARSERS[name](value)
             except ConfigError as error:
-                raise ConfigError(f"{key}.{name}: {error}") from error
+                raise ConfigError(f"{key}.{name}: {error}") from None
 
 
 def _locate(path: Any, key: str) -> Callable[..., Any]:
@@ -239,8 +300,3 @@ def _advice(action_space: Space) -> str:
     if isinstance(action_space, Box) and action_space.bounded:
         return "choose network=mlp_continuous, or network=mlp or network=cnn, whose heads follow the action space"
     return "choose network=mlp or network=cnn, whose heads follow the action space"
-
-
-def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
-    """The recurrent cell of a name."""
-    raise ConfigError(f"unknown recurrent cell '{rnn_cell_name}'")

@@ -61,7 +61,7 @@ def set_compile_cache(enabled: bool) -> None:
     Args:
         enabled: False leaves jax as it is.
     """
-    if not enabled or jax.config.read("jax_compilation_cache_dir"):
+    if not enabled or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = base / "stoix_like" / "jax"

@@ -200,11 +200,12 @@ class Session:
 
     Attributes:
         history: one record per evaluation.
+        state: the learner state after the last window.
     """
 
     def __init__(self, prepared: Prepared, logger: Logger) -> None:
         self.history: list[dict[str, Any]] = []
-        self._prepared = prepared
+        self.prepared = prepared
         self._logger = logger
         self._started = time.perf_counter()
         self._updates = 0
@@ -216,28 +217,28 @@ class Session:
         init_key, shards_key = jax.random.split(train_key)
         init_args = (init_key, jax.random.split(shards_key, prepared.plan.num_shards))
         self._compiled = compile_programs(prepared, init_args, self._eval_key)
-        self._state = anakin.LearnerState(*self._compiled.init(*init_args))
+        self.state = anakin.LearnerState(*self._compiled.init(*init_args))
 
     @property
     def env_steps(self) -> int:
         """Environment steps so far, warm-up included."""
-        plan = self._prepared.plan
+        plan = self.prepared.plan
         return plan.warmup_steps + self._updates * plan.steps_per_update
 
     def train(self) -> None:
         """Spend the whole budget, then evaluate the best parameters once more."""
         self._record({"steps_per_second": None, **self._evaluate()})
-        for window in self._prepared.plan.windows:
+        for window in self.prepared.plan.windows:
             trained = self._train_window(window)
             self._record({**trained, **self._evaluate()})
         self._logger.log(self.history[-1])
-        if self._prepared.run.arch.absolute_metric:
+        if self.prepared.run.arch.absolute_metric:
             self._absolute = self._evaluate_best()
 
     def summary(self) -> dict[str, Any]:
         """What the run came to, for `summary.json`."""
-        run, devices = self._prepared.run, self._prepared.mesh.devices
-        trained_steps = self._updates * self._prepared.plan.steps_per_update
+        run, devices = self.prepared.run, self.prepared.mesh.devices
+        trained_steps = self._updates * self.prepared.plan.steps_per_update
         return {
             "system": run.system_name,
             "environment": _environment_name(run),
@@ -249,39 +250,39 @@ class Session:
             "compile_seconds": self._compiled.seconds,
             "steps_per_second": trained_steps / self._train_seconds,
             "wall_seconds": self._elapsed(),
-            "notes": list(self._prepared.plan.notes),
+            "notes": list(self.prepared.plan.notes),
             "versions": report.versions(),
             "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
         }
 
     def _train_window(self, num_updates: int) -> dict[str, Any]:
         start = time.perf_counter()
-        self._state, metrics, episodes = self._compiled.train(self._state, np.int32(num_updates))
+        self.state, metrics, episodes = self._compiled.train(self.state, np.int32(num_updates))
         # The device is busy with this window while the host logs the one before.
         self._logger.log(self.history[-1])
         metrics, episodes = jax.device_get((metrics, episodes))
         seconds = time.perf_counter() - start
         self._updates += num_updates
         self._train_seconds += seconds
-        steps = num_updates * self._prepared.plan.steps_per_update
+        steps = num_updates * self.prepared.plan.steps_per_update
         return {"steps_per_second": steps / seconds, **report.training(metrics, episodes)}
 
     def _evaluate(self) -> dict[str, Any]:
-        arch = self._prepared.run.arch
+        arch = self.prepared.run.arch
         key = jax.random.fold_in(self._eval_key, self._updates)
-        episodes = jax.device_get(self._compiled.evaluate(self._state.shared, key))
+        episodes = jax.device_get(self._compiled.evaluate(self.state.shared, key))
         record = report.evaluation("eval", episodes, arch.num_eval_episodes)
         score = record["eval/episode_return_mean"]
         if arch.absolute_metric and (self._best is None or score > self._best.episode_return):
             # A copy of what was evaluated, since training donates its state.
-            self._best = Best(self._compiled.copy(self._state.shared), score, self.env_steps)
+            self._best = Best(self._compiled.copy(self.state.shared), score, self.env_steps)
         return record
 
     def _evaluate_best(self) -> dict[str, Any]:
         assert self._best is not None
-        count = self._prepared.run.arch.num_eval_episodes
+        count = self.prepared.run.arch.num_eval_episodes
         # A number that no evaluation of the run has folded in.
-        key = jax.random.fold_in(self._eval_key, self._prepared.plan.num_updates + 1)
+        key = jax.random.fold_in(self._eval_key, self.prepared.plan.num_updates + 1)
         batches = [self._compiled.evaluate(self._best.shared, key) for key in jax.random.split(key, ABSOLUTE_FACTOR)]
         trimmed = [jax.tree.map(lambda leaf: leaf[:count], batch) for batch in jax.device_get(batches)]
         episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *trimmed)

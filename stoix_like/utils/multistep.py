@@ -192,7 +192,7 @@ def batch_n_step_bootstrapped_returns(
 
 
 def batch_general_off_policy_returns_from_q_and_v(
-    q_t: ShorterByOne,
+    q_t: Float[Array, "_ _"],
     v_t: Sequences,
     r_t: Sequences,
     discount_t: Sequences,
@@ -223,7 +223,12 @@ def batch_general_off_policy_returns_from_q_and_v(
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
+
+    Raises:
+        ValueError: if the shapes of `q_t` and `c_t` differ.
     """
+    if q_t.shape != c_t.shape:
+        raise ValueError(f"q_t of shape {q_t.shape} and c_t of shape {c_t.shape} must be alike")
     q_t, v_t, r_t, discount_t, c_t, truncation_t = _swap(time_major, q_t, v_t, r_t, discount_t, c_t, truncation_t)
     nothing = jnp.zeros_like(r_t[:1])
     c_t = _trace(jnp.concatenate([c_t, nothing]), r_t, truncation_t)

@@ -1,0 +1,75 @@
+"""Layers that flax does not have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax.nn import initializers
+from jaxtyping import Array, Float, Shaped
+
+from stoix_like.networks.utils import Initializer
+
+default_kernel_init = initializers.lecun_normal()
+
+
+class NoisyLinear(nn.Module):
+    """A dense layer with learnt, factorised noise on its weights.
+
+        y = (W + S_w * f(e_in) f(e_out)^T)^T x + b + s_b * f(e_out),   f(e) = sign(e) sqrt|e|,   e ~ N(0, 1)
+
+    One draw from the rng collection `noise` serves the whole call; without that collection there is no noise.
+
+    Source: Fortunato et al., Noisy Networks for Exploration (2018), equations 9-11.
+
+    Attributes:
+        features: width of the output, in units.
+        use_bias: whether b is added.
+        dtype: type of the computation; None follows inputs and parameters.
+        param_dtype: type of the parameters.
+        precision: of the matrix product, as in `jax.lax.dot`.
+        kernel_init: initialiser of W.
+        bias_init: initialiser of b.
+        sigma_zero: scale of the noise at first; S_w and s_b start at `sigma_zero / sqrt(inputs)`.
+    """
+
+    features: int
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Any = None
+    kernel_init: Initializer = default_kernel_init
+    bias_init: Initializer = initializers.zeros
+    sigma_zero: float = 0.5
+
+    @nn.compact
+    def __call__(self, inputs: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Transform `[..., D]` into `[..., features]`."""
+        width = inputs.shape[-1]
+        sigma_init = initializers.constant(self.sigma_zero / math.sqrt(width))
+        kernel = self._parameter("kernel", self.kernel_init, (width, self.features))
+        sigma_kernel = self._parameter("sigma_kernel", sigma_init, (width, self.features))
+        bias = sigma_bias = None
+        if self.use_bias:
+            bias = self._parameter("bias", self.bias_init, (self.features,))
+            sigma_bias = self._parameter("sigma_bias", sigma_init, (self.features,))
+        if self.has_rng("noise"):
+            key_in, key_out = jax.random.split(self.make_rng("noise"))
+            noise_in = _signed_root(jax.random.normal(key_in, (width, 1), self.param_dtype))
+            noise_out = _signed_root(jax.random.normal(key_out, (1, self.features), self.param_dtype))
+            kernel = kernel + sigma_kernel * noise_in * noise_out
+            bias = None if bias is None or sigma_bias is None else bias + sigma_bias * noise_out[0]
+        inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
+        y = jnp.dot(inputs, kernel, precision=self.precision)
+        return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
+
+    def _parameter(self, name: str, init: Initializer, shape: tuple[int, ...]) -> Array:
+        return self.param(name, init, shape, self.param_dtype)
+
+
+def _signed_root(x: Array) -> Array:
+    return jnp.sign(x) * jnp.sqrt(jnp.abs(x))

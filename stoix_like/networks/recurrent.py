@@ -1,0 +1,145 @@
+"""Recurrent cells beyond those of flax: linear recurrences, which a whole sequence passes in parallel."""
+
+from __future__ import annotations
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float, Inexact
+
+State = Inexact[Array, "*batch H"]
+
+
+def linear_recurrence(
+    decay: Inexact[Array, "T *batch H"], inputs: Inexact[Array, "T *batch H"], initial: State
+) -> Inexact[Array, "T *batch H"]:
+    """The states of a linear recurrence, in O(log T) steps.
+
+        h_t = a_t h_{t-1} + b_t
+
+    Source: Blelloch, Prefix Sums and Their Applications (1990), section 1.4.
+
+    Args:
+        decay: `[T, ..., H]`, a_t; zero forgets what was before.
+        inputs: `[T, ..., H]`, b_t.
+        initial: `[..., H]`, the state before the first step.
+
+    Returns:
+        `[T, ..., H]`, h_t.
+    """
+
+    def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    inputs = inputs.at[0].add(decay[0] * initial)
+    return jax.lax.associative_scan(combine, (decay, inputs))[1]
+
+
+class LinearCell(nn.Module):
+    """A cell `h_t = a(x_t) h_{t-1} + b(x_t)`, whose a and b do not depend on the state.
+
+    Attributes:
+        features: width of the output, in units.
+    """
+
+    features: int
+
+    def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
+        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        raise NotImplementedError
+
+    def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """The output, `[..., features]`, of states `[..., H]`."""
+        raise NotImplementedError
+
+    def __call__(self, state: State, x: Float[Array, "*batch D"]) -> tuple[State, Float[Array, "*batch F"]]:
+        """One step: the next state and the output."""
+        decay, inputs = self.terms(x)
+        state = decay * state + inputs
+        return state, self.read(state, x)
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
+        """The state at the start of an episode, zero, for inputs of `input_shape`."""
+        return jnp.zeros((*input_shape[:-1], self.features))
+
+
+class MinGRUCell(LinearCell):
+    """A gated recurrent unit whose gate looks at the input alone.
+
+        z_t = sigmoid(W_z x_t),   h_t = (1 - z_t) h_{t-1} + z_t W_h x_t
+
+    Source: Feng et al., Were RNNs All We Needed? (2024), section 3.1.
+    """
+
+    def setup(self) -> None:
+        """Declare the layers."""
+        self.gate_and_candidate = nn.Dense(2 * self.features)
+
+    def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
+        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        gate, candidate = jnp.split(self.gate_and_candidate(x), 2, axis=-1)
+        gate = jax.nn.sigmoid(gate)
+        return 1.0 - gate, gate * candidate
+
+    def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """The state itself."""
+        return state
+
+
+class LRUCell(LinearCell):
+    """A diagonal complex linear recurrence, kept stable by its parameters: a simplified S5.
+
+        h_t = lambda h_{t-1} + gamma B x_t,   y_t = gelu(Re(C h_t) + D x_t),
+        lambda = exp(-exp(nu) + i exp(theta)),   gamma = sqrt(1 - |lambda|^2)
+
+    Source: Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences (2023), section 3; Smith et
+    al., Simplified State Space Layers for Sequence Modeling (2023).
+
+    Attributes:
+        min_radius: smallest |lambda| at first.
+        max_radius: largest |lambda| at first.
+        max_phase: largest angle of lambda at first, in radians per step.
+    """
+
+    min_radius: float = 0.9
+    max_radius: float = 0.999
+    max_phase: float = math.pi / 10.0
+
+    def setup(self) -> None:
+        """Declare the parameters."""
+        self.nu = self.param("nu", self._init_nu, (self.features,))
+        self.theta = self.param("theta", self._init_theta, (self.features,))
+        self.encode = nn.Dense(2 * self.features, use_bias=False)
+        self.decode = nn.Dense(self.features, use_bias=False)
+        self.skip = nn.Dense(self.features)
+
+    def _init_nu(self, key: Array, shape: tuple[int, ...]) -> Array:
+        """|lambda|^2 uniform between the squared radii."""
+        squared = jax.random.uniform(key, shape, minval=self.min_radius**2, maxval=self.max_radius**2)
+        return jnp.log(-0.5 * jnp.log(squared))
+
+    def _init_theta(self, key: Array, shape: tuple[int, ...]) -> Array:
+        return jnp.log(jax.random.uniform(key, shape, minval=1e-3 * self.max_phase, maxval=self.max_phase))
+
+    def terms(self, x: Float[Array, "*batch D"]) -> tuple[Complex[Array, "*batch H"], Complex[Array, "*batch H"]]:
+        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        log_radius = -jnp.exp(self.nu)
+        decay = jnp.exp(jax.lax.complex(log_radius, jnp.exp(self.theta)))
+        gain = jnp.sqrt(-jnp.expm1(2.0 * log_radius))
+        real, imaginary = jnp.split(self.encode(x), 2, axis=-1)
+        inputs = jax.lax.complex(real, imaginary)
+        wide = (1,) * (inputs.ndim - 1) + gain.shape
+        return jnp.broadcast_to(decay, inputs.shape), gain.reshape(wide) * inputs
+
+    def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """The output, `[..., features]`, of states `[..., H]`."""
+        parts = jnp.concatenate([state.real, -state.imag], axis=-1)
+        return jax.nn.gelu(self.decode(parts) + self.skip(x))
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
+        """The state at the start of an episode, zero, for inputs of `input_shape`."""
+        return jnp.zeros((*input_shape[:-1], self.features), jnp.complex64)

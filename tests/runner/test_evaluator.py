@@ -1,0 +1,41 @@
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes
+from stoix_like.config import compose_config, typed
+from stoix_like.envs import factory
+from stoix_like.runner.devices import make_mesh
+from stoix_like.runner.evaluator import make_evaluator
+
+sys.path.insert(0, str(Path(__file__).parent))
+from toys import make_recorder  # noqa: E402
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(("scenario", "limit", "length"), [("Pendulum-v1", None, 200), ("Pendulum-v1", 7, 7)])
+def test_whole_episodes_on_every_device(num_devices, scenario, limit, length):
+    overrides = ["env=gymnax", f"env.scenario.name={scenario}"] + ([f"env.time_limit={limit}"] if limit else [])
+    env = factory.make_eval(typed(compose_config(overrides)).env)
+    system = make_recorder(Axes())
+    system = system._replace(
+        eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
+    )
+    evaluate = make_evaluator(system, env, make_mesh(num_devices), num_episodes=5)
+    episodes = evaluate({}, jax.random.key(0))
+    assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
+    assert (episodes.lengths == length).all()
+    # Every episode has its own start state, and Pendulum's rewards tell the states apart.
+    assert len(np.unique(episodes.returns)) == episodes.returns.shape[0]
+
+
+def test_the_first_end_counts():
+    """CartPole pushed always to the left falls within a dozen steps; what happens afterwards is not counted."""
+    env = factory.make_eval(typed(compose_config([])).env)
+    episodes = make_evaluator(make_recorder(Axes()), env, make_mesh(1), num_episodes=32)({}, jax.random.key(1))
+    assert (episodes.lengths >= 8).all()
+    assert (episodes.lengths <= 11).all()
+    np.testing.assert_array_equal(episodes.returns, episodes.lengths)

@@ -1,0 +1,148 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoix_like import cli
+
+PPO_FILE = Path(cli.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
+TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
+
+REFUSED = [
+    (["system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
+    (["+system.foo=1"], "unknown key 'system.foo'"),
+    (["nonsense"], "key=value"),
+    (["system.gamma=abc"], "system.gamma=abc has the wrong type: it takes a number"),
+    (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it takes a whole number"),
+    (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it takes true or false"),
+    (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be at least 1"),
+    (["system.rollout_length=-3"], "system.rollout_length=-3 is out of range"),
+    (["arch.seed=-1"], "arch.seed=-1 is out of range"),
+    (["network.actor_network.pre_torso.layer_sizes=[0]"], "layer_sizes"),
+    (["system.gamma=1.5"], "system.gamma=1.5 is out of range: it must be in [0.0, 1.0]"),
+    (["system.clip_eps=0"], "system.clip_eps=0.0 is out of range: it must be more than 0.0"),
+    (["arch.total_num_envs=9", "arch.update_batch_size=2"], "use 8 or 10"),
+    (["system.num_minibatches=3"], "use a divisor of 1024"),
+    (["arch.total_timesteps=1000"], "use at least 1024"),
+    (["env=gymnax/cartpol"], "did you mean 'gymnax/cartpole'"),
+    (["env=gymnax", "env.scenario.name=CartPol-v1"], "did you mean 'CartPole-v1'"),
+    (["env=gymnax"], "env.scenario.name="),
+    (["env=gymnax", "env.scenario.name=MNISTBandit-bsuite"], "MNISTBandit-bsuite"),
+    (["env.env_name=brax"], "env.env_name='brax'"),
+    (["env.auto_reset=frsh"], "env.auto_reset=frsh is not known: did you mean 'fresh'"),
+    (["+env.params.gravty=1"], "did you mean 'gravity'"),
+    (["network=mpl"], "did you mean 'mlp'"),
+    (["system=ppo/ff_pp"], "did you mean 'ppo/ff_ppo'"),
+    (["system.module=os"], "system.module=os cannot be used"),
+    (["network=mlp_continuous"], "choose network=mlp"),
+    (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
+    (["arch.num_devices=64"], "arch.num_devices=64 is more than there are"),
+    (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
+    (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", *arguments])
+    out, err = capfd.readouterr()
+    assert exit_info.value.code == 2
+    assert out == ""
+    assert err.startswith("stoix-like: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_of_the_run_directory(capfd, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", f"hydra.run.dir={tmp_path}/file/run"])
+    assert exit_info.value.code == 2
+    assert "cannot be written" in capfd.readouterr().err
+
+
+def test_a_run_is_never_written_over(capfd, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("kept\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", f"hydra.run.dir={tmp_path}"])
+    assert exit_info.value.code == 2
+    assert "already holds a run" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboardX"])
+def test_a_missing_package_names_the_extra(package, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", f"logger={package.removesuffix('X')}"])
+    assert exit_info.value.code == 2
+    assert "pip install 'stoix_like[loggers]'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("systems", ["system=ppo/ff_ppo"]),
+        ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
+        ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1", "env=probe/value"]),
+    ],
+)
+def test_list(what, expected, capsys):
+    cli.main(["list", what])
+    lines = capsys.readouterr().out.splitlines()
+    assert set(expected) <= set(lines)
+    assert not any("_base" in line or "MNIST" in line for line in lines)
+
+
+def test_help_shows_the_system_and_every_key(capsys):
+    cli.main(["train", "--help"])
+    text = capsys.readouterr().out
+    for expected in ("Proximal policy optimisation", "clip_eps", "total_timesteps", "gymnax/cartpole", "auto_reset"):
+        assert expected in text
+
+
+def test_top_level_help_and_version(capsys):
+    for flag in ("--help", "--version"):
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([flag])
+        assert exit_info.value.code == 0
+    assert "0.1.0" in capsys.readouterr().out
+
+
+FORMS = {
+    "module": [sys.executable, "-m", "stoix_like.systems.ppo.anakin.ff_ppo"],
+    "file": [sys.executable, str(PPO_FILE)],
+    "command": [str(Path(sys.executable).parent / "stoix-like"), "train", "system=ppo/ff_ppo"],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_launches_from_any_directory(form, tmp_path):
+    done = subprocess.run([*FORMS[form], *TINY, "arch.seed=3"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
+    assert run_dir.name.endswith("-seed3")
+    assert {"config.yaml", "metrics.jsonl", "summary.json"} <= {path.name for path in run_dir.iterdir()}
+    assert str(run_dir.relative_to(tmp_path)) in done.stdout
+
+
+def test_multirun_runs_every_combination(tmp_path):
+    command = [*FORMS["module"], "-m", *TINY, "arch.seed=0,1", "system.clip_eps=0.1,0.2", "logger=silent"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (sweep,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
+    runs = sorted(path.name for path in sweep.iterdir() if path.is_dir())
+    assert runs == ["0-seed0", "1-seed0", "2-seed1", "3-seed1"]
+    assert all((sweep / run / "summary.json").exists() for run in runs)
+
+
+def test_help_on_the_module(tmp_path):
+    done = subprocess.run([*FORMS["module"], "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Proximal policy optimisation" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,85 @@
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.schema import above, at_least, between, from_mapping, one_of
+
+
+@dataclass(frozen=True)
+class Inner:
+    mode: Annotated[str, one_of("fast", "slow")] = "fast"
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: Annotated[int, at_least(1)]
+    rate: Annotated[float, above(0.0)]
+    share: Annotated[float, between(0.0, 1.0)] = 0.5
+    limit: Annotated[int | None, at_least(1)] = None
+    flag: bool = False
+    names: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    inner: Inner = field(default_factory=Inner)
+
+
+def test_values_arrive_with_their_types():
+    values = {
+        "count": 1e6,
+        "rate": 1,
+        "share": "1e-1",
+        "limit": "3",
+        "flag": True,
+        "names": ["a", 2],
+        "options": {"x": [1]},
+        "inner": {"mode": "slow"},
+    }
+    outer = from_mapping(Outer, values, "outer")
+    assert outer == Outer(1_000_000, 1.0, 0.1, 3, True, ("a", "2"), {"x": [1]}, Inner("slow"))
+    assert isinstance(outer.count, int)
+    assert isinstance(outer.rate, float)
+
+
+def test_defaults_and_null():
+    outer = from_mapping(Outer, {"count": 1, "rate": 0.1, "limit": None}, "outer")
+    assert outer == Outer(1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"count": 0}, "outer.count=0 is out of range: it must be at least 1"),
+        ({"count": 1.5}, "outer.count=1.5 has the wrong type: it takes a whole number"),
+        ({"count": True}, "outer.count=True has the wrong type"),
+        ({"count": "many"}, "outer.count=many has the wrong type"),
+        ({"count": None}, "'outer.count' is not set"),
+        ({"rate": 0.0}, "outer.rate=0.0 is out of range: it must be more than 0.0"),
+        ({"rate": float("nan")}, "outer.rate=nan is out of range"),
+        ({"share": 1.5}, r"outer.share=1.5 is out of range: it must be in \[0.0, 1.0\]"),
+        ({"limit": 0}, "outer.limit=0 is out of range"),
+        ({"flag": "yes"}, "outer.flag=yes has the wrong type: it takes true or false"),
+        ({"flag": 1}, "outer.flag=1 has the wrong type"),
+        ({"names": "a"}, "outer.names=a has the wrong type: it takes a list"),
+        ({"options": 3}, "outer.options=3 has the wrong type: it takes a group of keys"),
+        ({"inner": 3}, "outer.inner=3 must be a group of keys"),
+        ({"inner": {"mode": "fats"}}, "outer.inner.mode=fats is not known: did you mean 'fast'"),
+        ({"inner": {"mod": "fast"}}, "unknown key 'outer.inner.mod': did you mean 'mode'"),
+        ({"cuont": 1}, "unknown key 'outer.cuont': did you mean 'count'"),
+    ],
+)
+def test_refusals_name_key_value_and_remedy(values, message):
+    with pytest.raises(ConfigError, match=message):
+        from_mapping(Outer, {"count": 1, "rate": 1.0, **values}, "outer")
+
+
+def test_absent_key_is_named():
+    with pytest.raises(ConfigError, match="'outer.rate' is not set"):
+        from_mapping(Outer, {"count": 1}, "outer")
+
+
+def test_nearest():
+    assert nearest("ppo", ["ff_ppo", "ff_dqn"]) == "did you mean 'ff_ppo'?"
+    assert nearest("Acrobot", ["Acrobot-v1", "Pong-misc"]) == "did you mean 'Acrobot-v1'?"
+    assert nearest("zzz", ["a", "b"]) == "there is: a, b"
+    assert nearest("zzz", []) == "there is none"

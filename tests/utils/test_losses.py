@@ -1,0 +1,526 @@
+"""Losses against hand-derived values, rlax, finite differences, reductions and extremes."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+from jaxtyping import TypeCheckError
+
+from stoix_like.utils import loss as ls
+
+B, A, C, S, K, M, T = 4, 3, 2, 5, 6, 5, 3
+LOG2 = math.log(2.0)
+
+
+class Case(NamedTuple):
+    """A loss with random arguments: arrays that may vary, their learning ones first, and numbers."""
+
+    function: Any
+    arrays: tuple
+    num_learning: int
+    numbers: tuple = ()
+    integers: tuple = ()  # positions in the call's arrays where the actions go: (position, array)
+
+    def __call__(self, *arrays_and_numbers):
+        arguments = list(arrays_and_numbers)
+        for position, array in self.integers:
+            arguments.insert(position, jnp.asarray(array))
+        return self.function(*arguments)
+
+
+def _random(seed=0):
+    rng = np.random.default_rng(seed)
+    return lambda *shape: rng.normal(size=shape).astype(np.float32)
+
+
+def _cases(seed=0):
+    n = _random(seed)
+    a = np.random.default_rng(seed).integers(0, A, B).astype(np.int32)
+    d = np.array([0.9, 0.0, 1.0, 0.5], np.float32)
+    tau = np.random.default_rng(seed).random((B, K)).astype(np.float32)
+    atoms = np.tile(np.linspace(-2.0, 2.0, K, dtype=np.float32), (B, 1))
+    atoms_t = np.tile(np.linspace(-3.0, 3.0, M, dtype=np.float32), (B, 1))
+    weights = np.asarray(jax.nn.softmax(n(S, B), axis=0))
+    at = lambda position: ((position, a),)
+    q = (n(B, A), n(B), d, n(B, A))
+    dist = (n(B, K, A), tau, n(B), d, n(B, S, A), n(B, M, A))
+    return {
+        "ppo_clip": Case(ls.ppo_clip_loss, (n(B), n(B), n(B)), 1, (0.2,)),
+        "ppo_penalty": Case(_ppo_penalty, (n(B), n(B), n(B)), 1, (0.5,)),
+        "dpo": Case(ls.dpo_loss, (n(B), n(B), n(B)), 1, (2.0, 0.6)),
+        "clipped_value": Case(ls.clipped_value_loss, (n(B), n(B), n(B)), 1, (0.2,)),
+        "q_learning": Case(ls.q_learning, q, 1, (1.0,), at(1)),
+        "double_q": Case(ls.double_q_learning, (n(B, A), n(B, A), n(B), d, n(B, A)), 1, (1.0,), at(2)),
+        "td": Case(ls.td_learning, (n(B), n(B), d, n(B)), 1, (0.0,)),
+        "categorical_double_q": Case(
+            ls.categorical_double_q_learning,
+            (n(B, A, K), atoms, n(B), d, n(B, A, M), atoms_t, n(B, A)),
+            1,
+            (),
+            at(2),
+        ),
+        "categorical_td": Case(ls.categorical_td_learning, (n(B, K), atoms, n(B), d, n(B, M), atoms_t), 1),
+        "munchausen": Case(
+            ls.munchausen_q_learning, (n(B, A), n(B, A), n(B), d, n(B, A)), 1, (0.3, 0.9, -1.0, 1.0), at(2)
+        ),
+        "quantile_regression": Case(ls.quantile_regression_loss, (n(B, K), tau, n(B, M)), 1, (0.7,)),
+        "quantile_q": Case(ls.quantile_q_learning, dist, 1, (0.7,), at(2)),
+        "implicit_quantile": Case(ls.implicit_quantile_q_learning, dist, 1, (0.7,), at(2)),
+        "dqn_reg": Case(ls.dqn_reg_loss, q, 1, (0.1,), at(1)),
+        "cql": Case(ls.cql_penalty, (n(B, A),), 1, (), at(1)),
+        "sampled_cql": Case(_sampled_cql, (n(S, B), n(B), n(S, B)), 2),
+        "td3_critic": Case(ls.td3_critic_loss, (n(B, C), n(B), d, n(B, C)), 1),
+        "dpg": Case(ls.dpg_loss, (n(B, A), n(B, A)), 0, (0.8,)),
+        "sac_critic": Case(ls.sac_critic_loss, (n(B, C), n(B), d, n(B, C), n(B)), 1, (0.2,)),
+        "sac_actor": Case(ls.sac_actor_loss, (n(B), n(B, C)), 2, (0.2,)),
+        "sac_temperature": Case(ls.sac_temperature_loss, (n(), n(B)), 1, (-1.0,)),
+        "policy_gradient": Case(ls.policy_gradient_loss, (n(B), n(B)), 1, (0.5,)),
+        "reinforce": Case(ls.reinforce_loss, (n(B), n(B), n(B)), 1),
+        "baseline": Case(ls.baseline_loss, (n(B), n(B)), 1),
+        "impala": Case(ls.impala_loss, tuple(n(B, T) for _ in range(6)), 0, (0.9, 1.0, 1.0)),
+        "awr": Case(ls.awr_loss, (n(B), n(B)), 1, (0.5, 20.0)),
+        "mpo_temperature": Case(_mpo_temperature, (np.float32(0.7), n(S, B)), 1, (0.1,)),
+        "mpo_policy": Case(ls.mpo_policy_loss, (n(S, B), weights), 1),
+        "mpo_alpha": Case(lambda kl, alpha, eps: ls.mpo_alpha_loss(kl, alpha, eps)[0], (n(B), np.float32(0.7)), 1, (0.1,)),
+        "mpo_alpha_dual": Case(
+            lambda alpha, kl, eps: ls.mpo_alpha_loss(kl, alpha, eps)[1], (np.float32(0.7), n(B)), 1, (0.1,)
+        ),
+        "vmpo_temperature": Case(
+            lambda eta, adv, eps, top: ls.vmpo_temperature_loss(adv, eta, eps, top)[0],
+            (np.float32(0.7), n(B)),
+            1,
+            (0.1, 0.5),
+        ),
+        "vmpo_policy": Case(ls.vmpo_policy_loss, (n(B), n(B)), 1),
+    }
+
+
+def _ppo_penalty(log_prob, b_log_prob, gae, beta):
+    pi = distrax.Categorical(logits=jnp.stack([log_prob, b_log_prob], axis=-1))
+    b_pi = distrax.Categorical(logits=jnp.stack([b_log_prob, gae], axis=-1))
+    return ls.ppo_penalty_loss(log_prob, b_log_prob, gae, beta, pi, b_pi)[0]
+
+
+def _sampled_cql(q_samples, q, log_prob):
+    return ls.sampled_cql_penalty(q_samples, log_prob, q)
+
+
+def _mpo_temperature(temperature, q, epsilon):
+    return ls.mpo_temperature_loss(q, temperature, epsilon)[0]
+
+
+CASES = _cases()
+by_case = pytest.mark.parametrize("name", CASES)
+
+
+def _arrays(case, dtype=jnp.float32):
+    return tuple(jnp.asarray(x, dtype) for x in case.arrays)
+
+
+def _total(result):
+    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(result))
+
+
+@by_case
+def test_gradients_by_finite_differences(name):
+    case = CASES[name]
+    with jax.enable_x64(True):
+        arrays = _arrays(case, jnp.float64)
+        learning, fixed = arrays[: case.num_learning], arrays[case.num_learning :]
+        if learning:
+            function = jax.jit(lambda *x: _total(case(*x, *fixed, *case.numbers)))
+            check_grads(function, learning, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-6)
+
+
+@by_case
+def test_numbers_may_be_traced_and_targets_get_no_gradient(name):
+    case = CASES[name]
+    arrays = _arrays(case)
+    expected = case(*arrays, *case.numbers)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def both(arrays, numbers, num_learning):
+        learning, fixed = arrays[:num_learning], arrays[num_learning:]
+        gradient = jax.grad(lambda rest: _total(case(*learning, *rest, *numbers)))(fixed)
+        return case(*arrays, *numbers), gradient
+
+    numbers = tuple(jnp.float32(x) for x in case.numbers)
+    actual, gradient = both(arrays, numbers, case.num_learning)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-5, atol=1e-6), actual, expected)
+    surrogate = {"dpg", "impala", "ppo_clip", "ppo_penalty", "dpo", "clipped_value"}  # their data is plain numbers
+    if name not in surrogate:
+        assert all(not leaf.any() for leaf in gradient)
+
+
+@by_case
+@pytest.mark.parametrize("value", [-1e4, 1e4])
+def test_extremes_are_finite(name, value):
+    case = CASES[name]
+    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5)}.get(name, ())
+    positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers stay what they are
+    arrays = []
+    for position, x in enumerate(_arrays(case)):
+        extreme = jnp.where(x > 0, value, -value).astype(x.dtype)
+        keep = position in fixed_inputs or (positive and x.ndim == 0) or (name == "sac_temperature" and x.ndim == 0)
+        arrays.append(x if keep else extreme)
+    value_and_grad = jax.jit(jax.value_and_grad(lambda *x: _total(case(*x, *case.numbers)), tuple(range(len(arrays)))))
+    result, gradient = value_and_grad(*arrays)
+    assert np.isfinite(result)
+    assert all(np.isfinite(leaf).all() for leaf in gradient)
+
+
+@by_case
+def test_wrong_shapes_are_refused(name):
+    case = CASES[name]
+    arrays = _arrays(case)
+    widest = max(range(len(arrays)), key=lambda i: arrays[i].ndim)
+    shortened = [x[..., :-1] if i == widest and x.ndim else x for i, x in enumerate(arrays)]
+    if len(arrays) == 1:
+        shortened = [arrays[0][0]]
+    if name in {"mpo_temperature", "mpo_alpha", "mpo_alpha_dual", "vmpo_temperature", "sac_temperature"}:
+        shortened = [jnp.stack([x, x]) if x.ndim == 0 else x for x in arrays]
+    elif name == "sac_actor":
+        shortened = [arrays[0][:-1], arrays[1]]
+    elif name in {"quantile_regression", "quantile_q", "implicit_quantile"}:
+        shortened = [arrays[0], arrays[1][:, :-1], *arrays[2:]]
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
+        case(*shortened, *case.numbers)
+
+
+def _batched(function, *axes):
+    return jax.jit(jax.vmap(function, axes))
+
+
+def test_value_losses_agree_with_rlax():
+    q, q_t, selector, r, d, a = *(CASES["double_q"].arrays[i] for i in (0, 1, 4, 2, 3)), CASES["double_q"].integers[0][1]
+    q, q_t, selector, r, d, a = map(jnp.asarray, (q, q_t, selector, r, d, a))
+
+    @jax.vmap
+    def theirs(q, a, r, d, q_t, selector):
+        q_error, double_error = rlax.q_learning(q, a, r, d, q_t), rlax.double_q_learning(q, a, r, d, q_t, selector)
+        huber = functools.partial(rlax.huber_loss, delta=0.4)
+        return rlax.l2_loss(q_error), huber(q_error), rlax.l2_loss(double_error), huber(double_error)
+
+    expected = [jnp.mean(x) for x in jax.jit(theirs)(q, a, r, d, q_t, selector)]
+    actual = [
+        ls.q_learning(q, a, r, d, q_t, 0.0),
+        ls.q_learning(q, a, r, d, q_t, 0.4),
+        ls.double_q_learning(q, q_t, a, r, d, selector, 0.0),
+        ls.double_q_learning(q, q_t, a, r, d, selector, 0.4),
+    ]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_distributional_losses_agree_with_rlax():
+    case = CASES["categorical_double_q"]
+    logits, atoms, r, d, logits_t, atoms_t, selector = _arrays(case)
+    a = jnp.asarray(case.integers[0][1])
+    expected = _batched(rlax.categorical_double_q_learning, 0, 0, 0, 0, 0, 0, 0, 0)(
+        atoms, logits, a, r, d, atoms_t, logits_t, selector
+    )
+    actual = ls.categorical_double_q_learning(logits, atoms, a, r, d, logits_t, atoms_t, selector)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    td = _arrays(CASES["categorical_td"])
+    expected = _batched(rlax.categorical_td_learning, 0, 0, 0, 0, 0, 0)(td[1], td[0], td[2], td[3], td[5], td[4])
+    np.testing.assert_allclose(ls.categorical_td_learning(*td), expected.mean(), rtol=1e-4)
+    dist, tau, r, d, dist_selector, dist_t = _arrays(CASES["quantile_q"])
+    for huber in (0.0, 0.7):
+        theirs = _batched(functools.partial(rlax.quantile_q_learning, huber_param=huber), 0, 0, 0, 0, 0, 0, 0)
+        expected = theirs(dist, tau, a, r, d, dist_selector, dist_t)
+        actual = ls.quantile_q_learning(dist, tau, a, r, d, dist_selector, dist_t, huber)
+        np.testing.assert_allclose(actual, expected.mean(), rtol=1e-5)
+
+
+def test_policy_losses_agree_with_rlax():
+    logits, adv = jnp.asarray(_random(3)(B, A)), jnp.asarray(_random(4)(B))
+    a, w = jnp.array([0, 2, 1, 1]), jnp.array([1.0, 0.5, 0.0, 2.0])
+    log_prob = jax.nn.log_softmax(logits)[jnp.arange(B), a]
+    expected = rlax.policy_gradient_loss(logits, a, adv, w)
+    np.testing.assert_allclose(ls.policy_gradient_loss(log_prob, adv, w), expected, rtol=1e-5)
+    old = log_prob - 0.3 * adv
+    expected = rlax.clipped_surrogate_pg_loss(jnp.exp(log_prob - old), adv, 0.2)
+    np.testing.assert_allclose(ls.ppo_clip_loss(log_prob, old, adv, 0.2), expected, rtol=1e-5)
+    action, dqda = _arrays(CASES["dpg"])
+    for clip in (None, 0.5):
+        expected = jnp.mean(jax.vmap(lambda x, g, c=clip: rlax.dpg_loss(x, g, c))(action, dqda))
+        np.testing.assert_allclose(ls.dpg_loss(action, dqda, clip), expected, rtol=1e-4)
+
+
+def test_mpo_agrees_with_rlax():
+    q, adv = jnp.asarray(_random(5)(S, B)), jnp.asarray(_random(6)(B))
+    temperature, project = jnp.float32(0.7), functools.partial(jnp.clip, min=1e-8)
+    penalty = rlax.LagrangePenalty(temperature, jnp.float32(0.1))
+    loss, weights, _ = rlax.mpo_compute_weights_and_temperature_loss(q, penalty, project)
+    ours, our_weights = ls.mpo_temperature_loss(q, temperature, 0.1)
+    np.testing.assert_allclose(ours, jnp.mean(loss), rtol=1e-5)
+    np.testing.assert_allclose(our_weights, weights, rtol=1e-5)
+    ones = jnp.ones(B)
+    theirs = rlax.vmpo_compute_weights_and_temperature_loss(adv, ones, ones, penalty, project, 0.5)
+    ours, our_weights = ls.vmpo_temperature_loss(adv, temperature, 0.1, 0.5)
+    np.testing.assert_allclose(ours, theirs[0], rtol=1e-5)
+    np.testing.assert_allclose(our_weights, theirs[1], rtol=1e-5)
+    kl = jnp.abs(adv)
+    kl_loss, alpha_loss = rlax.compute_parametric_kl_penalty_and_dual_loss([(kl, penalty)], project)
+    ours = ls.mpo_alpha_loss(kl, temperature, 0.1)
+    np.testing.assert_allclose(ours, (jnp.mean(kl_loss), jnp.mean(alpha_loss)), rtol=1e-5)
+
+
+# By hand, ratio 2, epsilon 0.2: A = 1 gives min(2, 1.2), A = -1 gives min(-2, -1.2); mean -(1.2 - 2)/2 = 0.4.
+def test_ppo_clip_by_hand():
+    log_prob, old = jnp.full(2, LOG2), jnp.zeros(2)
+    gae = jnp.array([1.0, -1.0])
+    loss, gradient = jax.value_and_grad(ls.ppo_clip_loss)(log_prob, old, gae, 0.2)
+    np.testing.assert_allclose(loss, 0.4, rtol=1e-6)
+    # The gain beyond the clip range earns nothing; the loss goes on costing: d/dlogp of -(-2)/2 is 1.
+    np.testing.assert_allclose(gradient, [0.0, 1.0], rtol=1e-6)
+
+
+# By hand, policies (1/2, 1/2) and (1/4, 3/4), action 0: ratio 1/2 and KL(b || pi) with b = (1/2, 1/2):
+#   log 2 * ... = (log(2) + log(2/3)) / 2 = log(4/3) / 2;  L = beta KL - A / 2
+def test_ppo_penalty_by_hand():
+    b_pi, pi = (distrax.Categorical(probs=jnp.array([p])) for p in ([0.5, 0.5], [0.25, 0.75]))
+    action = jnp.zeros(1, jnp.int32)
+    loss, kl = ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
+    np.testing.assert_allclose(kl, math.log(4 / 3) / 2, rtol=1e-5)
+    np.testing.assert_allclose(loss, 3.0 * math.log(4 / 3) / 2 - 0.5, rtol=1e-5)
+
+
+# By hand, alpha = 2, beta = 0.6, ratio 3:
+#   A = 1: gain 2, drift 2 - 2 tanh(1), L = -(3 - drift) = -(1 + 2 tanh 1)
+#   A = -1: log gain -log 3 < 0, no drift, L = 3;  ratio 1/3: log gain log 3, drift log 3 - 0.6 tanh(log 3 / 0.6)
+def test_dpo_by_hand():
+    loss = lambda ratio, gae: ls.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
+    np.testing.assert_allclose(loss(3.0, 1.0), -(1 + 2 * math.tanh(1.0)), rtol=1e-5)
+    np.testing.assert_allclose(loss(3.0, -1.0), 3.0, rtol=1e-5)
+    drift = math.log(3) - 0.6 * math.tanh(math.log(3) / 0.6)
+    np.testing.assert_allclose(loss(1 / 3, -1.0), 1 / 3 + drift, rtol=1e-5)
+
+
+# By hand, v_old = 0, v = 1, epsilon = 0.2: G = 2 gives max(1, 1.8^2), G = 0.5 gives max(0.25, 0.09); half the mean.
+def test_clipped_value_by_hand():
+    loss = ls.clipped_value_loss(jnp.ones(2), jnp.zeros(2), jnp.array([2.0, 0.5]), 0.2)
+    np.testing.assert_allclose(loss, (3.24 + 0.25) / 4, rtol=1e-6)
+
+
+# By hand, gamma 1/2, q = (1, 2), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 1 = 3: 4.5 squared, 1 * (3 - 1/2) Huber;
+# a selector that prefers the first action: delta = 1 + 2 - 1 = 2: 2 squared. Regularised: 9 + 0.1 * 1.
+def test_q_learning_by_hand():
+    q, a, r, d, q_t = jnp.array([[1.0, 2.0]]), jnp.zeros(1, jnp.int32), jnp.ones(1), jnp.full(1, 0.5), jnp.array([[4.0, 6.0]])
+    np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 0.0), 4.5)
+    np.testing.assert_allclose(ls.q_learning(q, a, r, d, q_t, 1.0), 2.5)
+    np.testing.assert_allclose(ls.double_q_learning(q, q_t, a, r, d, jnp.array([[1.0, 0.0]]), 0), 2.0)
+    np.testing.assert_allclose(ls.td_learning(q[:, 0], r, d, q_t[:, 1], 0.0), 4.5)
+    np.testing.assert_allclose(ls.dqn_reg_loss(q, a, r, d, q_t), 9.1, rtol=1e-6)
+    np.testing.assert_allclose(ls.cql_penalty(q, a), math.log(math.e + math.e**2) - 1.0, rtol=1e-6)
+
+
+# By hand, tau = 1, q_target = (0, 0): tau log pi = -log 2; soft value of (0, 0) is log 2.
+#   delta = 1 - log 2 / 2 + log 2 - 0 with alpha = 1/2 and gamma = 1; clipped at -0.5: 1 - 0.25 + log 2
+def test_munchausen_by_hand():
+    zeros, a, one = jnp.zeros((1, 2)), jnp.zeros(1, jnp.int32), jnp.ones(1)
+    loss = functools.partial(ls.munchausen_q_learning, zeros, zeros, a, one, one, zeros, 1.0, 0.5)
+    np.testing.assert_allclose(loss(-1.0, 0.0), (1 + LOG2 / 2) ** 2 / 2, rtol=1e-6)
+    np.testing.assert_allclose(loss(-0.5, 0.0), (0.75 + LOG2) ** 2 / 2, rtol=1e-6)
+    # Without bonus and with little entropy it is Q-learning.
+    q, r, d, q_t = (jnp.asarray(x) for x in CASES["q_learning"].arrays)
+    a = jnp.asarray(CASES["q_learning"].integers[0][1])
+    soft = ls.munchausen_q_learning(q, q, a, r, d, q_t, 1e-4, 0.0, -1.0, 0.0)
+    np.testing.assert_allclose(soft, ls.q_learning(q, a, r, d, q_t, 0.0), rtol=1e-3)
+
+
+# By hand, support (0, 1, 2), target atoms (0.5, 3) with probabilities (1/2, 1/2):
+#   0.5 lies halfway: 1/4 each to 0 and 1; 3 is cut to 2: 1/2. Uniform prediction: cross-entropy log 3.
+def test_projection_by_hand():
+    projected = ls._project(jnp.array([[0.5, 3.0]]), jnp.full((1, 2), 0.5), jnp.array([[0.0, 1.0, 2.0]]))
+    np.testing.assert_allclose(projected, [[0.25, 0.25, 0.5]])
+    support = jnp.array([[0.0, 1.0, 2.0]])
+    zeros = jnp.zeros((1, 3))
+    loss = ls.categorical_td_learning(zeros, support, jnp.full(1, 0.5), jnp.ones(1), zeros, support)
+    np.testing.assert_allclose(loss, math.log(3), rtol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_projection_keeps_mass_and_mean(seed):
+    rng = np.random.default_rng(seed)
+    support = jnp.asarray(np.sort(rng.normal(size=(2, K)), axis=-1), jnp.float32)  # uneven gaps
+    low, high = support[:, :1], support[:, -1:]
+    atoms = low + (high - low) * jnp.asarray(rng.random((2, M)), jnp.float32)
+    probs = jax.nn.softmax(jnp.asarray(rng.normal(size=(2, M)), jnp.float32))
+    projected = jax.jit(ls._project)(atoms, probs, support)
+    np.testing.assert_allclose(projected.sum(-1), 1.0, rtol=1e-4)
+    np.testing.assert_allclose((projected * support).sum(-1), (probs * atoms).sum(-1), rtol=1e-3, atol=1e-4)
+
+
+def test_one_atom_has_nothing_to_learn():
+    one = jnp.ones((B, 1))
+    loss, gradient = jax.value_and_grad(ls.categorical_td_learning)(one, one, jnp.ones(B), jnp.ones(B), one, one)
+    assert loss == 0.0
+    assert not gradient.any()
+
+
+# With two far atoms the softmax is one probability p of the upper one, and the loss's minimum lies where the mean of the
+# prediction is the TD target: d/dlogits vanishes there.
+def test_two_atoms_learn_the_td_target():
+    atoms = jnp.array([[-10.0, 10.0]])
+    p_t, r, d = 0.7, 1.0, 0.9
+    target_mean = r + d * (10.0 * p_t - 10.0 * (1 - p_t))
+    p = (target_mean + 10.0) / 20.0
+    logits, logits_t = (jnp.log(jnp.array([[1 - x, x]])) for x in (p, p_t))
+    gradient = jax.grad(ls.categorical_td_learning)(logits, atoms, jnp.full(1, r), jnp.full(1, d), logits_t, atoms)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+
+
+# By hand, source 0 at tau 0.25, targets (1, -1): errors weigh (0.25, 0.75): absolute mean 0.5; Huber 2: half of that.
+def test_quantile_regression_by_hand():
+    loss = functools.partial(ls.quantile_regression_loss, jnp.zeros((1, 1)), jnp.full((1, 1), 0.25), jnp.array([[1.0, -1.0]]))
+    np.testing.assert_allclose(loss(), [0.5])
+    np.testing.assert_allclose(loss(2.0), [0.25])
+    dist, tau, r, d, selector, dist_t = _arrays(CASES["quantile_q"])
+    a = jnp.asarray(CASES["quantile_q"].integers[0][1])
+    args = (dist, tau, a, r, d, selector, dist_t)
+    np.testing.assert_allclose(
+        ls.implicit_quantile_q_learning(*args, 0.5), 2.0 * ls.quantile_q_learning(*args, 0.5), rtol=1e-6
+    )
+    np.testing.assert_allclose(ls.implicit_quantile_q_learning(*args, 0.0), ls.quantile_q_learning(*args, 0.0))
+
+
+@pytest.mark.parametrize("name", ["q_learning", "quantile_q"])
+@pytest.mark.parametrize("parameter", [0.0, 0.4])
+def test_huber_parameter_may_differ_between_members(name, parameter):
+    case = CASES[name]
+    arrays = _arrays(case)
+    members = jax.jit(jax.vmap(lambda p: case(*arrays, p)))(jnp.array([0.0, 0.4]))
+    np.testing.assert_allclose(members[int(parameter > 0)], case(*arrays, parameter), rtol=1e-6)
+
+
+# By hand, critics (1, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (1, -1): L = (1 + 1)/2 = 1.
+# With temperature 2 and log pi = -1: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
+def test_critic_ensembles_by_hand():
+    q, r, d, q_t = jnp.array([[1.0, 3.0]]), jnp.ones(1), jnp.full(1, 0.5), jnp.array([[4.0, 2.0]])
+    np.testing.assert_allclose(ls.td3_critic_loss(q, r, d, q_t), 1.0)
+    np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 2.0), 2.0)
+    np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 0.0), 1.0)
+    np.testing.assert_allclose(ls.sac_actor_loss(-jnp.ones(1), q_t, 2.0), -4.0)
+    # Entropy 1 where 3 is asked for: L = -2 * (-1 + 3), and its descent raises the temperature.
+    loss, gradient = jax.value_and_grad(ls.sac_temperature_loss)(jnp.float32(LOG2), -jnp.ones(1), 3.0)
+    np.testing.assert_allclose((loss, gradient), (-4.0, -4.0), rtol=1e-6)
+    single = ls.td3_critic_loss(q[:, :1], r, d, q_t[:, :1])
+    np.testing.assert_allclose(single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0))
+
+
+def test_target_policy_smoothing():
+    action, key = jnp.array([[0.0, 0.95], [-1.0, 0.3]]), jax.random.key(0)
+    quiet = ls.target_policy_smoothing(key, action, 0.0, 0.5, -1.0, 1.0)
+    np.testing.assert_array_equal(quiet, action)
+    noisy = ls.target_policy_smoothing(key, action, 10.0, 0.5, jnp.array([-1.0, -0.9]), jnp.array([1.0, 0.9]))
+    assert (jnp.abs(noisy - action) <= 0.5 + 1e-6).all()
+    assert (noisy[:, 1] <= 0.9).all()
+    assert (noisy >= -1.0).all()
+    assert not jnp.array_equal(noisy, action)
+
+
+# By hand, gradients (3, 4) of norm 5: L = 25/2 and dL/da = -(3, 4); clipped to norm 1: L = 1/2, -(0.6, 0.8).
+def test_dpg_by_hand():
+    action, dqda = jnp.ones((1, 2)), jnp.array([[3.0, 4.0]])
+    loss, gradient = jax.value_and_grad(ls.dpg_loss)(action, dqda)
+    np.testing.assert_allclose(loss, 12.5)
+    np.testing.assert_allclose(gradient, -dqda)
+    loss, gradient = jax.value_and_grad(ls.dpg_loss)(action, dqda, 1.0)
+    np.testing.assert_allclose(loss, 0.5, rtol=1e-5)
+    np.testing.assert_allclose(gradient, -dqda / 5.0, rtol=1e-5)
+    assert ls.dpg_loss(action, jnp.zeros((1, 2)), 1.0) == 0.0
+
+
+# By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
+# AWR with beta = 1, weights (exp 0, min(exp 9, 20)): L = (1 + 40)/2.
+def test_policy_gradients_by_hand():
+    log_prob = jnp.array([-1.0, -2.0])
+    loss, gradient = jax.value_and_grad(ls.reinforce_loss)(log_prob, jnp.array([3.0, 0.0]), jnp.ones(2))
+    np.testing.assert_allclose(loss, 0.0)
+    np.testing.assert_allclose(gradient, [-1.0, 0.5])
+    np.testing.assert_allclose(ls.awr_loss(log_prob, jnp.array([0.0, 9.0]), 1.0), 20.5, rtol=1e-6)
+    np.testing.assert_allclose(ls.baseline_loss(jnp.zeros(2), jnp.array([1.0, 3.0])), 2.5)
+
+
+# By hand, one step, gamma = 1, on policy: advantage = error = r + v' - v = 1 + 2 - 1 = 2.
+def test_impala_by_hand_and_by_layout():
+    one = jnp.ones((1, 1))
+    policy, value = ls.impala_loss(-3.0 * one, -3.0 * one, one, 2.0 * one, one, one)
+    np.testing.assert_allclose((policy, value), (6.0, 2.0))
+    arrays = _arrays(CASES["impala"])
+    cut = jnp.arange(B * T).reshape(B, T) % 2 == 0
+    expected = ls.impala_loss(*arrays, truncation_t=cut)
+    actual = ls.impala_loss(*(x.T for x in arrays), truncation_t=cut.T, time_major=True)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+# By hand, eta = 1, q = (log 1, log 3): weights (1/4, 3/4), L = eps + log 2. The best half alone: weight 1, L = eps + log 3.
+def test_mpo_by_hand():
+    q, eta = jnp.log(jnp.array([1.0, 3.0])), jnp.float32(1.0)
+    loss, weights = ls.mpo_temperature_loss(q[:, None], eta, 0.5)
+    np.testing.assert_allclose(loss, 0.5 + LOG2, rtol=1e-6)
+    np.testing.assert_allclose(weights, [[0.25], [0.75]], rtol=1e-6)
+    np.testing.assert_allclose(ls.mpo_policy_loss(jnp.array([[-4.0], [-8.0]]), weights), 7.0, rtol=1e-6)
+    loss, weights = ls.vmpo_temperature_loss(q, eta, 0.5)
+    np.testing.assert_allclose(loss, 0.5 + math.log(3), rtol=1e-6)
+    np.testing.assert_allclose(weights, [0.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(ls.vmpo_policy_loss(jnp.array([-4.0, -8.0]), weights), 8.0, rtol=1e-6)
+    # All of the batch: MPO with the batch for samples.
+    whole = ls.vmpo_temperature_loss(q, eta, 0.5, 1.0)
+    np.testing.assert_allclose(whole[0], 0.5 + LOG2, rtol=1e-6)
+    penalty, dual = ls.mpo_alpha_loss(jnp.array([1.0, 3.0]), jnp.float32(0.5), 0.1)
+    np.testing.assert_allclose((penalty, dual), (1.0, 0.5 * (0.1 - 2.0)), rtol=1e-6)
+
+
+def test_vmpo_uses_the_whole_mapped_batch():
+    adv, eta = jnp.asarray(_random(7)(2, 4)), jnp.float32(0.7)
+    loss, weights = ls.vmpo_temperature_loss(adv.reshape(-1), eta, 0.1)
+    mapped = jax.vmap(lambda x: ls.vmpo_temperature_loss(x, eta, 0.1, axis_names=("batch",)), axis_name="batch")(adv)
+    np.testing.assert_allclose(mapped[0], jnp.stack([loss, loss]), rtol=1e-6)
+    np.testing.assert_allclose(mapped[1].reshape(-1), weights, rtol=1e-5)
+
+
+# Samples drawn evenly over the interval [0, 2] have density 1/2: log(mean exp(q + log 2)) - q = log 2 where q is constant.
+def test_sampled_cql_by_hand():
+    penalty = ls.sampled_cql_penalty(jnp.full((S, 1), 3.0), jnp.full((S, 1), -LOG2), jnp.full(1, 3.0))
+    np.testing.assert_allclose(penalty, LOG2, rtol=1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.floats(0.125, 8.0, width=32))
+def test_scaling_invariances(seed, scale):
+    new, old, gae = (jnp.asarray(_random(seed)(B)) for _ in range(3))
+    # The surrogate is linear in the advantages; squared errors are quadratic in the unit of reward.
+    np.testing.assert_allclose(
+        ls.ppo_clip_loss(new, old, scale * gae, 0.2), scale * ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-4, atol=1e-5
+    )
+    values = ls.clipped_value_loss(scale * new, scale * old, scale * gae, scale * 0.2)
+    np.testing.assert_allclose(values, scale**2 * ls.clipped_value_loss(new, old, gae, 0.2), rtol=1e-4)
+    at_once = ls.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2)
+    np.testing.assert_allclose(at_once, ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-5, atol=1e-6)
+
+
+def test_at_the_old_policy_the_surrogates_have_the_policy_gradient():
+    log_prob, gae = jnp.asarray(_random(8)(B)), jnp.asarray(_random(9)(B))
+    expected = jax.grad(ls.policy_gradient_loss)(log_prob, gae)
+    for loss in (ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)):
+        np.testing.assert_allclose(jax.grad(loss)(log_prob, log_prob, gae, 0.2), expected, rtol=1e-5)
+
+
+def test_ratio_is_continued_smoothly_where_it_would_overflow():
+    ratio = jax.vmap(jax.value_and_grad(ls._probability_ratio), (0, None))
+    values, slopes = ratio(jnp.array([0.0, 19.9, 20.1, 100.0, 1e4]), jnp.float32(0.0))
+    assert np.isfinite(values).all()
+    assert (jnp.diff(values) > 0).all()
+    np.testing.assert_allclose(slopes[:2], values[:2], rtol=1e-5)
+    np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
