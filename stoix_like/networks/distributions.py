@@ -15,14 +15,15 @@ import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 Seed = Key[Array, ""] | Shaped[Array, "2"] | int
 Bound = float | Sequence[Any] | np.ndarray | Array
 
-# Gauss-Hermite rule for expectations under a standard normal.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(6)
-_WEIGHTS = _WEIGHTS / math.sqrt(2.0 * math.pi)
+# Nodes and weights of Gauss-Hermite rules: few for the entropy, which training asks for at every update.
+_ENTROPY_RULE = np.polynomial.hermite_e.hermegauss(6)
+_MOMENT_RULE = np.polynomial.hermite_e.hermegauss(32)
 
 
 def _align(parameter: Any, ndim: int) -> Any:
@@ -93,7 +94,7 @@ class Categorical(distrax.Categorical):
         noise = jax.random.gumbel(key, (n, *logits.shape), logits.dtype)
         return jnp.argmax(noise + logits[None], axis=-1).astype(self._dtype)
 
-    def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-probability of `value`; minus infinity where it is not one of `0 … K - 1`."""
         value = jnp.asarray(value)
         chosen = jax.nn.one_hot(value, self.num_categories, dtype=bool)
@@ -174,7 +175,7 @@ class DiscreteValuedTfpDistribution(Categorical):
     def _sample_n(self, key: Seed, n: int) -> Array:
         return self._at(Categorical(logits=self._logits)._sample_n(key, n))
 
-    def log_prob(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-probability of the atom(s) equal to `value`; minus infinity where there is none."""
         value = jnp.asarray(value)
         hit = value[..., None] == _align(self._values, value.ndim + 1)
@@ -206,7 +207,7 @@ class Deterministic(distrax.Deterministic):
         return super().entropy()
 
 
-class MultivariateNormalDiag(distrax.MultivariateNormalDiag):
+class MultivariateNormalDiag(distrax.Distribution):
     """A normal distribution over vectors whose entries are independent.
 
     Args:
@@ -214,22 +215,64 @@ class MultivariateNormalDiag(distrax.MultivariateNormalDiag):
         scale_diag: `[..., A]` or `[A]` standard deviations.
     """
 
+    def __init__(self, loc: Float[Array, "*batch A"], scale_diag: Float[Array, "..."]) -> None:
+        self._loc = loc
+        self._scale_diag = jnp.broadcast_to(scale_diag, loc.shape)
+
+    @property
+    def loc(self) -> Float[Array, "*batch A"]:
+        """Means."""
+        return self._loc
+
+    @property
+    def scale_diag(self) -> Float[Array, "*batch A"]:
+        """Standard deviations."""
+        return self._scale_diag
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one vector."""
+        return self._loc.shape[-1:]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch."""
+        return self._loc.shape[:-1]
+
     def _sample_n(self, key: Seed, n: int) -> Array:
-        loc, scale = self._loc, self._scale_diag
-        return loc[None] + scale[None] * jax.random.normal(key, (n, *loc.shape), loc.dtype)
+        noise = jax.random.normal(key, (n, *self._loc.shape), self._loc.dtype)
+        return self._loc[None] + self._scale_diag[None] * noise
 
-    def _sample_n_and_log_prob(self, key: Seed, n: int) -> tuple[Array, Array]:
-        samples = self._sample_n(key, n)
-        return samples, self.log_prob(samples)
-
-    def log_prob(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-density, summed over the entries: `-1/2 sum_i ((x_i - mu_i) / s_i)^2 + log(2 pi s_i^2)`."""
         loc, scale = (_align(parameter, jnp.ndim(value)) for parameter in (self._loc, self._scale_diag))
         return -(0.5 * jnp.square((value - loc) / scale) + jnp.log(scale) + 0.5 * math.log(2.0 * math.pi)).sum(-1)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Differential entropy in nats, exact: `1/2 sum_i log(2 pi e s_i^2)`; `seed` is not used."""
-        return (jnp.log(self.scale_diag) + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
+        return (jnp.log(self._scale_diag) + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
+
+    def kl_divergence(self, other_dist: Any, **kwargs: Any) -> Float[Array, "*batch"]:
+        """Divergence, exact: `sum_i log(s'_i / s_i) + (s_i^2 + (mu_i - mu'_i)^2) / (2 s'_i^2) - 1/2`."""
+        difference = (self._loc - other_dist.loc) / other_dist.scale_diag
+        log_ratio = jnp.log(self._scale_diag) - jnp.log(other_dist.scale_diag)
+        return (0.5 * jnp.square(difference) + 0.5 * jnp.expm1(2.0 * log_ratio) - log_ratio).sum(-1)
+
+    def mean(self) -> Float[Array, "*batch A"]:
+        """Means."""
+        return self._loc
+
+    def mode(self) -> Float[Array, "*batch A"]:
+        """The most likely vector, the mean."""
+        return self._loc
+
+    def stddev(self) -> Float[Array, "*batch A"]:
+        """Standard deviations."""
+        return self._scale_diag
+
+    def variance(self) -> Float[Array, "*batch A"]:
+        """Variances."""
+        return jnp.square(self._scale_diag)
 
 
 class StateDependentNoise(MultivariateNormalDiag):
@@ -323,7 +366,7 @@ def squash(x: Float[Array, "*batch"], minimum: Bound, maximum: Bound) -> Float[A
     return low + 0.5 * width * (1.0 + jnp.tanh(x))
 
 
-def _interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Array, Array]:
+def _interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
     """Minimum and width of an interval, to broadcast against `like`; constants where the bounds are."""
     as_array = jnp.asarray if isinstance(minimum, jax.Array) else np.asarray
     low, high = as_array(minimum, like.dtype), as_array(maximum, like.dtype)
@@ -359,7 +402,7 @@ class _Bounded(distrax.Distribution):
         """Shape of one sample."""
         return self._distribution.batch_shape
 
-    def _interval(self, like: Array) -> tuple[Array, Array]:
+    def _interval(self, like: Array) -> tuple[Any, Any]:
         return _interval(self._minimum, self._maximum, like)
 
     def _forward(self, x: Array) -> Array:
@@ -371,7 +414,7 @@ class _Bounded(distrax.Distribution):
     def _sample_n(self, key: Seed, n: int) -> Array:
         return self._forward(self._distribution._sample_n(key, n))
 
-    def log_prob(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-density of `value`, finite at both ends of the interval."""
         value = jnp.asarray(value)
         return _over_samples(self._log_prob, value.ndim - len(self.batch_shape))(value)
@@ -459,12 +502,12 @@ class AffineTanhTransformedDistribution(_Bounded):
         end_zone = jnp.where(squashed < 0.0, below, above) - math.log(self._epsilon)
         return jnp.where(inside, middle, end_zone) - jnp.log(0.5 * width)
 
-    def _expectation(self, function: Callable[[Array], Array]) -> Array:
-        """E[f(x)] for normal x, by Gauss-Hermite quadrature; `function` broadcasts over the last axis, the nodes."""
+    def _expectation(self, function: Callable[[Array], Array], rule: tuple[np.ndarray, np.ndarray]) -> Array:
+        """E[f(x)] for normal x, by quadrature; `function` broadcasts over the last axis, the nodes."""
         if not self._is_normal:
             raise NotImplementedError(f"no moments of a squashed {self._distribution.name}")
         loc, scale = self._distribution.mean()[..., None], self._distribution.stddev()[..., None]
-        nodes, weights = jnp.asarray(_NODES, loc.dtype), jnp.asarray(_WEIGHTS, loc.dtype)
+        nodes, weights = rule[0].astype(loc.dtype), (rule[1] / math.sqrt(2.0 * math.pi)).astype(loc.dtype)
         return function(loc + scale * _align(nodes, loc.ndim)) @ weights
 
     @property
@@ -482,7 +525,7 @@ class AffineTanhTransformedDistribution(_Bounded):
         """
         base_entropy = self._distribution.entropy()
         if self._is_normal:
-            log_slope = self._expectation(_log_tanh_slope)
+            log_slope = self._expectation(_log_tanh_slope, _ENTROPY_RULE)
         elif seed is not None:
             log_slope = _log_tanh_slope(self._distribution.sample(seed=seed))
         else:
@@ -490,15 +533,15 @@ class AffineTanhTransformedDistribution(_Bounded):
         return base_entropy + log_slope + jnp.log(0.5 * self._interval(base_entropy)[1])
 
     def mean(self) -> Float[Array, "*batch"]:
-        """Expectation, by the quadrature of `entropy`; normal x only."""
-        mean = self._expectation(jnp.tanh)
+        """Expectation, by 32-node quadrature; normal x only."""
+        mean = self._expectation(jnp.tanh, _MOMENT_RULE)
         low, width = self._interval(mean)
         return low + 0.5 * width * (1.0 + mean)
 
     def variance(self) -> Float[Array, "*batch"]:
-        """Variance, by the quadrature of `entropy`; normal x only."""
-        mean = self._expectation(jnp.tanh)
-        variance = self._expectation(lambda x: jnp.square(jnp.tanh(x) - mean[..., None]))
+        """Variance, by 32-node quadrature; normal x only."""
+        mean = self._expectation(jnp.tanh, _MOMENT_RULE)
+        variance = self._expectation(lambda x: jnp.square(jnp.tanh(x) - mean[..., None]), _MOMENT_RULE)
         return variance * jnp.square(0.5 * self._interval(mean)[1])
 
 
@@ -521,7 +564,7 @@ class ClippedBeta(distrax.Beta):
         samples = self._sample_n(key, n)
         return samples, self.log_prob(samples)
 
-    def log_prob(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-density; beyond the samples' range that of the nearest sample."""
         value = jnp.asarray(value)
         return _over_samples(super().log_prob, value.ndim - len(self.batch_shape))(self._inside(value))

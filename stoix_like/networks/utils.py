@@ -26,7 +26,7 @@ Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]
 
 # Names are listed, not searched for: `jax.nn` also holds reductions, attention and encodings.
-_ACTIVATIONS: dict[str, Activation] = {
+_ACTIVATIONS: Mapping[str, Activation] = {
     function.__name__: function
     for function in (
         *(jax.nn.celu, jax.nn.elu, jax.nn.gelu, jax.nn.glu, jax.nn.hard_sigmoid, jax.nn.hard_silu, jax.nn.hard_tanh),

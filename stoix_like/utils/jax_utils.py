@@ -16,12 +16,12 @@ _logger = logging.getLogger(__name__)
 
 
 @jax.custom_jvp
-def _identity_with_scaled_tangent(x: Array, scale: Scalar) -> Array:
+def _identity_with_scaled_tangent(x: Array, scale: Any) -> Array:
     return x
 
 
 @_identity_with_scaled_tangent.defjvp
-def _scaled_tangent(primals: tuple[Array, Scalar], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _scaled_tangent(primals: tuple[Array, Any], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
     (x, scale), (x_dot, _) = primals, tangents
     return x, (scale * x_dot).astype(x.dtype)
 

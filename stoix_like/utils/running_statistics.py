@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree, Real
+from jaxtyping import Array, Bool, PyTree, Real
 
 from stoix_like.utils.jax_utils import Scalar
 
@@ -24,6 +24,9 @@ Path = tuple[Any, ...]
 """Where a leaf sits: dict keys, sequence positions and attribute names from the root down."""
 
 Weights = Real[Array, "..."] | Bool[Array, "..."]
+
+# The fields of the states are annotated as trees, `count` (a float32 scalar) among them: jax also builds these classes
+# around axis numbers, partition specs and None.
 
 
 @jax.tree_util.register_dataclass
@@ -37,7 +40,7 @@ class RoundingErrors:
         summed_variance: nest of float arrays, the low halves of the summed variances.
     """
 
-    count: Float[Array, ""]
+    count: PyTree
     mean: PyTree
     summed_variance: PyTree
 
@@ -67,7 +70,7 @@ class RunningStatisticsState(NestedMeanStd):
         rounding: the low halves of `count`, `mean` and `summed_variance`.
     """
 
-    count: Float[Array, ""]
+    count: PyTree
     summed_variance: PyTree
     rounding: RoundingErrors
 

@@ -1,10 +1,8 @@
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from toys import make_recorder
 
 from stoix_like.base_types import EpisodeMetrics
 from stoix_like.config import compose_config, typed
@@ -12,9 +10,6 @@ from stoix_like.envs import factory
 from stoix_like.runner import anakin
 from stoix_like.runner.devices import make_mesh
 from stoix_like.runner.experiment import make_system, prepare
-
-sys.path.insert(0, str(Path(__file__).parent))
-from toys import make_recorder  # noqa: E402
 
 
 def recorder_program(num_devices=1, warmup_steps=0, num_envs=2, probe="value", **options):

@@ -1,18 +1,13 @@
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
+from toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.config import compose_config, typed
 from stoix_like.envs import factory
 from stoix_like.runner.devices import make_mesh
 from stoix_like.runner.evaluator import make_evaluator
-
-sys.path.insert(0, str(Path(__file__).parent))
-from toys import make_recorder  # noqa: E402
 
 
 @pytest.mark.parametrize("num_devices", [1, 2])

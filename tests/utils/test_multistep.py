@@ -250,18 +250,14 @@ def _rlax(b, lambda_):
         _q_lambda: rlax.lambda_returns(b.r_t, b.discount_t, jnp.max(b.q_t, -1), lambda_),
         _peng: rlax.lambda_returns(b.r_t, b.discount_t, jnp.sum(b.pi_t * b.q_t, -1), lambda_),
         _vtrace: rlax.vtrace(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_),
-        _vtrace_full: tuple(
-            rlax.vtrace_td_error_and_advantage(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_)[:3]
-        ),
+        _vtrace_full: tuple(rlax.vtrace_td_error_and_advantage(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_)[:3]),
     }
 
 
 @functools.cache
 def rlax_results():
     names = {f.__name__: f for f in FUNCTIONS}
-    batched = jax.jit(
-        jax.vmap(lambda b: {name: _rlax(b, jnp.float32(0.7))[f] for name, f in names.items()})
-    )
+    batched = jax.jit(jax.vmap(lambda b: {name: _rlax(b, jnp.float32(0.7))[f] for name, f in names.items()}))
     return batched(make_batch())
 
 
@@ -307,7 +303,9 @@ def test_scaling_rewards_and_values_scales_the_result(function, seed, scale, lam
     scaled = b._replace(**{name: scale * getattr(b, name) for name in names})
     expected = jax.tree.map(lambda x: scale * x, compiled(function)(b, lambda_))
     jax.tree.map(
-        lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4), compiled(function)(scaled, lambda_), expected
+        lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-4),
+        compiled(function)(scaled, lambda_),
+        expected,
     )
 
 
@@ -315,9 +313,7 @@ def test_scaling_rewards_and_values_scales_the_result(function, seed, scale, lam
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_extremes_are_finite(function, discount):
     b = with_truncations(make_batch())
-    b = b._replace(
-        discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4)
-    )
+    b = b._replace(discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4))
     for lambda_ in (0.0, 1.0):
         for leaf in jax.tree.leaves(compiled(function)(b, lambda_)):
             assert np.isfinite(leaf).all()
@@ -426,6 +422,7 @@ def test_standardised_advantages_over_the_whole_mapped_batch():
 @by_function
 def test_target_gradients_stop(function):
     b = make_batch()
+
     def total(r_t, stop):
         return sum(map(jnp.sum, jax.tree.leaves(function(b._replace(r_t=r_t), 0.7, stop_target_gradients=stop))))
 

@@ -3,9 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.base_types import Axes
 from stoix_like.config import compose_config, typed
-from stoix_like.envs import factory
 from stoix_like.envs.probes import PROBES
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic

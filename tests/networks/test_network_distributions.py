@@ -1,0 +1,407 @@
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.distributions import (
+    AffineBeta,
+    AffineTanhTransformedDistribution,
+    Categorical,
+    ClippedBeta,
+    Deterministic,
+    DiscreteValuedTfpDistribution,
+    EpsilonGreedy,
+    Independent,
+    MultiDiscreteActionDistribution,
+    MultivariateNormalDiag,
+    StateDependentNoise,
+    mask_logits,
+    squash,
+)
+
+KEY = jax.random.key(0)
+LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+
+
+def tanh_normal(loc, scale, minimum=-1.0, maximum=1.0):
+    normal = distrax.Normal(jnp.asarray(loc), jnp.asarray(scale))
+    return AffineTanhTransformedDistribution(normal, minimum, maximum)
+
+
+def beta(alpha, concentration, minimum=0.0, maximum=1.0):
+    return AffineBeta(ClippedBeta(jnp.asarray(alpha), jnp.asarray(concentration)), minimum, maximum)
+
+
+def every_distribution(dtype=jnp.float32):
+    """One of each, over a batch of two; vectors have three entries."""
+    rows = jnp.asarray([[0.1, -0.4, 0.7], [0.9, 0.2, -1.5]], dtype)
+    positive = jnp.exp(rows)
+    low, high = (-2.0, -1.0, 0.0), (2.0, 1.0, 5.0)
+    return {
+        "categorical": Categorical(logits=rows),
+        "epsilon_greedy": EpsilonGreedy(rows, 0.2),
+        "discrete_valued": DiscreteValuedTfpDistribution(np.linspace(-1.0, 1.0, 3), logits=rows),
+        "multi_discrete": MultiDiscreteActionDistribution(jnp.concatenate([rows, rows[:, :2]], -1), (3, 2)),
+        "tanh_normal": Independent(tanh_normal(rows, positive, low, high), 1),
+        "beta": Independent(beta(1 + positive, 2 + positive, low, high), 1),
+        "normal": MultivariateNormalDiag(rows, positive),
+        "gsde": StateDependentNoise(rows, rows[:, :2], positive),
+        "deterministic": Independent(Deterministic(rows), 1),
+    }
+
+
+NAMES = tuple(every_distribution())
+
+
+def integrate(function, low, high, points=200_001):
+    x = np.linspace(low, high, points)
+    return np.trapezoid(np.asarray(function(x), np.float64), x)
+
+
+def expect_normal(function, loc, scale):
+    """E[f(x)] for x ~ N(loc, scale), by fine summation in float64."""
+    return integrate(lambda t: function(loc + scale * t) * np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi), -12.0, 12.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_under_jit_grad_and_dtypes(name, dtype):
+    pi = every_distribution(dtype)[name]
+
+    @jax.jit
+    def everything(pi, key):
+        sample, log_prob = pi.sample_and_log_prob(seed=key)
+        again = pi.sample(seed=key)
+        return sample, again, log_prob, pi.log_prob(sample), pi.entropy(seed=key), pi.mode(), pi.log_prob(pi.mode())
+
+    sample, again, *scalars, mode, mode_log_prob = everything(pi, KEY)
+    event = () if sample.ndim == 1 else sample.shape[1:]
+    assert sample.shape == mode.shape == (2, *event)
+    np.testing.assert_array_equal(sample, again)
+    for scalar in (*scalars, mode_log_prob):
+        assert scalar.shape == (2,)
+        assert jnp.isfinite(scalar).all()
+    assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else dtype)
+    many = pi.sample(seed=KEY, sample_shape=(4, 5))
+    assert many.shape == (4, 5, 2, *event)
+    assert pi.log_prob(many).shape == (4, 5, 2)
+    grads = jax.grad(lambda pi: (pi.log_prob(sample) + pi.entropy(seed=KEY)).sum().astype(jnp.float32), allow_int=True)
+    assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(grads(pi)) if jnp.issubdtype(g.dtype, jnp.floating))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_a_pytree_for_vmap_and_scan(name):
+    pi = every_distribution()[name]
+    sample = pi.sample(seed=KEY)
+    expected = pi.log_prob(sample)
+    mapped = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, sample)
+    np.testing.assert_allclose(mapped, expected, rtol=1e-5, atol=1e-6)
+    scanned = jax.lax.scan(lambda carry, x: (carry, x[0].log_prob(x[1])), 0, (pi, sample))[1]
+    np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("deterministic", "discrete_valued")])
+def test_divergence_is_zero_to_itself_and_positive_to_another(name):
+    pi = every_distribution()[name]
+    other = jax.tree.map(lambda x: x[::-1] if jnp.issubdtype(x.dtype, jnp.floating) else x, pi)
+    np.testing.assert_allclose(pi.kl_divergence(pi), 0.0, atol=1e-5)
+    if name != "epsilon_greedy":
+        assert (pi.kl_divergence(other) > 1e-3).all()
+
+
+def test_divergence_of_squashed_normals_is_that_of_the_normals():
+    first, second = tanh_normal(0.3, 0.5), tanh_normal(-0.2, 0.9)
+    # log(s2/s1) + (s1^2 + (m1-m2)^2) / (2 s2^2) - 1/2
+    expected = np.log(0.9 / 0.5) + (0.25 + 0.25) / (2 * 0.81) - 0.5
+    np.testing.assert_allclose(first.kl_divergence(second), expected, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="no divergence"):
+        first.kl_divergence(distrax.Normal(0.0, 1.0))
+
+
+class TestCategorical:
+    def test_agrees_with_distrax(self):
+        ours, theirs = Categorical(logits=LOGITS), distrax.Categorical(logits=LOGITS)
+        actions = jnp.asarray([2, 1])
+        for method in ("entropy", "mode"):
+            np.testing.assert_allclose(getattr(ours, method)(), getattr(theirs, method)(), rtol=1e-6)
+        np.testing.assert_allclose(ours.probs, theirs.probs, rtol=1e-6)
+        np.testing.assert_allclose(ours.logits, theirs.logits, rtol=1e-6)
+        np.testing.assert_allclose(ours.log_prob(actions), theirs.log_prob(actions), rtol=1e-6)
+        np.testing.assert_allclose(ours.prob(actions), theirs.prob(actions), rtol=1e-6)
+        np.testing.assert_array_equal(ours.sample(seed=KEY), theirs.sample(seed=KEY))
+        other = Categorical(logits=-LOGITS)
+        np.testing.assert_allclose(ours.kl_divergence(other), theirs.kl_divergence(other), rtol=1e-6)
+        np.testing.assert_allclose(ours[0].entropy(), theirs[0].entropy(), rtol=1e-6)
+
+    def test_frequencies_follow_the_probabilities(self):
+        samples = Categorical(probs=jnp.asarray([0.1, 0.0, 0.6, 0.3], jnp.bfloat16)).sample(
+            seed=KEY, sample_shape=20_000
+        )
+        # Standard errors are at most 0.0035.
+        np.testing.assert_allclose(np.bincount(samples, minlength=4) / 20_000, [0.1, 0.0, 0.6, 0.3], atol=0.015)
+
+    def test_outside_of_the_support(self):
+        np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
+
+    def test_takes_exactly_one_parameter(self):
+        with pytest.raises(ValueError, match="exactly one"):
+            Categorical()
+        with pytest.raises(ValueError, match="exactly one"):
+            Categorical(logits=LOGITS, probs=LOGITS)
+
+    def test_sampling_does_not_normalise(self):
+        jaxpr = str(jax.make_jaxpr(lambda logits, key: Categorical(logits=logits).sample(seed=key))(LOGITS, KEY))
+        assert "exp" not in jaxpr.replace("expand", "")
+        assert "is_finite" not in jaxpr
+
+
+class TestMask:
+    MASK = jnp.asarray([[True, False, True], [False, True, True]])
+
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    @pytest.mark.parametrize("make", [lambda x, m: Categorical(logits=mask_logits(x, m)),
+                                      lambda x, m: EpsilonGreedy(x, 1.0, m)])  # fmt: skip
+    def test_illegal_actions_never_happen(self, make, dtype):
+        pi = make(LOGITS.astype(dtype), self.MASK)
+        np.testing.assert_array_equal(pi.probs[~self.MASK], 0.0)
+        np.testing.assert_allclose(pi.probs.astype(jnp.float32).sum(-1), 1.0, rtol=1e-2)
+        samples = np.asarray(pi.sample(seed=KEY, sample_shape=2_000))
+        assert set(samples[:, 0]) == {0, 2}
+        assert set(samples[:, 1]) <= {1, 2}
+        assert jnp.take_along_axis(self.MASK, pi.mode()[:, None], -1).all()
+        assert jnp.isfinite(pi.entropy()).all()
+
+    def test_illegal_actions_get_no_gradient(self):
+        def loss(logits):
+            pi = Categorical(logits=mask_logits(logits, self.MASK))
+            other = Categorical(logits=mask_logits(2.0 * logits, self.MASK))
+            return (pi.log_prob(jnp.asarray([2, 1])) + pi.entropy() + pi.kl_divergence(other)).sum()
+
+        gradient = jax.grad(loss)(LOGITS)
+        np.testing.assert_array_equal(gradient[~self.MASK], 0.0)
+        assert (gradient[self.MASK] != 0).all()
+
+    def test_same_as_a_distribution_of_the_legal_actions_alone(self):
+        masked = Categorical(logits=mask_logits(LOGITS[0], self.MASK[0]))
+        alone = Categorical(logits=LOGITS[0][jnp.asarray([0, 2])])
+        np.testing.assert_allclose(masked.entropy(), alone.entropy(), rtol=1e-6)
+        np.testing.assert_allclose(masked.log_prob(2), alone.log_prob(1), rtol=1e-6)
+
+    def test_nothing_legal_is_finite(self):
+        pi = Categorical(logits=mask_logits(LOGITS, jnp.zeros_like(self.MASK)))
+        np.testing.assert_allclose(pi.probs, 1 / 3, rtol=1e-6)
+
+    def test_gradient_of_values_is_finite_under_a_mask(self):
+        gradient = jax.grad(lambda q: (EpsilonGreedy(q, 0.1, self.MASK).probs * q).sum())(LOGITS)
+        assert jnp.isfinite(gradient).all()
+
+
+class TestEpsilonGreedy:
+    def test_by_hand(self):
+        # Best is 2 of 3: 0.3/3 for the others, 0.3/3 + 0.7 for it; of two legal, 0.15 and 0.85.
+        pi = EpsilonGreedy(LOGITS[0], 0.3)
+        np.testing.assert_allclose(pi.probs, [0.1, 0.1, 0.8], rtol=1e-5)
+        masked = EpsilonGreedy(LOGITS[0], 0.3, jnp.asarray([True, True, False]))
+        np.testing.assert_allclose(masked.probs, [0.85, 0.15, 0.0], rtol=1e-5)
+        assert masked.mode() == 0
+
+    def test_greedy_and_random_ends(self):
+        greedy, random = EpsilonGreedy(LOGITS[0], 0.0), EpsilonGreedy(LOGITS[0], 1.0)
+        assert (greedy.sample(seed=KEY, sample_shape=100) == 2).all()
+        np.testing.assert_allclose(greedy.entropy(), 0.0, atol=1e-6)
+        np.testing.assert_allclose(random.entropy(), np.log(3.0), rtol=1e-6)
+        assert random.mode() == 2
+
+    def test_epsilon_may_be_traced(self):
+        probs = jax.jit(lambda epsilon: EpsilonGreedy(LOGITS, epsilon).probs)(0.5)
+        np.testing.assert_allclose(probs, EpsilonGreedy(LOGITS, 0.5).probs, rtol=1e-6)
+
+
+class TestDiscreteValued:
+    def test_by_hand(self):
+        # values 0, 1, 4 with 1/2, 1/4, 1/4: mean 5/4, second moment 17/4, variance 17/4 - 25/16 = 43/16.
+        pi = DiscreteValuedTfpDistribution(jnp.asarray([0.0, 1.0, 4.0]), probs=jnp.asarray([0.5, 0.25, 0.25]))
+        np.testing.assert_allclose(pi.mean(), 1.25, rtol=1e-6)
+        np.testing.assert_allclose(pi.variance(), 43 / 16, rtol=1e-6)
+        np.testing.assert_allclose(pi.stddev(), np.sqrt(43 / 16), rtol=1e-6)
+        assert pi.mode() == 0.0
+        np.testing.assert_allclose(pi.log_prob(jnp.asarray([4.0, 0.0])), np.log([0.25, 0.5]), rtol=1e-6)
+        assert pi.log_prob(0.5) == -jnp.inf
+
+    @pytest.mark.parametrize("sample_shape", [(), (7,), (3, 5)])
+    def test_samples_of_every_shape(self, sample_shape):
+        values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
+        pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
+        samples = pi.sample(seed=KEY, sample_shape=sample_shape)
+        assert samples.shape == (*sample_shape, 2)
+        assert jnp.isin(samples[..., 0], values[0]).all()
+        assert jnp.isin(samples[..., 1], values[1]).all()
+        indices = Categorical(logits=LOGITS).sample(seed=KEY, sample_shape=sample_shape)
+        np.testing.assert_array_equal(samples, indices + jnp.asarray([0, 10]).reshape((1,) * len(sample_shape) + (2,)))
+
+
+class TestMultiDiscrete:
+    @pytest.mark.parametrize("sizes", [(2, 4, 3), (3, 3, 3)])
+    def test_sums_over_sub_actions(self, sizes):
+        logits = jax.random.normal(KEY, (5, 9))
+        pi = MultiDiscreteActionDistribution(logits, sizes)
+        parts = [Categorical(logits=part) for part in jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1)]
+        actions = pi.sample(seed=KEY)
+        assert actions.shape == (5, 3)
+        assert (actions < jnp.asarray([sizes])).all()
+        expected = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
+        np.testing.assert_allclose(pi.log_prob(actions), expected, rtol=1e-5)
+        np.testing.assert_allclose(pi.entropy(), sum(part.entropy() for part in parts), rtol=1e-5)
+        np.testing.assert_array_equal(pi.mode(), jnp.stack([part.mode() for part in parts], -1))
+
+    def test_sizes_must_add_up(self):
+        with pytest.raises(ValueError, match="need 5 logits, got 9"):
+            MultiDiscreteActionDistribution(jnp.zeros((2, 9)), (2, 3))
+
+
+class TestTanhNormal:
+    @pytest.mark.parametrize(("loc", "scale"), [(0.0, 0.5), (0.7, 1.0), (-2.0, 0.3), (3.0, 2.0)])
+    def test_density_integrates_to_one(self, loc, scale):
+        pi = tanh_normal(loc, scale, -2.0, 4.0)
+        # The density jumps where the end zones begin (0.003 wide), so each piece is integrated by itself.
+        pieces = [(-2.0, -1.997 - 1e-6), (-1.997 + 1e-6, 3.997 - 1e-6), (3.997 + 1e-6, 4.0)]
+        density = jax.jit(lambda y: jnp.exp(pi.log_prob(y)))
+        total = sum(integrate(lambda y: density(jnp.asarray(y, jnp.float32)), *piece) for piece in pieces)
+        np.testing.assert_allclose(total, 1.0, atol=2e-3)
+
+    def test_agrees_with_the_change_of_variables(self):
+        pi = tanh_normal(0.4, 0.8, -2.0, 4.0)
+        x = jnp.linspace(-3.5, 3.5, 41)
+        slope = jax.vmap(jax.grad(lambda x: squash(x, -2.0, 4.0)))(x)
+        expected = distrax.Normal(0.4, 0.8).log_prob(x) - jnp.log(slope)
+        np.testing.assert_allclose(pi.log_prob(squash(x, -2.0, 4.0)), expected, rtol=1e-3, atol=1e-3)
+
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    def test_finite_at_and_beyond_the_ends(self, dtype):
+        loc, scale = jnp.meshgrid(jnp.asarray([-100.0, -3.0, 0.0, 50.0]), jnp.asarray([1e-3, 0.5, 20.0]))
+        for value in (-1.0, 1.0, 1.0001, -5.0, 0.99999994, 0.0):
+
+            def log_prob(loc, scale, value=value):
+                pi = tanh_normal(loc.astype(dtype), scale.astype(dtype))
+                return pi.log_prob(jnp.full_like(loc, value, dtype))
+
+            assert jnp.isfinite(log_prob(loc, scale)).all()
+            for gradient in jax.grad(lambda *a: log_prob(*a).sum().astype(jnp.float32), (0, 1))(loc, scale):
+                assert jnp.isfinite(gradient).all()
+
+    def test_end_zone_has_its_mass(self):
+        # P(y > 1 - eps) = P(x > atanh(1 - eps)), over a zone eps wide.
+        mass = distrax.Normal(3.0, 1.0).survival_function(np.arctanh(0.999))
+        np.testing.assert_allclose(tanh_normal(3.0, 1.0).log_prob(1.0), np.log(mass / 1e-3), rtol=1e-4)
+
+    def test_sample_and_log_prob_is_exact(self):
+        pi = tanh_normal(jnp.asarray([0.0, 2.0]), jnp.asarray([0.5, 6.0]), (-1.0, 0.0), (1.0, 9.0))
+        samples, log_prob = pi.sample_and_log_prob(seed=KEY, sample_shape=2_000)
+        middle = jnp.abs(squash(samples, 0.0, 1.0)) < 2  # all of them, but shaped
+        inside = (jnp.abs(samples[:, 0]) < 0.998) & middle[:, 0]
+        np.testing.assert_allclose(log_prob[:, 0][inside], pi.log_prob(samples)[:, 0][inside], atol=1e-3)
+        assert jnp.isfinite(log_prob).all()
+        assert (samples >= jnp.asarray([[-1.0, 0.0]])).all()
+        assert (samples <= jnp.asarray([[1.0, 9.0]])).all()
+
+    @pytest.mark.parametrize(("scale", "tolerance"), [(0.1, 1e-5), (0.5, 1e-4), (1.0, 3e-3), (2.0, 6e-2)])
+    @pytest.mark.parametrize("loc", [0.0, 0.5, -2.0])
+    def test_entropy_and_moments(self, loc, scale, tolerance):
+        low, high = -1.0, 3.0
+        pi = tanh_normal(loc, scale, low, high)
+        log_slope = expect_normal(lambda x: np.log(1 / np.cosh(x) ** 2) + np.log((high - low) / 2), loc, scale)
+        entropy = 0.5 * np.log(2 * np.pi * np.e * scale**2) + log_slope
+        np.testing.assert_allclose(pi.entropy(), entropy, atol=tolerance)
+        mean = expect_normal(lambda x: low + (high - low) * (1 + np.tanh(x)) / 2, loc, scale)
+        variance = expect_normal(lambda x: (low + (high - low) * (1 + np.tanh(x)) / 2 - mean) ** 2, loc, scale)
+        np.testing.assert_allclose(pi.mean(), mean, atol=tolerance + 1e-5)
+        np.testing.assert_allclose(pi.variance(), variance, atol=4 * tolerance + 1e-5)
+
+    def test_gradient_of_the_slope(self):
+        gradient = jax.grad(lambda loc: tanh_normal(loc, 1e-4).entropy())(0.6)
+        # With hardly any noise, d/dloc E[log(1 - tanh^2)] = -2 tanh(loc).
+        np.testing.assert_allclose(gradient, -2 * np.tanh(0.6), rtol=1e-4)
+
+    def test_other_distributions_underneath(self):
+        pi = AffineTanhTransformedDistribution(distrax.Logistic(0.0, 1.0), -1.0, 1.0)
+        with pytest.raises(ValueError, match="give a seed"):
+            pi.entropy()
+        with pytest.raises(NotImplementedError, match="moments"):
+            pi.mean()
+        assert jnp.isfinite(pi.entropy(seed=KEY))
+        assert jnp.isfinite(pi.log_prob(1.0))
+
+    def test_greedy_is_the_squashed_mean(self):
+        np.testing.assert_allclose(tanh_normal(0.5, 1.0, 0.0, 2.0).mode(), 1 + np.tanh(0.5), rtol=1e-6)
+
+
+class TestBeta:
+    def test_density_entropy_and_moments(self):
+        # Beta(2, 3): density 12 x (1 - x)^2, mean 2/5, variance 1/25, mode 1/3; stretched over [-1, 3].
+        pi = beta(2.0, 3.0, -1.0, 3.0)
+        np.testing.assert_allclose(pi.log_prob(1.0), np.log(12 * 0.5 * 0.25 / 4), rtol=1e-5)
+        np.testing.assert_allclose(pi.mean(), -1 + 4 * 0.4, rtol=1e-5)
+        np.testing.assert_allclose(pi.variance(), 16 / 25, rtol=1e-5)
+        np.testing.assert_allclose(pi.mode(), -1 + 4 / 3, rtol=1e-5)
+        x = np.linspace(1e-9, 1 - 1e-9, 100_001)
+        density = 12 * x * (1 - x) ** 2
+        entropy = -np.trapezoid(density * np.log(density), x) + np.log(4.0)
+        np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    def test_samples_stay_inside(self, dtype):
+        pi = ClippedBeta(jnp.asarray([0.01, 5.0], dtype), jnp.asarray([0.01, 0.01], dtype))
+        samples = pi.sample(seed=KEY, sample_shape=500)
+        assert ((samples > 0) & (samples < 1)).all()
+        assert jnp.isfinite(pi.log_prob(samples)).all()
+
+    def test_finite_at_the_ends(self):
+        for value in (-2.0, 2.0):
+            gradient = jax.grad(lambda alpha, value=value: beta(alpha, 3.0, -2.0, 2.0).log_prob(value))(1.5)
+            assert jnp.isfinite(gradient)
+
+    def test_mode_without_a_peak(self):
+        pi = ClippedBeta(jnp.asarray([1.0, 1.0, 3.0]), jnp.asarray([1.0, 3.0, 1.0]))
+        np.testing.assert_allclose(pi.mode(), [0.5, 0.0, 1.0])
+
+
+class TestNormal:
+    def test_agrees_with_distrax(self):
+        loc, scale = LOGITS, jnp.exp(LOGITS)
+        ours, theirs = MultivariateNormalDiag(loc, scale), distrax.MultivariateNormalDiag(loc, scale)
+        value = jnp.ones_like(loc)
+        np.testing.assert_allclose(ours.log_prob(value), theirs.log_prob(value), rtol=1e-5)
+        np.testing.assert_allclose(ours.entropy(), theirs.entropy(), rtol=1e-5)
+        np.testing.assert_allclose(ours.mean(), loc)
+        np.testing.assert_allclose(ours.stddev(), scale, rtol=1e-6)
+        np.testing.assert_allclose(ours.kl_divergence(theirs), 0.0, atol=1e-5)
+
+    def test_one_scale_for_the_whole_batch(self):
+        pi = MultivariateNormalDiag(LOGITS, jnp.asarray([1.0, 2.0, 3.0]))
+        assert pi.sample(seed=KEY, sample_shape=(4,)).shape == (4, 2, 3)
+        assert pi.entropy().shape == (2,)
+
+
+class TestStateDependentNoise:
+    def test_noise_is_linear_in_the_features_for_one_key(self):
+        noise_scale = jnp.exp(jax.random.normal(KEY, (4, 3)))
+        first, second = jax.random.normal(jax.random.key(1), (2, 4))
+
+        def noise(features):
+            return StateDependentNoise(jnp.zeros(3), features, noise_scale).sample(seed=KEY)
+
+        np.testing.assert_allclose(noise(first + second), noise(first) + noise(second), rtol=1e-4, atol=1e-5)
+
+    def test_marginal_is_the_normal_it_says(self):
+        noise_scale = jnp.asarray([[0.5], [1.0]])
+        pi = StateDependentNoise(jnp.zeros((1, 1)), jnp.asarray([[2.0, 1.0]]), noise_scale, 0.0)
+        # variance 4 * 1/4 + 1 * 1 = 2
+        np.testing.assert_allclose(pi.stddev(), [[np.sqrt(2.0)]], rtol=1e-6)
+        samples = pi.sample(seed=KEY, sample_shape=20_000)
+        np.testing.assert_allclose(samples.std(), np.sqrt(2.0), rtol=0.02)
+
+    def test_rows_of_a_batch_have_noise_of_their_own(self):
+        pi = StateDependentNoise(jnp.zeros((2, 3)), jnp.ones((2, 4)), jnp.ones((4, 3)))
+        first, second = pi.sample(seed=KEY)
+        assert (first != second).all()

@@ -1,0 +1,63 @@
+"""The wheel, built, installed into an environment of its own, and launched from a directory with nothing in it."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2"]
+
+
+def succeed(command, **options):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("dist")
+    succeed([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT])
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    path = tmp_path_factory.mktemp("environment")
+    venv.create(path, with_pip=True)
+    succeed([path / "bin/python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel])
+    return path / "bin"
+
+
+def test_every_yaml_is_packed(wheel):
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
+    expected = {
+        f"stoix_like/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.yaml")
+    }
+    assert packed == expected
+
+
+def test_the_wheel_alone_launches_from_any_directory(environment, tmp_path):
+    # Nothing of this checkout, of its environment or of its settings.
+    bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {"JAX_PLATFORMS": "cpu"}
+    succeed([environment / "stoix-like", "train", *TINY, "arch.seed=5"], cwd=tmp_path, env=bare)
+    (run_dir,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
+    assert json.loads((run_dir / "summary.json").read_text())["seed"] == 5
+
+    code = "import stoix_like, sys; print(stoix_like.train('ppo/ff_ppo', sys.argv[1:], run_dir='here').eval_return)"
+    command = [environment / "python", "-c", code, *TINY, "logger=silent"]
+    assert float(succeed(command, cwd=tmp_path, env=bare)) > 0
+
+    # The core comes without the optional loggers, and says which extra brings them.
+    refused = subprocess.run(
+        [environment / "stoix-like", "train", "logger=wandb"], cwd=tmp_path, env=bare, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert "stoix_like[loggers]" in refused.stderr

@@ -1,0 +1,80 @@
+"""Small helpers."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoix_like.utils import jax_utils
+
+
+def test_scale_gradient_passes_values_on_bit_for_bit():
+    tree = {"a": jnp.array([0.1, -jnp.inf, 1e30]), "b": jnp.float32(0.3)}
+    jax.tree.map(np.testing.assert_array_equal, jax_utils.scale_gradient(tree, 0.1), tree)
+    loss = lambda x, scale: jnp.sum(jnp.square(jax_utils.scale_gradient(x, scale)))
+    x = jnp.array([1.0, 2.0])
+    np.testing.assert_allclose(jax.grad(loss)(x, 0.5), [1.0, 2.0])
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(x, jnp.float32(0.5)), [1.0, 2.0])
+    np.testing.assert_array_equal(jax.grad(loss)(x, 0), [0.0, 0.0])
+    np.testing.assert_allclose(jax.jvp(lambda x: jax_utils.scale_gradient(x, 3.0), (x,), (x,))[1], 3.0 * x)
+
+
+def test_shapes():
+    tree = {"a": jnp.zeros((2, 3)), "b": jax.ShapeDtypeStruct((4,), jnp.float32)}
+    assert jax_utils.count_parameters(tree) == 10
+    assert jax_utils.count_parameters({}) == 0
+    assert jax_utils.ndim_at_least(jnp.zeros((2, 3)), 2)
+    assert not jax_utils.ndim_at_least(jnp.zeros(2), 2)
+    x = jnp.arange(24).reshape(2, 3, 4)
+    np.testing.assert_array_equal(jax_utils.merge_leading_dims(x, 2), x.reshape(6, 4))
+    np.testing.assert_array_equal(jax_utils.merge_leading_dims(x, 1), x)
+    assert jax_utils.merge_leading_dims(jnp.zeros((0, 3, 4)), 2).shape == (0, 4)
+    for wrong in (0, 4):
+        with pytest.raises(ValueError, match="cannot merge"):
+            jax_utils.merge_leading_dims(x, wrong)
+    tree = {"a": x}
+    np.testing.assert_array_equal(jax_utils.unreplicate_n_dims(tree)["a"], x[0, 0])
+    np.testing.assert_array_equal(jax_utils.unreplicate_n_dims(tree, 1)["a"], x[0])
+    np.testing.assert_array_equal(jax_utils.unreplicate_batch_dim(tree)["a"], x[:, 0])
+
+
+def test_aot_compile_keeps_what_jit_was_told(caplog):
+    with caplog.at_level(logging.INFO, logger="stoix_like"):
+        compiled = jax_utils.aot_compile(lambda x, y: x + y, "sum", jnp.ones(2), y=jnp.ones(2))
+    assert "compiled sum in" in caplog.text
+    np.testing.assert_array_equal(compiled(jnp.ones(2), y=jnp.ones(2)), [2.0, 2.0])
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+    compiled = jax_utils.aot_compile(donating, "increment", jax.ShapeDtypeStruct((2,), jnp.float32))
+    x = jnp.ones(2)
+    np.testing.assert_array_equal(compiled(x), [2.0, 2.0])
+    assert x.is_deleted()
+
+
+# By hand: (1, 3) has mean 2 and variance 1.
+def test_standardize_by_hand():
+    np.testing.assert_allclose(jax_utils.standardize(jnp.array([1.0, 3.0])), [-1.0, 1.0])
+    for constant in (0.0, 0.1, 1e4):
+        standardized = jax_utils.standardize(jnp.full((7, 3), constant))
+        assert (jnp.abs(standardized) < 1e-2).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.floats(0.125, 100.0, width=32), shift=st.floats(-10.0, 10.0, width=32))
+def test_standardize_ignores_scale_and_shift(seed, scale, shift):
+    x = jax.random.normal(jax.random.key(seed), (4, 8))
+    standardized = jax_utils.standardize(x)
+    np.testing.assert_allclose(jax_utils.standardize(scale * x + shift), standardized, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose((standardized.mean(), standardized.std()), (0.0, 1.0), atol=1e-5)
+
+
+def test_standardize_over_the_whole_mapped_batch():
+    x = jax.random.normal(jax.random.key(0), (2, 3, 5)) + jnp.arange(6.0).reshape(2, 3, 1)
+    inner = jax.vmap(lambda part: jax_utils.standardize(part, ("device", "batch")), axis_name="batch")
+    mapped = jax.jit(jax.vmap(inner, axis_name="device"))(x)
+    np.testing.assert_allclose(mapped, jax_utils.standardize(x), rtol=1e-5, atol=1e-5)
+    alone = jax.vmap(jax_utils.standardize)(x)
+    assert not np.allclose(alone, mapped, atol=1e-2)

@@ -1,0 +1,293 @@
+"""Running statistics against numpy in float64, merged in every way that the runner merges them."""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
+
+from stoix_like.utils import running_statistics as rs
+
+
+class Nest(NamedTuple):
+    view: jax.Array
+    pixels: jax.Array
+    mask: jax.Array | None = None
+
+
+update = jax.jit(rs.update_statistics)
+weighted_update = jax.jit(lambda state, batch, weights: rs.update_statistics(state, batch, weights=weights))
+
+
+def exact_count(state):
+    return float(state.count) + float(state.rounding.count)
+
+
+def assert_one_pass(state, data, weights=None):
+    data = np.asarray(data, np.float64).reshape(-1, *state.mean.shape)
+    weights = np.ones(len(data)) if weights is None else np.asarray(weights, np.float64).reshape(-1)
+    mean = np.average(data, axis=0, weights=weights)
+    std = np.sqrt(np.average((data - mean) ** 2, axis=0, weights=weights))
+    np.testing.assert_allclose(state.mean, mean, rtol=1e-5, atol=1e-5 * std.max())
+    np.testing.assert_allclose(state.std, std, rtol=1e-5)
+
+
+def normal(*shape, seed=0, mean=0.0, std=1.0):
+    return (np.random.default_rng(seed).normal(size=shape) * std + mean).astype(np.float32)
+
+
+# By hand: (1, 3) has mean 2 and squared deviations 2; with 8 the mean is 4 and they are 9 + 1 + 16 = 26.
+def test_by_hand():
+    state = rs.initialize_statistics(jnp.zeros(()))
+    assert (state.count, state.mean, state.std, state.summed_variance) == (0.0, 0.0, 1.0, 0.0)
+    state = update(state, jnp.array([1.0, 3.0]))
+    np.testing.assert_allclose((state.count, state.mean, state.std, state.summed_variance), (2, 2, 1, 2))
+    state = update(state, jnp.array([8.0]))
+    expected = (3, 4, np.sqrt(26 / 3), 26)
+    np.testing.assert_allclose((state.count, state.mean, state.std, state.summed_variance), expected, rtol=1e-6)
+    np.testing.assert_allclose(rs.normalize(jnp.array([4.0, 30.0]), state, 2.0), [0.0, 2.0], atol=1e-6)
+
+
+# A mean of 1e4 standard deviations is what a naive sum of squares cannot take.
+@pytest.mark.parametrize("mean", [0.0, 1e4, -3e-3])
+def test_merged_batches_equal_one_pass(mean):
+    data = normal(40, 5, 4, 3, mean=mean, std=[1.0, 0.01, 300.0])
+    state = rs.initialize_statistics(jnp.zeros(3))
+    for batch in data:
+        state = update(state, jnp.asarray(batch))
+    assert_one_pass(state, data)
+    assert_one_pass(update(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(data)), data)
+    assert exact_count(state) == 800
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_weights_act_like_repetition(seed):
+    data = normal(6, 3, seed=seed, mean=2.0)
+    weights = np.random.default_rng(seed).integers(0, 4, 6)
+    weights[0] = 1
+    state = rs.initialize_statistics(jnp.zeros(3))
+    state = weighted_update(update(state, jnp.asarray(normal(4, 3))), jnp.asarray(data), jnp.asarray(weights))
+    assert_one_pass(state, np.concatenate([normal(4, 3), np.repeat(data, weights, axis=0)]))
+    assert exact_count(state) == 4 + weights.sum()
+
+
+def test_fractions_and_flags_may_be_weights():
+    data = normal(8, 2)
+    fractions = np.linspace(0.0, 1.0, 8, dtype=np.float32)
+    state = rs.initialize_statistics_from_data(jnp.zeros(2), jnp.asarray(data), weights=jnp.asarray(fractions))
+    assert_one_pass(state, data, fractions)
+    flags = fractions > 0.5
+    state = rs.initialize_statistics_from_data(jnp.zeros(2), jnp.asarray(data), weights=jnp.asarray(flags))
+    assert_one_pass(state, data[flags])
+
+
+@pytest.mark.parametrize("seen", [0, 5])
+def test_weight_zero_leaves_the_state(seen):
+    state = rs.initialize_statistics(jnp.zeros(3))
+    if seen:
+        state = update(state, jnp.asarray(normal(seen, 3)))
+    data = jnp.full((4, 3), jnp.nan)  # what has no weight may be anything
+    after = weighted_update(state, data, jnp.zeros(4))
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+    partly = weighted_update(state, data.at[0].set(7.0), jnp.array([1.0, 0.0, 0.0, 0.0]))
+    expected = np.concatenate([normal(5, 3)[:seen], np.full((1, 3), 7.0)])
+    np.testing.assert_allclose(partly.mean, expected.mean(0), rtol=1e-5)
+    assert exact_count(partly) == seen + 1
+
+
+def test_integer_and_boolean_leaves_are_left_alone():
+    nest = Nest(jnp.zeros(2), jnp.zeros((2, 2), jnp.uint8), jnp.zeros(3, bool))
+    state = rs.initialize_statistics(nest)
+    batch = Nest(jnp.ones((4, 2)), jnp.full((4, 2, 2), 200, jnp.uint8), jnp.ones((4, 3), bool))
+    state = update(state, batch)
+    np.testing.assert_array_equal(state.mean.pixels, 0.0)
+    np.testing.assert_array_equal(state.std.pixels, 1.0)
+    np.testing.assert_allclose(state.mean.view, 1.0)
+    for function in (rs.normalize, rs.denormalize, lambda b, s: rs.clip(b, rs.NestClippingConfig((((), 0.5),)))):
+        result = function(batch, state)
+        assert result.pixels.dtype == jnp.uint8
+        jax.tree.map(np.testing.assert_array_equal, result[1:], batch[1:])
+    pixels_only = rs.update_statistics(rs.initialize_statistics(nest.pixels), batch.pixels)
+    assert pixels_only.count == 4
+
+
+def test_nests_without_some_leaves_or_any():
+    state = rs.initialize_statistics({"a": jnp.zeros(2), "b": None})
+    state = update(state, {"a": jnp.ones((3, 2)), "b": None})
+    assert state.mean["b"] is None
+    assert state.count == 3
+    empty = rs.initialize_statistics({})
+    assert rs.update_statistics(empty, {}).count == 0
+
+
+def test_specs_give_the_same_state_as_arrays_and_no_buffer_twice():
+    nest = {"a": jnp.zeros((2, 3)), "b": 1.0}
+    specs = {"a": jax.ShapeDtypeStruct((2, 3), jnp.float32), "b": 1.0}
+    a, b = rs.initialize_statistics(nest), rs.initialize_statistics(specs)
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+    donated = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+    assert donated(a).count == 1
+
+
+# float32 stops counting ones at 2**24, int32 wraps at 2**31.
+def test_counts_beyond_two_to_the_31():
+    state = rs.initialize_statistics(jnp.zeros(()))
+    state = update(state, jnp.asarray(normal(1000, mean=3.0, std=2.0)))
+    many = 2.0**33
+    scale = many / 1000
+    state = dataclasses.replace(
+        state, count=jnp.float32(many), summed_variance=jnp.float32(float(state.summed_variance) * scale)
+    )
+
+    @jax.jit
+    def feed(state):
+        # One sample at a time is 1/64 of what float32 can add to this count.
+        return jax.lax.scan(
+            lambda s, x: (rs.update_statistics(s, x[None]), None), state, jnp.tile(jnp.array([1.0, 5.0]), 2000)
+        )[0]
+
+    after = feed(state)
+    assert exact_count(after) - many == 4000
+    assert float(after.count) >= many
+    summed = float(after.summed_variance) + float(after.rounding.summed_variance) - float(state.summed_variance)
+    expected = 2000 * ((1.0 - float(state.mean)) ** 2 + (5.0 - float(state.mean)) ** 2)
+    np.testing.assert_allclose(summed, expected, rtol=1e-3)
+    mean_moved = (float(after.mean) - float(state.mean)) + float(after.rounding.mean)
+    np.testing.assert_allclose(mean_moved, 4000 * (3.0 - float(state.mean)) / many, rtol=1e-3)
+
+
+def test_many_small_batches_do_not_drift():
+    data = jnp.asarray(normal(64, 2, mean=5.0, std=0.5))
+
+    @jax.jit
+    def feed(state):
+        return jax.lax.fori_loop(0, 1 << 15, lambda _, s: rs.update_statistics(s, data), state)
+
+    state = feed(rs.initialize_statistics(jnp.zeros(2)))
+    assert exact_count(state) == 64 << 15
+    assert_one_pass(state, data)
+
+
+def test_one_million_samples_at_once():
+    data = normal(1000, 1000, 1, mean=100.0)
+    assert_one_pass(update(rs.initialize_statistics(jnp.zeros(1)), jnp.asarray(data)), data)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_mapped_members_share_one_unbatched_state(weighted):
+    data = normal(2, 4, 5, 3, mean=1.0)
+    weights = np.random.default_rng(0).random((2, 4, 5)).astype(np.float32) if weighted else None
+    state = update(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(normal(4, 3)))
+
+    def merge(state, x, w=None):
+        return rs.update_statistics(state, x, weights=w, pmap_axes=("device", "batch"))
+
+    mapped = (jnp.asarray(data), jnp.asarray(weights)) if weighted else (jnp.asarray(data),)
+    axes = (None, *(0 for _ in mapped))
+    inner = jax.vmap(merge, axes, None, axis_name="batch")
+    merged = jax.jit(jax.vmap(inner, axes, None, axis_name="device"))(state, *mapped)
+    first = np.ones(4)
+    everything = np.concatenate([normal(4, 3), data.reshape(-1, 3)])
+    assert_one_pass(merged, everything, np.concatenate([first, weights.reshape(-1)]) if weighted else None)
+
+
+def test_devices_share_one_state():
+    mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    data = normal(6, 3)
+    spec = PartitionSpec("device")
+    merge = functools.partial(rs.update_statistics, pmap_axes="device")
+    sharded = jax.shard_map(
+        merge, mesh=mesh, in_specs=(PartitionSpec(), spec), out_specs=PartitionSpec(), check_vma=False
+    )
+    state = jax.jit(sharded)(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(data))
+    assert_one_pass(state, data)
+
+
+def test_state_goes_through_scan_and_vmap():
+    data = jnp.asarray(normal(5, 4, 3))
+    state = rs.initialize_statistics(jnp.zeros(3))
+    scanned, _ = jax.lax.scan(lambda s, x: (rs.update_statistics(s, x), None), state, data)
+    assert_one_pass(scanned, data)
+    members = jax.vmap(rs.initialize_statistics)(jnp.zeros((5, 3)))
+    members = jax.vmap(rs.update_statistics)(members, data)
+    assert_one_pass(jax.tree.map(lambda x: x[2], members), data[2])
+
+
+def test_paths_choose_leaves():
+    nest = {"a": {"x": jnp.zeros(1), "y": jnp.zeros(1)}, "b": (jnp.zeros(1), Nest(jnp.zeros(1), jnp.zeros(1)))}
+    batch = jax.tree.map(lambda x: jnp.full((2, 1), 5.0), nest)
+    config = rs.NestStatisticsConfig(paths=(("a", "x"), ("b", 1, "view")))
+    state = rs.initialize_statistics_from_data(nest, batch, config=config)
+    expected = {"a": {"x": 5.0, "y": 0.0}, "b": (0.0, Nest(5.0, 0.0))}
+    jax.tree.map(np.testing.assert_allclose, state.mean, expected)
+    assert state.std["a"]["y"] == 1.0
+    np.testing.assert_allclose(state.std["a"]["x"], 0.0005, rtol=1e-6)
+    everything = rs.initialize_statistics_from_data(nest, batch)
+    assert all(leaf == 5.0 for leaf in jax.tree.leaves(everything.mean))
+    paths = rs.fast_map_structure_with_path(lambda path, _: "/".join(map(str, path)), nest)
+    assert paths["b"][1].view == "b/1/view"
+    assert rs.fast_map_structure(jnp.add, nest, nest)["a"]["x"] == 0.0
+
+
+def test_clipping_by_path():
+    batch = {"a": {"x": jnp.array([-9.0, 9.0])}, "b": jnp.array([-9.0, 9.0])}
+    config = rs.NestClippingConfig(path_map=((("a",), 2.0),))
+    clipped = rs.clip(batch, config)
+    np.testing.assert_array_equal(clipped["a"]["x"], [-2.0, 2.0])
+    np.testing.assert_array_equal(clipped["b"], batch["b"])
+    below = rs.get_clip_config_for_path(config, ("a",))
+    np.testing.assert_array_equal(rs.clip(batch["a"], below)["x"], [-2.0, 2.0])
+    assert rs.get_clip_config_for_path(config, ("b",)) == rs.NestClippingConfig()
+    deep = rs.NestClippingConfig(path_map=((("a", "x"), 2.0), (("b",), 3.0)))
+    assert rs.get_clip_config_for_path(deep, ("a",)) == rs.NestClippingConfig(path_map=((("x",), 2.0),))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_normalize_is_undone_by_denormalize(dtype):
+    data = jnp.asarray(normal(4, 5, 3, mean=2.0, std=3.0), dtype)
+    state = rs.initialize_statistics_from_data(jnp.zeros(3, dtype), data)
+    assert state.mean.dtype == jnp.float32
+    normalized = rs.normalize(data, state)
+    assert normalized.dtype == dtype
+    tolerance = 1e-5 if dtype == jnp.float32 else 0.05
+    flat = np.asarray(normalized, np.float64).reshape(-1, 3)
+    np.testing.assert_allclose(flat.mean(0), 0.0, atol=tolerance)
+    np.testing.assert_allclose(flat.std(0), 1.0, rtol=tolerance)
+    restored = np.asarray(rs.denormalize(normalized, state), np.float32)
+    np.testing.assert_allclose(restored, np.asarray(data, np.float32), rtol=tolerance, atol=tolerance)
+    clipped = jax.jit(rs.normalize)(data, state, jnp.float32(0.5))
+    assert (jnp.abs(clipped) <= 0.5).all()
+
+
+def test_the_standard_deviation_is_bounded():
+    constant = jnp.full((4, 1), 3.0)
+    bounds = {"std_min_value": jnp.float32(0.1), "std_max_value": jnp.float32(2.0)}
+    merge = jax.jit(rs.update_statistics)
+    np.testing.assert_allclose(merge(rs.initialize_statistics(jnp.zeros(1)), constant, **bounds).std, 0.1)
+    wide = jnp.array([[-9.0], [9.0]])
+    np.testing.assert_allclose(merge(rs.initialize_statistics(jnp.zeros(1)), wide, **bounds).std, 2.0)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    state = rs.initialize_statistics({"a": jnp.zeros(3), "b": jnp.zeros(())})
+    with pytest.raises(ValueError, match="does not fit"):
+        rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(5)})
+    with pytest.raises(ValueError, match="does not fit"):
+        rs.update_statistics(state, {"a": jnp.zeros((4, 2)), "b": jnp.zeros(4)})
+    with pytest.raises(ValueError, match="do not fit"):
+        rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, weights=jnp.ones(3))
+    loose = rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, validate_shapes=False)
+    assert loose.count == 4
+
+
+def test_axis_names():
+    assert rs.convert_pmap_axes_names(None) is None
+    assert rs.convert_pmap_axes_names("batch") == ["batch"]
+    assert rs.convert_pmap_axes_names(("device", "batch")) == ["device", "batch"]

@@ -1,0 +1,63 @@
+"""Learning-rate schedules."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.utils.training import make_learning_rate, make_learning_rate_schedule
+
+
+# By hand, 4 windows of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.
+def test_schedule_by_hand():
+    schedule = make_learning_rate_schedule(1.0, 4, 2, 3)
+    steps = np.array([0, 5, 6, 12, 23, 24, 1000])
+    expected = [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    np.testing.assert_allclose([schedule(int(step)) for step in steps], expected)
+    np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(jnp.asarray(steps)), expected)
+
+
+def test_the_initial_rate_may_be_traced():
+    members = jax.jit(jax.vmap(lambda lr: make_learning_rate_schedule(lr, 4, 2, 3)(6)))(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(members, [0.75, 1.5])
+
+
+@pytest.mark.parametrize("name", ["num_updates", "num_epochs", "num_minibatches"])
+def test_counts_below_one_are_refused(name):
+    counts = {"num_updates": 4, "num_epochs": 2, "num_minibatches": 3, name: 0}
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        make_learning_rate_schedule(1.0, **counts)
+
+
+def _configs(decay):
+    grouped = {"system": {"decay_learning_rates": decay}, "arch": {"num_updates": 4}}
+    return [
+        SimpleNamespace(decay_learning_rates=decay, num_updates=4),
+        SimpleNamespace(**{key: SimpleNamespace(**group) for key, group in grouped.items()}),
+        OmegaConf.create(grouped),
+        OmegaConf.create({"decay_learning_rates": decay, "num_updates": 4}),
+    ]
+
+
+@pytest.mark.parametrize("layout", range(4))
+def test_config_layouts(layout):
+    assert make_learning_rate(0.5, _configs(False)[layout], 2, 3) == 0.5
+    config = _configs(True)[layout]
+    np.testing.assert_allclose(make_learning_rate(0.5, config, 2, 3)(6), 0.375)
+    np.testing.assert_allclose(make_learning_rate(0.5, config, 2)(6), 0.125)
+    with pytest.raises(ValueError, match="num_minibatches"):
+        make_learning_rate(0.5, config, 2, 0)
+
+
+def test_optax_takes_the_schedule():
+    optimiser = optax.sgd(make_learning_rate(1.0, _configs(True)[0], 1))
+    state = optimiser.init(jnp.zeros(()))
+    steps = []
+    for _ in range(5):
+        step, state = optimiser.update(jnp.ones(()), state)
+        steps.append(float(step))
+    np.testing.assert_allclose(steps, [-1.0, -0.75, -0.5, -0.25, 0.0])
