@@ -1,0 +1,1 @@
+"""Networks: inputs, torsos, heads, distributions, and whole networks of them."""

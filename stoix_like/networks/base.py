@@ -166,7 +166,8 @@ class MultiNetwork(nn.Module):
     """Modules side by side, such as the two critics of twin Q-learning.
 
     Attributes:
-        networks: the modules; each takes all inputs.
+        networks: the modules; each takes all inputs. A torso or head object that two of them hold is one and the
+            same, with one set of parameters: make each its own.
     """
 
     networks: Sequence[nn.Module]

@@ -199,12 +199,49 @@ class DiscreteValuedTfpDistribution(Categorical):
         return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
-class Deterministic(distrax.Deterministic):
-    """All probability on `loc`."""
+class Deterministic(distrax.Distribution):
+    """All probability on one number.
+
+    Args:
+        loc: `[...]`, the numbers.
+    """
+
+    def __init__(self, loc: Float[Array, "*batch"]) -> None:
+        self._loc = loc
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Events are scalars."""
+        return ()
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self._loc.shape
+
+    def _sample_n(self, key: Seed, n: int) -> Array:
+        return jnp.broadcast_to(self._loc[None], (n, *self._loc.shape))
+
+    def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Zero where `value` is the number, else minus infinity."""
+        loc = _align(self._loc, jnp.ndim(value))
+        return jnp.where(value == loc, 0.0, -jnp.inf).astype(loc.dtype)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
-        """Zero; `seed` is not used."""
-        return super().entropy()
+        """Zero, as there is nothing to know; `seed` is not used."""
+        return jnp.zeros_like(self._loc)
+
+    def mean(self) -> Float[Array, "*batch"]:
+        """The numbers."""
+        return self._loc
+
+    def mode(self) -> Float[Array, "*batch"]:
+        """The numbers."""
+        return self._loc
+
+    def variance(self) -> Float[Array, "*batch"]:
+        """Zero."""
+        return jnp.zeros_like(self._loc)
 
 
 class MultivariateNormalDiag(distrax.Distribution):
@@ -316,10 +353,6 @@ class Independent(distrax.Independent):
         """Sum of the entropies of the entries, which take the same `seed` where they are estimates."""
         return self._reduce(jnp.sum, self._distribution.entropy(seed=seed))
 
-    def variance(self) -> Float[Array, "..."]:
-        """Variances of the entries."""
-        return self._distribution.variance()
-
 
 class MultiDiscreteActionDistribution(Independent):
     """Independent categoricals of different sizes; an action is the vector of their choices.
@@ -363,7 +396,7 @@ def squash(x: Float[Array, "*batch"], minimum: Bound, maximum: Bound) -> Float[A
         Numbers in [minimum, maximum], of the shape of `x`.
     """
     low, width = _interval(minimum, maximum, x)
-    return low + 0.5 * width * (1.0 + jnp.tanh(x))
+    return low + width * (0.5 + 0.5 * jnp.tanh(x))
 
 
 def _interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
@@ -485,13 +518,15 @@ class AffineTanhTransformedDistribution(_Bounded):
 
     def _log_slope(self, x: Array) -> Array:
         """Logarithm of dy/dx."""
-        return _log_tanh_slope(x) + jnp.log(0.5 * self._interval(x)[1])
+        return _log_tanh_slope(x) + jnp.log(self._interval(x)[1]) - math.log(2.0)
 
     def _sample_n_and_log_prob(self, key: Seed, n: int) -> tuple[Array, Array]:
         x = self._distribution._sample_n(key, n)
         return self._forward(x), jax.vmap(self._distribution.log_prob)(x) - self._log_slope(x)
 
     def _log_prob(self, value: Array) -> Array:
+        # In bfloat16 the whole of an end zone rounds to the end.
+        value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
         low, width = self._interval(value)
         squashed = 2.0 * (value - low) / width - 1.0
         inside = jnp.abs(squashed) < self._limit
@@ -500,7 +535,7 @@ class AffineTanhTransformedDistribution(_Bounded):
         edge = jnp.asarray(math.atanh(self._limit), middle.dtype)
         below, above = self._distribution.log_cdf(-edge), self._distribution.log_survival_function(edge)
         end_zone = jnp.where(squashed < 0.0, below, above) - math.log(self._epsilon)
-        return jnp.where(inside, middle, end_zone) - jnp.log(0.5 * width)
+        return jnp.where(inside, middle, end_zone) - jnp.log(width) + math.log(2.0)
 
     def _expectation(self, function: Callable[[Array], Array], rule: tuple[np.ndarray, np.ndarray]) -> Array:
         """E[f(x)] for normal x, by quadrature; `function` broadcasts over the last axis, the nodes."""
@@ -530,19 +565,19 @@ class AffineTanhTransformedDistribution(_Bounded):
             log_slope = _log_tanh_slope(self._distribution.sample(seed=seed))
         else:
             raise ValueError(f"the entropy of a squashed {self._distribution.name} is estimated: give a seed")
-        return base_entropy + log_slope + jnp.log(0.5 * self._interval(base_entropy)[1])
+        return base_entropy + log_slope + jnp.log(self._interval(base_entropy)[1]) - math.log(2.0)
 
     def mean(self) -> Float[Array, "*batch"]:
         """Expectation, by 32-node quadrature; normal x only."""
         mean = self._expectation(jnp.tanh, _MOMENT_RULE)
         low, width = self._interval(mean)
-        return low + 0.5 * width * (1.0 + mean)
+        return low + width * (0.5 + 0.5 * mean)
 
     def variance(self) -> Float[Array, "*batch"]:
         """Variance, by 32-node quadrature; normal x only."""
         mean = self._expectation(jnp.tanh, _MOMENT_RULE)
         variance = self._expectation(lambda x: jnp.square(jnp.tanh(x) - mean[..., None]), _MOMENT_RULE)
-        return variance * jnp.square(0.5 * self._interval(mean)[1])
+        return 0.25 * variance * jnp.square(self._interval(mean)[1])
 
 
 class ClippedBeta(distrax.Beta):

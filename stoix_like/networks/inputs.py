@@ -47,6 +47,32 @@ class FeatureInput(nn.Module):
         return getattr(input_object, self.feature_name)
 
 
+class FlattenInput(nn.Module):
+    """Reads what another input layer reads, as vectors.
+
+    Attributes:
+        input_layer: the other input layer.
+        view_dims: trailing axes to join into one.
+    """
+
+    input_layer: nn.Module
+    view_dims: int
+
+    @nn.compact
+    def __call__(self, observation: Any, **kwargs: Any) -> Shaped[Array, "*batch D"]:
+        """Join the trailing axes.
+
+        Args:
+            observation: whose view is `[..., *view]`.
+            **kwargs: further arguments of the other input layer.
+
+        Returns:
+            `[..., D]`.
+        """
+        view = self.input_layer(observation, **kwargs)
+        return view.reshape(*view.shape[: view.ndim - self.view_dims], -1)
+
+
 class EmbeddingActionInput(nn.Module):
     """Reads an observation and a continuous action side by side."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ class MLPTorso(nn.Module):
         kernel_init: initialiser of the weights, or its name.
         activate_final: whether the last layer is normalised and activated, too.
     """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
 
     layer_sizes: Sequence[int]
     activation: str = "relu"
@@ -69,6 +72,8 @@ class CNNTorso(nn.Module):
         hidden_sizes: width of each dense layer, in units.
         has_channels: False where images come as `[H, W]`.
     """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
 
     channel_sizes: Sequence[int]
     kernel_sizes: Sequence[int | Sequence[int]]
@@ -169,6 +174,8 @@ class ResNetTorso(nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
     hidden_size: int = 256
     num_blocks: int = 2
     activation: str = "relu"
@@ -213,6 +220,8 @@ class VisualResNetTorso(nn.Module):
         hidden_sizes: width of each dense layer, in units.
         has_channels: False where images come as `[H, W]`.
     """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
 
     channels_per_group: Sequence[int] = (16, 32, 32)
     blocks_per_group: Sequence[int] = (2, 2, 2)

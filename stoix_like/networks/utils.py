@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.networks.inputs import FlattenInput
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 
 Activation = Callable[[Array], Array]
@@ -42,6 +43,20 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "normalise": jax.nn.standardize,
     "normalize": jax.nn.standardize,
 }
+
+# Arguments of modules that count units, pixels or the like.
+_SIZES = frozenset(
+    [
+        "layer_sizes",
+        "channel_sizes",
+        "kernel_sizes",
+        "strides",
+        "hidden_sizes",
+        "hidden_state_dim",
+        "num_atoms",
+        "num_quantiles",
+    ]
+)
 
 _INITIALIZERS: dict[str, Callable[..., Initializer]] = {
     function.__name__: function
@@ -188,21 +203,41 @@ def _as_tuples(value: Any) -> Any:
 
 
 def accepted(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `arguments` that `target` has a parameter for."""
+    """Choose the arguments that a function knows.
+
+    Args:
+        target: a function or class.
+        arguments: values by name.
+
+    Returns:
+        Those of `arguments` that `target` has a parameter for.
+    """
     parameters = inspect.signature(target).parameters
     return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def build_networks(network_config: Any, action_space: Space, key: str = "network") -> SimpleNamespace:
+class Spaces(NamedTuple):
+    """What an environment tells of the networks that fit it; None where nothing depends on it."""
+
+    action: Space | None = None
+    observation: Space | None = None
+
+
+def build_networks(
+    network_config: Any, action_space: Space, observation_space: Space | None = None, key: str = "network"
+) -> SimpleNamespace:
     """Make the modules that a network config describes.
 
     Every mapping with a `_target_` is called with its other entries; lists become tuples. A target that has a
     parameter `action_space`, `action_dim`, `minimum`, `maximum` or `number_of_dims_per_distribution` gets it from
-    the action space, unless the config gives it.
+    the action space, unless the config gives it; one that has a parameter `has_channels` likewise from the
+    observation space. Where a torso takes vectors and the environment shows images, the input layer before it
+    flattens them.
 
     Args:
         network_config: the composed config, a DictConfig or nested dicts.
         action_space: of the environment.
+        observation_space: of the environment's `agent_view`; None leaves input layers as they are.
         key: where the config sits, for messages.
 
     Returns:
@@ -212,15 +247,18 @@ def build_networks(network_config: Any, action_space: Space, key: str = "network
         ConfigError: for a target that cannot be imported, an argument or activation that it does not know, or a
             head that does not fit the action space; the message names the key.
     """
-    return instantiate(network_config, action_space, key)
+    return instantiate(network_config, action_space, observation_space, key)
 
 
-def instantiate(node: Any, action_space: Space | None = None, key: str = "network") -> Any:
+def instantiate(
+    node: Any, action_space: Space | None = None, observation_space: Space | None = None, key: str = "network"
+) -> Any:
     """Make what one node of a config describes; see `build_networks`, of which this is the step.
 
     Args:
         node: a DictConfig, or plain containers and values.
         action_space: of the environment; None where nothing depends on it.
+        observation_space: of the environment; None where nothing depends on it.
         key: where the node sits, for messages.
 
     Returns:
@@ -230,28 +268,45 @@ def instantiate(node: Any, action_space: Space | None = None, key: str = "networ
         ConfigError: as `build_networks`.
     """
     plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    return _build(plain, action_space, key)
+    return _build(plain, Spaces(action_space, observation_space), key)
 
 
-def _build(node: Any, action_space: Space | None, key: str) -> Any:
+def _build(node: Any, spaces: Spaces, key: str) -> Any:
     if isinstance(node, list | tuple):
-        return tuple(_build(item, action_space, f"{key}[{i}]") for i, item in enumerate(node))
+        return tuple(_build(item, spaces, f"{key}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, Mapping):
         return node
-    built = {name: _build(value, action_space, f"{key}.{name}") for name, value in node.items()}
+    built = {name: _build(value, spaces, f"{key}.{name}") for name, value in node.items()}
     if "_target_" not in node:
-        return SimpleNamespace(**built)
-    return _instantiate(built, action_space, key)
+        return SimpleNamespace(**_fit_input(built, spaces.observation, key))
+    return _instantiate(built, spaces, key)
 
 
-def _instantiate(arguments: dict[str, Any], action_space: Space | None, key: str) -> Any:
+def _fit_input(group: dict[str, Any], observation_space: Space | None, key: str) -> dict[str, Any]:
+    """Let the input layer of a network flatten views that its torso cannot take as they are."""
+    view_dims = getattr(group.get("pre_torso"), "view_dims", None)
+    if observation_space is None or view_dims is None or "input_layer" not in group:
+        return group
+    shown = len(observation_space.shape)
+    if shown in view_dims:
+        return group
+    if view_dims != (1,):
+        raise ConfigError(
+            f"{key}.pre_torso does not fit observations of shape {tuple(observation_space.shape)}: choose network=mlp"
+        )
+    return {**group, "input_layer": FlattenInput(group["input_layer"], shown)}
+
+
+def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
     _check_arguments(target, arguments, key, path)
-    if action_space is not None:
-        if not fits(target, action_space):
-            raise ConfigError(f"{key}={path} does not fit {_describe(action_space)}: {_advice(action_space)}")
-        arguments = accepted(target, action_facts(action_space)) | arguments
+    if spaces.action is not None:
+        if not fits(target, spaces.action):
+            raise ConfigError(f"{key}={path} does not fit {_describe(spaces.action)}: {_advice(spaces.action)}")
+        arguments = accepted(target, action_facts(spaces.action)) | arguments
+    if spaces.observation is not None:
+        arguments = accepted(target, {"has_channels": len(spaces.observation.shape) != 2}) | arguments
     if partial:
         return functools.partial(target, **arguments)
     try:
@@ -268,11 +323,23 @@ def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], k
     for name, value in arguments.items():
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
+        if name in _SIZES and not _positive(value):
+            raise ConfigError(f"{key}.{name}={_plain(value)} is out of range: sizes are whole numbers of at least 1")
         if name in _PARSERS and isinstance(value, str):
             try:
                 _PARSERS[name](value)
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}: {error}") from None
+
+
+def _positive(sizes: Any) -> bool:
+    if isinstance(sizes, tuple):
+        return all(_positive(size) for size in sizes)
+    return isinstance(sizes, int) and not isinstance(sizes, bool) and sizes >= 1
+
+
+def _plain(sizes: Any) -> Any:
+    return list(sizes) if isinstance(sizes, tuple) else sizes
 
 
 def _locate(path: Any, key: str) -> Callable[..., Any]:

@@ -119,7 +119,7 @@ def prepare(run: RunConfig) -> Prepared:
         plan=plan,
         env=env,
         eval_env=factory.make_eval(run.env),
-        networks=build_networks(run.network, env.action_space),
+        networks=build_networks(run.network, env.action_space, env.observation_space),
     )
 
 
@@ -208,6 +208,7 @@ class Session:
         self.prepared = prepared
         self._logger = logger
         self._started = time.perf_counter()
+        self._logged = 0
         self._updates = 0
         self._train_seconds = 0.0
         self._best: Best | None = None
@@ -231,7 +232,7 @@ class Session:
         for window in self.prepared.plan.windows:
             trained = self._train_window(window)
             self._record({**trained, **self._evaluate()})
-        self._logger.log(self.history[-1])
+        self._log()
         if self.prepared.run.arch.absolute_metric:
             self._absolute = self._evaluate_best()
 
@@ -259,7 +260,7 @@ class Session:
         start = time.perf_counter()
         self.state, metrics, episodes = self._compiled.train(self.state, np.int32(num_updates))
         # The device is busy with this window while the host logs the one before.
-        self._logger.log(self.history[-1])
+        self._log()
         metrics, episodes = jax.device_get((metrics, episodes))
         seconds = time.perf_counter() - start
         self._updates += num_updates
@@ -298,6 +299,12 @@ class Session:
                 **numbers,
             }
         )
+
+    def _log(self) -> None:
+        """Hand over what has been recorded since the last time."""
+        for record in self.history[self._logged :]:
+            self._logger.log(record)
+        self._logged = len(self.history)
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started

@@ -9,6 +9,7 @@ import jax
 
 from stoix_like.base_types import Actor, EpisodeMetrics, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.runner.hoist import MAX_BYTES_PER_ENV, hoist
 
 Act = Callable[[Any, Actor, jax.Array], tuple[Any, jax.Array, Any]]
 
@@ -48,7 +49,9 @@ def rollout(
         return Actor(env_state, timestep, carry), (transition, timestep.episode)
 
     keys = (jax.random.split(key_act, length), jax.random.split(key_env, (length, num_envs)))
-    last, (transitions, episodes) = jax.lax.scan(step, first, keys)
+    example = jax.tree.map(lambda leaf: leaf[0], keys)
+    draw, rest = hoist(step, first, example, MAX_BYTES_PER_ENV * num_envs)
+    last, (transitions, episodes) = jax.lax.scan(rest, first, jax.vmap(draw)(keys), length)
     return last, Trajectory(transitions, first.carry), episodes
 
 

@@ -1,0 +1,1 @@
+"""Pure functions: losses, multistep returns, running statistics."""

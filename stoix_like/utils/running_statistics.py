@@ -292,11 +292,12 @@ def update_statistics(
     count, count_low = _two_sum(state.count, state.rounding.count, added)
 
     def update_leaf(data: Array, old: _LeafStatistics) -> _LeafStatistics:
-        shift, spread = _batch_moments(data, old, weights, added, axes)
+        shift, correction, spread = _batch_moments(data, old, weights, added, axes)
         total = jnp.where(count > 0, count, 1.0).astype(old.mean.dtype)
         share = added.astype(total.dtype) / total
-        spread += jnp.square(shift) * share * state.count.astype(total.dtype)
+        spread += jnp.square(shift + correction) * share * state.count.astype(total.dtype)
         mean, mean_low = _two_sum(old.mean, old.mean_low, shift * share)
+        mean, mean_low = _two_sum(mean, mean_low, correction * share)
         summed, summed_low = _two_sum(old.summed_variance, old.summed_variance_low, spread)
         std = jnp.clip(jnp.sqrt(summed / total), std_min_value, std_max_value)
         return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
@@ -356,25 +357,25 @@ def _sum_over_axes(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
 
 def _batch_moments(
     data: Array, old: _LeafStatistics, weights: Array | None, added: Array, axes: tuple[str, ...]
-) -> tuple[Array, Array]:
-    """How far the batch's mean is from the old one, and the sum of squared deviations from the batch's mean."""
+) -> tuple[Array, Array, Array]:
+    """How far the batch's mean is from the old one, in a large and a small part, and its sum of squared deviations."""
     dtype = old.mean.dtype
     batch_dims = tuple(range(data.ndim - old.mean.ndim))
     added = jnp.where(added > 0, added, 1.0).astype(dtype)
-    # Data of weight zero may be anything, NaN included.
     deviation = (data.astype(dtype) - _align(old.mean, data)) - _align(old.mean_low, data)
     if weights is None:
         weight = jnp.ones((), dtype)
     else:
         weight = weights.astype(dtype).reshape(weights.shape + (1,) * old.mean.ndim)
+        # Data of weight zero may be anything, NaN included.
         deviation = jnp.where(weight > 0, deviation, 0.0)
     shift = _sum_over_axes(jnp.sum(weight * deviation, batch_dims), axes) / added
     residual = deviation - _align(shift, data)
     weighted = weight * residual
-    # The residuals would sum to zero, were it not for rounding: what they sum to corrects both results.
+    # The residuals would sum to zero, were it not for rounding: what they sum to corrects the results.
     rest, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
     correction = rest / added
-    return shift + correction, jnp.maximum(spread - rest * correction, 0.0)
+    return shift, correction, jnp.maximum(spread - rest * correction, 0.0)
 
 
 def _align(statistic: Array, data: Array) -> Array:

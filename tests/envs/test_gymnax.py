@@ -52,9 +52,11 @@ def test_steps_are_those_of_gymnax(name):
     )()
 
     space, views = env.observation_space, np.asarray(timesteps.next_observation.agent_view)
-    assert views.shape == (T, N, *space.shape) and views.dtype == np.float32 == space.dtype
+    assert views.shape == (T, N, *space.shape)
+    assert views.dtype == np.float32 == space.dtype
     assert first.observation.agent_view.shape == (N, *space.shape)
-    assert np.all(views >= np.asarray(space.low) - 1e-5) and np.all(views <= np.asarray(space.high) + 1e-5)
+    assert np.all(views >= np.asarray(space.low) - 1e-5)
+    assert np.all(views <= np.asarray(space.high) + 1e-5)
     assert timesteps.reward.dtype == jnp.float32
 
     if name == "FrozenLake-misc":
@@ -96,7 +98,8 @@ def test_states_have_fixed_types(name):
 
 def test_a_pendulum_takes_torques_in_the_unit_range():
     rescaled, raw = make_eval(config("Pendulum-v1")), make_eval(config("Pendulum-v1", rescale_actions=False))
-    assert isinstance(raw.action_space, Box) and (raw.action_space.low, raw.action_space.high) == (-2.0, 2.0)
+    assert isinstance(raw.action_space, Box)
+    assert (raw.action_space.low, raw.action_space.high) == (-2.0, 2.0)
     assert (rescaled.action_space.low, rescaled.action_space.high) == (-1.0, 1.0)
     keys = jax.random.split(jax.random.key(0), 1)
     for given, torque in [(0.25, 0.5), (3.0, 2.0)]:

@@ -73,31 +73,41 @@ def test_methods_under_jit_grad_and_dtypes(name, dtype):
     def everything(pi, key):
         sample, log_prob = pi.sample_and_log_prob(seed=key)
         again = pi.sample(seed=key)
-        return sample, again, log_prob, pi.log_prob(sample), pi.entropy(seed=key), pi.mode(), pi.log_prob(pi.mode())
+        many = pi.sample(seed=key, sample_shape=(4, 5))
+        scalars = log_prob, pi.log_prob(sample), pi.log_prob(pi.mode()), pi.entropy(seed=key)
+        return sample, again, pi.mode(), scalars, many, pi.log_prob(many)
 
-    sample, again, *scalars, mode, mode_log_prob = everything(pi, KEY)
+    sample, again, mode, scalars, many, many_log_probs = everything(pi, KEY)
     event = () if sample.ndim == 1 else sample.shape[1:]
     assert sample.shape == mode.shape == (2, *event)
     np.testing.assert_array_equal(sample, again)
-    for scalar in (*scalars, mode_log_prob):
+    assert many.shape == (4, 5, 2, *event)
+    assert many_log_probs.shape == (4, 5, 2)
+    for scalar in scalars:
         assert scalar.shape == (2,)
         assert jnp.isfinite(scalar).all()
     assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else dtype)
-    many = pi.sample(seed=KEY, sample_shape=(4, 5))
-    assert many.shape == (4, 5, 2, *event)
-    assert pi.log_prob(many).shape == (4, 5, 2)
-    grads = jax.grad(lambda pi: (pi.log_prob(sample) + pi.entropy(seed=KEY)).sum().astype(jnp.float32), allow_int=True)
-    assert all(jnp.isfinite(g).all() for g in jax.tree.leaves(grads(pi)) if jnp.issubdtype(g.dtype, jnp.floating))
+
+    def loss(pi):
+        return (pi.log_prob(sample) + pi.entropy(seed=KEY)).sum().astype(jnp.float32)
+
+    gradients = jax.tree.leaves(jax.jit(jax.grad(loss, allow_int=True))(pi))
+    assert all(jnp.isfinite(g).all() for g in gradients if jnp.issubdtype(g.dtype, jnp.floating))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_is_a_pytree_for_vmap_and_scan(name):
     pi = every_distribution()[name]
-    sample = pi.sample(seed=KEY)
-    expected = pi.log_prob(sample)
-    mapped = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, sample)
+
+    @jax.jit
+    def three_ways(pi):
+        sample = pi.sample(seed=KEY)
+        mapped = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, sample)
+        scanned = jax.lax.scan(lambda carry, x: (carry, x[0].log_prob(x[1])), 0, (pi, sample))[1]
+        return pi.log_prob(sample), mapped, scanned
+
+    expected, mapped, scanned = three_ways(pi)
     np.testing.assert_allclose(mapped, expected, rtol=1e-5, atol=1e-6)
-    scanned = jax.lax.scan(lambda carry, x: (carry, x[0].log_prob(x[1])), 0, (pi, sample))[1]
     np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -245,15 +255,22 @@ class TestMultiDiscrete:
     @pytest.mark.parametrize("sizes", [(2, 4, 3), (3, 3, 3)])
     def test_sums_over_sub_actions(self, sizes):
         logits = jax.random.normal(KEY, (5, 9))
-        pi = MultiDiscreteActionDistribution(logits, sizes)
-        parts = [Categorical(logits=part) for part in jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1)]
-        actions = pi.sample(seed=KEY)
+
+        @jax.jit
+        def ours_and_parts(logits):
+            pi = MultiDiscreteActionDistribution(logits, sizes)
+            parts = [Categorical(logits=part) for part in jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1)]
+            actions = pi.sample(seed=KEY)
+            log_probs = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
+            entropies = sum(part.entropy() for part in parts)
+            modes = jnp.stack([part.mode() for part in parts], -1)
+            return actions, (pi.log_prob(actions), pi.entropy(), pi.mode()), (log_probs, entropies, modes)
+
+        actions, ours, parts = ours_and_parts(logits)
         assert actions.shape == (5, 3)
         assert (actions < jnp.asarray([sizes])).all()
-        expected = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
-        np.testing.assert_allclose(pi.log_prob(actions), expected, rtol=1e-5)
-        np.testing.assert_allclose(pi.entropy(), sum(part.entropy() for part in parts), rtol=1e-5)
-        np.testing.assert_array_equal(pi.mode(), jnp.stack([part.mode() for part in parts], -1))
+        for mine, expected in zip(ours, parts, strict=True):
+            np.testing.assert_allclose(mine, expected, rtol=1e-5)
 
     def test_sizes_must_add_up(self):
         with pytest.raises(ValueError, match="need 5 logits, got 9"):
@@ -261,34 +278,42 @@ class TestMultiDiscrete:
 
 
 class TestTanhNormal:
-    @pytest.mark.parametrize(("loc", "scale"), [(0.0, 0.5), (0.7, 1.0), (-2.0, 0.3), (3.0, 2.0)])
-    def test_density_integrates_to_one(self, loc, scale):
-        pi = tanh_normal(loc, scale, -2.0, 4.0)
+    def test_density_integrates_to_one(self):
+        locs, scales = jnp.asarray([0.0, 0.7, -2.0, 3.0]), jnp.asarray([0.5, 1.0, 0.3, 2.0])
+        pi = tanh_normal(locs, scales, -2.0, 4.0)
+        density = jax.jit(lambda y: jnp.exp(pi.log_prob(jnp.broadcast_to(y[:, None], (y.size, 4)))))
         # The density jumps where the end zones begin (0.003 wide), so each piece is integrated by itself.
         pieces = [(-2.0, -1.997 - 1e-6), (-1.997 + 1e-6, 3.997 - 1e-6), (3.997 + 1e-6, 4.0)]
-        density = jax.jit(lambda y: jnp.exp(pi.log_prob(y)))
-        total = sum(integrate(lambda y: density(jnp.asarray(y, jnp.float32)), *piece) for piece in pieces)
+        grids = [np.linspace(*piece, 100_001, dtype=np.float32) for piece in pieces]
+        total = sum(np.trapezoid(density(y), np.asarray(y, np.float64), axis=0) for y in grids)
         np.testing.assert_allclose(total, 1.0, atol=2e-3)
 
     def test_agrees_with_the_change_of_variables(self):
         pi = tanh_normal(0.4, 0.8, -2.0, 4.0)
         x = jnp.linspace(-3.5, 3.5, 41)
-        slope = jax.vmap(jax.grad(lambda x: squash(x, -2.0, 4.0)))(x)
-        expected = distrax.Normal(0.4, 0.8).log_prob(x) - jnp.log(slope)
-        np.testing.assert_allclose(pi.log_prob(squash(x, -2.0, 4.0)), expected, rtol=1e-3, atol=1e-3)
+
+        @jax.jit
+        def both(x):
+            slope = jax.vmap(jax.grad(lambda x: squash(x, -2.0, 4.0)))(x)
+            return pi.log_prob(squash(x, -2.0, 4.0)), distrax.Normal(0.4, 0.8).log_prob(x) - jnp.log(slope)
+
+        np.testing.assert_allclose(*both(x), rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
     def test_finite_at_and_beyond_the_ends(self, dtype):
-        loc, scale = jnp.meshgrid(jnp.asarray([-100.0, -3.0, 0.0, 50.0]), jnp.asarray([1e-3, 0.5, 20.0]))
-        for value in (-1.0, 1.0, 1.0001, -5.0, 0.99999994, 0.0):
+        grid = jnp.meshgrid(
+            jnp.asarray([-100.0, -3.0, 0.0, 50.0], dtype),
+            jnp.asarray([1e-3, 0.5, 20.0], dtype),
+            jnp.asarray([-5.0, -1.0, 0.0, 0.99999994, 1.0, 1.0001], dtype),
+        )
 
-            def log_prob(loc, scale, value=value):
-                pi = tanh_normal(loc.astype(dtype), scale.astype(dtype))
-                return pi.log_prob(jnp.full_like(loc, value, dtype))
+        @jax.jit
+        def log_prob_and_gradients(loc, scale, value):
+            log_prob, vjp = jax.vjp(lambda *parameters: tanh_normal(*parameters).log_prob(value), loc, scale)
+            return log_prob, *vjp(jnp.ones_like(log_prob))
 
-            assert jnp.isfinite(log_prob(loc, scale)).all()
-            for gradient in jax.grad(lambda *a: log_prob(*a).sum().astype(jnp.float32), (0, 1))(loc, scale):
-                assert jnp.isfinite(gradient).all()
+        for result in log_prob_and_gradients(*grid):
+            assert jnp.isfinite(result).all()
 
     def test_end_zone_has_its_mass(self):
         # P(y > 1 - eps) = P(x > atanh(1 - eps)), over a zone eps wide.
@@ -297,26 +322,32 @@ class TestTanhNormal:
 
     def test_sample_and_log_prob_is_exact(self):
         pi = tanh_normal(jnp.asarray([0.0, 2.0]), jnp.asarray([0.5, 6.0]), (-1.0, 0.0), (1.0, 9.0))
-        samples, log_prob = pi.sample_and_log_prob(seed=KEY, sample_shape=2_000)
-        middle = jnp.abs(squash(samples, 0.0, 1.0)) < 2  # all of them, but shaped
-        inside = (jnp.abs(samples[:, 0]) < 0.998) & middle[:, 0]
-        np.testing.assert_allclose(log_prob[:, 0][inside], pi.log_prob(samples)[:, 0][inside], atol=1e-3)
+        samples, log_prob = jax.jit(lambda pi: pi.sample_and_log_prob(seed=KEY, sample_shape=2_000))(pi)
+        inside = jnp.abs(samples[:, 0]) < 0.998
+        np.testing.assert_allclose(log_prob[:, 0][inside], jax.jit(pi.log_prob)(samples)[:, 0][inside], atol=1e-3)
         assert jnp.isfinite(log_prob).all()
         assert (samples >= jnp.asarray([[-1.0, 0.0]])).all()
         assert (samples <= jnp.asarray([[1.0, 9.0]])).all()
 
-    @pytest.mark.parametrize(("scale", "tolerance"), [(0.1, 1e-5), (0.5, 1e-4), (1.0, 3e-3), (2.0, 6e-2)])
-    @pytest.mark.parametrize("loc", [0.0, 0.5, -2.0])
-    def test_entropy_and_moments(self, loc, scale, tolerance):
+    def test_entropy_and_moments(self):
         low, high = -1.0, 3.0
-        pi = tanh_normal(loc, scale, low, high)
-        log_slope = expect_normal(lambda x: np.log(1 / np.cosh(x) ** 2) + np.log((high - low) / 2), loc, scale)
-        entropy = 0.5 * np.log(2 * np.pi * np.e * scale**2) + log_slope
-        np.testing.assert_allclose(pi.entropy(), entropy, atol=tolerance)
-        mean = expect_normal(lambda x: low + (high - low) * (1 + np.tanh(x)) / 2, loc, scale)
-        variance = expect_normal(lambda x: (low + (high - low) * (1 + np.tanh(x)) / 2 - mean) ** 2, loc, scale)
-        np.testing.assert_allclose(pi.mean(), mean, atol=tolerance + 1e-5)
-        np.testing.assert_allclose(pi.variance(), variance, atol=4 * tolerance + 1e-5)
+        scales, tolerances = [0.1, 0.5, 1.0, 2.0], np.asarray([1e-5, 1e-4, 3e-3, 6e-2])
+        locs = [0.0, 0.5, -2.0]
+        pi = tanh_normal(*(g.astype(np.float32) for g in np.meshgrid(locs, scales, indexing="ij")), low, high)
+        entropy, mean, variance = jax.jit(lambda pi: (pi.entropy(), pi.mean(), pi.variance()))(pi)
+
+        def affine_tanh(x):
+            return low + (high - low) * (1 + np.tanh(x)) / 2
+
+        for i, loc in enumerate(locs):
+            for j, scale in enumerate(scales):
+                log_slope = expect_normal(lambda x: np.log((high - low) / 2 / np.cosh(x) ** 2), loc, scale)
+                expected = 0.5 * np.log(2 * np.pi * np.e * scale**2) + log_slope
+                np.testing.assert_allclose(entropy[i, j], expected, atol=tolerances[j])
+                expected = expect_normal(affine_tanh, loc, scale)
+                np.testing.assert_allclose(mean[i, j], expected, atol=2e-3)
+                second = expect_normal(lambda x: affine_tanh(x) ** 2, loc, scale)
+                np.testing.assert_allclose(variance[i, j], second - expected**2, atol=2e-2)
 
     def test_gradient_of_the_slope(self):
         gradient = jax.grad(lambda loc: tanh_normal(loc, 1e-4).entropy())(0.6)
@@ -352,9 +383,9 @@ class TestBeta:
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
     def test_samples_stay_inside(self, dtype):
         pi = ClippedBeta(jnp.asarray([0.01, 5.0], dtype), jnp.asarray([0.01, 0.01], dtype))
-        samples = pi.sample(seed=KEY, sample_shape=500)
+        samples, log_probs = jax.jit(lambda pi: pi.sample_and_log_prob(seed=KEY, sample_shape=500))(pi)
         assert ((samples > 0) & (samples < 1)).all()
-        assert jnp.isfinite(pi.log_prob(samples)).all()
+        assert jnp.isfinite(log_probs).all()
 
     def test_finite_at_the_ends(self):
         for value in (-2.0, 2.0):

@@ -8,7 +8,8 @@ from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like.config import compose_config, typed
-from stoix_like.loggers import JsonlLogger, MultiLogger
+from stoix_like.loggers import MultiLogger
+from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.runner import experiment
 from stoix_like.runner.experiment import Session, prepare
 from stoix_like.systems.ppo.anakin import ff_ppo

@@ -15,7 +15,10 @@ from stoix_like.utils import jax_utils
 def test_scale_gradient_passes_values_on_bit_for_bit():
     tree = {"a": jnp.array([0.1, -jnp.inf, 1e30]), "b": jnp.float32(0.3)}
     jax.tree.map(np.testing.assert_array_equal, jax_utils.scale_gradient(tree, 0.1), tree)
-    loss = lambda x, scale: jnp.sum(jnp.square(jax_utils.scale_gradient(x, scale)))
+
+    def loss(x, scale):
+        return jnp.sum(jnp.square(jax_utils.scale_gradient(x, scale)))
+
     x = jnp.array([1.0, 2.0])
     np.testing.assert_allclose(jax.grad(loss)(x, 0.5), [1.0, 2.0])
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(x, jnp.float32(0.5)), [1.0, 2.0])

@@ -35,7 +35,10 @@ class Batch(NamedTuple):
 
 def make_batch(seed=0, batch=B, time=T):
     rng = np.random.default_rng(seed)
-    normal = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
     values = normal(batch, time + 1)
     discount = jnp.asarray(0.9 * (rng.random((batch, time)) > 0.2), jnp.float32)
     return Batch(

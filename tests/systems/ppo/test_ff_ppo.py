@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stoix_like.base_types import Axes, Observation
 from stoix_like.config import compose_config, typed
 from stoix_like.envs.probes import PROBES
 from stoix_like.loggers import MultiLogger
@@ -15,13 +16,12 @@ SMALL = [
     "network.critic_network.pre_torso.layer_sizes=[16]",
     "arch.compile_cache=false",
     "arch.absolute_metric=false",
+    "arch.num_evaluation=1",
 ]
-LAYOUTS = {"one": [], "devices": ["arch.num_devices=2"], "batches": ["arch.num_devices=1", "arch.update_batch_size=2"]}
 PROBE = [
     *SMALL,
     "arch.total_num_envs=16",
     "arch.total_timesteps=40960",
-    "arch.num_evaluation=1",
     "system.rollout_length=16",
     "system.num_minibatches=2",
     "system.clip_value=false",
@@ -30,6 +30,10 @@ PROBE = [
     "system.critic_lr=1e-2",
     f"system.gamma={GAMMA}",
 ]
+LAYOUTS = {
+    "1 device": ["arch.num_devices=1"],
+    "2 devices x 2 update batches": ["arch.num_devices=2", "arch.update_batch_size=2"],
+}
 
 
 def trained(overrides):
@@ -41,13 +45,7 @@ def trained(overrides):
 def values(session, views):
     nets = session.prepared.networks.critic_network
     critic = FeedForwardCritic(nets.critic_head, nets.pre_torso, nets.input_layer)
-    return critic.apply(session.state.shared.params.critic_params, factory_observation(views))
-
-
-def factory_observation(views):
-    from stoix_like.base_types import Observation
-
-    return Observation(jnp.asarray(views))
+    return critic.apply(session.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -56,10 +54,78 @@ def test_probe(name, layout):
     """The policy does what is best, and the critic knows what it is worth."""
     probe = PROBES[name]()
     session = trained([f"env=probe/{name}", *PROBE, *LAYOUTS[layout]])
+    assert session.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
     keys = jax.random.split(jax.random.key(1), 16)
     first_views = jax.vmap(lambda key: probe.reset(key)[1].observation.agent_view)(keys)
-    assert session.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
-    # Continuous probes are acted in with exploration, which costs the variance of the policy.
+    # The critic values the policy that explores: in the continuous probes, that costs its variance.
     tolerance = 0.25 if name.startswith("continuous") else 0.1
-    expected = probe.optimal_value(first_views, GAMMA)
-    np.testing.assert_allclose(values(session, first_views), expected, atol=tolerance)
+    np.testing.assert_allclose(values(session, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
+
+
+def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
+    """The probe of time limits, with every truncation reported as a termination, learns the value of a short task."""
+    from stoix_like.envs import probes
+
+    monkeypatch.setattr(
+        probes,
+        "transition",
+        lambda view, reward, terminated, truncated, original=probes.transition: original(
+            view, reward, terminated | truncated, False
+        ),
+    )
+    probe = PROBES["time_limit"]()
+    session = trained(["env=probe/time_limit", *PROBE])
+    view = jnp.ones((1, 1))
+    assert float(values(session, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
+
+
+def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
+    monkeypatch.setattr(Axes, "mean", lambda self, tree: tree)
+    with pytest.raises(ValueError, match="vmap has mapped output"):
+        Session(prepare(typed(compose_config(SMALL))), MultiLogger([]))
+
+
+def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation():
+    session = Session(
+        prepare(typed(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
+        MultiLogger([]),
+    )
+    session._train_window(3)
+    statistics = jax.device_get(session.state.shared.statistics)
+    # 3 updates of 8 environments x 128 steps.
+    assert float(statistics.count) == 3 * 8 * 128
+    # Cosine and sine of an angle, and a speed of at most 8.
+    assert (np.abs(statistics.mean) <= [1, 1, 8]).all()
+    assert (statistics.std[:2] < 1).all()
+    assert statistics.std[2] > 1
+    session._evaluate()
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(session.state.shared.statistics), statistics)
+
+
+def test_the_first_ratio_is_one():
+    """With one epoch of one minibatch, the surrogate is evaluated where the policy that acted is."""
+    overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
+    session = Session(prepare(typed(compose_config([*SMALL, *overrides]))), MultiLogger([]))
+    for _ in range(3):
+        metrics = session._train_window(1)
+        assert metrics["train/clip_fraction"] == 0.0
+        assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_learning_rates_decay_to_zero():
+    """With a budget of one update, the schedule ends where the update does: a second one would change nothing."""
+    overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
+    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
+    before = jax.device_get(session.state.shared.params)
+    session._train_window(1)
+    after = jax.device_get(session.state.shared.params)
+    session._train_window(1)
+    later = jax.device_get(session.state.shared.params)
+    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), before, after)))
+    jax.tree.map(np.testing.assert_array_equal, after, later)
+
+
+def test_cartpole():
+    overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
+    session = trained([*overrides, "arch.compile_cache=false"])
+    assert session.summary()["absolute/episode_return_mean"] >= 475

@@ -220,8 +220,7 @@ def build(config: Config, spec: SystemSpec) -> System:
 def _optimiser(config: Config, spec: SystemSpec, lr: Any) -> optax.GradientTransformation:
     if config.decay_learning_rates:
         lr = make_learning_rate_schedule(lr, spec.num_updates, config.epochs, config.num_minibatches)
-    # One flat vector instead of a tree: fewer, larger operations per step.
-    return optax.flatten(optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(lr, eps=1e-5)))
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(lr, eps=1e-5))
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

@@ -1,0 +1,146 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Observation
+from stoix_like.networks.base import (
+    CompositeNetwork,
+    FeedForwardActor,
+    FeedForwardActorCritic,
+    FeedForwardCritic,
+    MultiNetwork,
+    RecurrentActor,
+    RecurrentCritic,
+    ScannedRNN,
+    chained_torsos,
+)
+from stoix_like.networks.heads import CategoricalHead, ScalarCriticHead
+from stoix_like.networks.inputs import (
+    ArrayInput,
+    EmbeddingActionInput,
+    EmbeddingActionOnehotInput,
+    FeatureInput,
+)
+from stoix_like.networks.recurrent import linear_recurrence
+from stoix_like.networks.torso import MLPTorso
+
+KEY = jax.random.key(0)
+VIEW = jax.random.normal(KEY, (2, 3, 5))
+MASK = jnp.zeros((2, 3, 4), bool).at[..., 1:3].set(True)
+CELLS = ("lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru")
+
+
+def actor(input_layer):
+    return FeedForwardActor(CategoricalHead(4), MLPTorso((8,)), input_layer)
+
+
+class TestFeedForward:
+    def test_the_mask_of_an_observation_reaches_the_head(self):
+        network = actor(FeatureInput("agent_view"))
+        observation = Observation(VIEW, MASK)
+        params = network.init(KEY, observation)
+        pi = network.apply(params, observation)
+        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
+        unmasked = network.apply(params, Observation(VIEW))
+        assert (unmasked.probs > 0).all()
+        # What the caller says comes first.
+        other = network.apply(params, observation, head_kwargs={"action_mask": ~MASK})
+        np.testing.assert_array_equal(other.probs[MASK], 0.0)
+
+    def test_array_input_reads_arrays_and_observations(self):
+        network = actor(ArrayInput())
+        params = network.init(KEY, VIEW)
+        np.testing.assert_allclose(
+            network.apply(params, VIEW).logits, network.apply(params, Observation(VIEW)).logits, rtol=1e-6
+        )
+
+    def test_critics_of_state_and_action(self):
+        continuous = FeedForwardCritic(ScalarCriticHead(), MLPTorso((8,)), EmbeddingActionInput())
+        action = {"action": jnp.ones((2, 3, 2))}
+        params = continuous.init(KEY, Observation(VIEW), input_kwargs=action)
+        assert continuous.apply(params, Observation(VIEW), input_kwargs=action).shape == (2, 3)
+        discrete = EmbeddingActionOnehotInput(3).apply({}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
+        np.testing.assert_array_equal(discrete, [[0, 1, 0, 0], [0, 0, 0, 1]])
+
+    def test_shared_torso(self):
+        network = FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)))
+        pi, value = network.apply(network.init(KEY, Observation(VIEW, MASK)), Observation(VIEW, MASK))
+        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
+        assert value.shape == (2, 3)
+
+
+class TestComposition:
+    def test_composite_is_one_after_the_other(self):
+        network = CompositeNetwork((EmbeddingActionInput(), MLPTorso((4,)), ScalarCriticHead()))
+        action = jnp.ones((2, 3, 2))
+        params = network.init(KEY, VIEW, action)
+        assert network.apply(params, VIEW, action).shape == (2, 3)
+
+    def test_multi_stacks(self):
+        network = MultiNetwork([FeedForwardCritic(ScalarCriticHead(), MLPTorso((4,))) for _ in range(2)])
+        values = network.apply(network.init(KEY, VIEW), VIEW)
+        assert values.shape == (2, 3, 2)
+        assert (values[..., 0] != values[..., 1]).all()
+
+    def test_chained_torsos(self):
+        config = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [7]}
+        network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
+        assert network.layers[0].activation == "tanh"
+        assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3)
+
+
+@pytest.mark.parametrize("cell_type", CELLS)
+class TestScannedRNN:
+    def test_steps_sequences_and_resets_agree(self, cell_type):
+        """A sequence at once, the same step by step, and one that is cut and starts afresh in the middle."""
+        rnn = ScannedRNN(4, cell_type)
+        x = jax.random.normal(KEY, (6, 2, 3))
+        resets = jnp.zeros((6, 2), bool).at[3, 1].set(True)
+        start = rnn.initialize_carry(2)
+        params = jax.jit(rnn.init)(KEY, start, (x, resets))
+        apply = jax.jit(rnn.apply)
+        last, outputs = apply(params, start, (x, resets))
+        assert outputs.shape == (6, 2, 4)
+
+        state = start
+        for t in range(6):
+            state, output = apply(params, state, (x[t : t + 1], resets[t : t + 1]))
+            np.testing.assert_allclose(output[0], outputs[t], rtol=1e-4, atol=1e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
+
+        _, afresh = apply(params, start, (x[3:], jnp.zeros((3, 2), bool)))
+        np.testing.assert_allclose(outputs[3:, 1], afresh[:, 1], rtol=1e-4, atol=1e-5)
+        assert not np.allclose(outputs[3:, 0], afresh[:, 0], atol=1e-4)
+
+    def test_gradients_do_not_cross_a_reset(self, cell_type):
+        rnn = ScannedRNN(4, cell_type)
+        x = jax.random.normal(KEY, (4, 1, 3))
+        start = rnn.initialize_carry((1,))
+        resets = jnp.zeros((4, 1), bool).at[2].set(True)
+        params = jax.jit(rnn.init)(KEY, start, (x, resets))
+        gradient = jax.jit(jax.grad(lambda x: rnn.apply(params, start, (x, resets))[1][2:].sum()))(x)
+        np.testing.assert_array_equal(gradient[:2], 0.0)
+        assert (gradient[2:] != 0).any()
+
+
+def test_linear_recurrence_by_hand():
+    # h = 1/2 h + b from h = 4: 2 + 1 = 3, 0 * 3 + 5 = 5 (forgets), 2.5 - 1 = 1.5.
+    states = linear_recurrence(jnp.asarray([[0.5], [0.0], [0.5]]), jnp.asarray([[1.0], [5.0], [-1.0]]), jnp.ones(1) * 4)
+    np.testing.assert_allclose(states[:, 0], [3.0, 5.0, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("network", "head"), [(RecurrentActor, CategoricalHead(4)), (RecurrentCritic, ScalarCriticHead())]
+)
+def test_recurrent_networks(network, head):
+    module = network(head, MLPTorso((4,)), 6, "gru", MLPTorso((5,)))
+    start = ScannedRNN(6, "gru").initialize_carry(3)
+    inputs = Observation(VIEW, MASK), jnp.zeros((2, 3), bool)
+    params = module.init(KEY, start, inputs)
+    state, output = module.apply(params, start, inputs)
+    assert state.shape == (3, 6)
+    if network is RecurrentActor:
+        np.testing.assert_array_equal(output.probs[~MASK], 0.0)
+    else:
+        assert output.shape == (2, 3)

@@ -1,0 +1,197 @@
+import math
+from pathlib import Path
+
+import jax
+import jax.nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.heads import CategoricalHead, DeterministicHead, NormalAffineTanhDistributionHead
+from stoix_like.networks.recurrent import MinGRUCell
+from stoix_like.networks.utils import build_networks, parse_activation_fn, parse_initializer, parse_rnn_cell
+
+KEY = jax.random.key(0)
+CONFIGS = Path(__file__).parents[2] / "configs" / "network"
+DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
+BOUNDED, UNBOUNDED = Box(-2.0, 2.0, (2,)), Box(-np.inf, np.inf, (2,))
+HEADS = "stoix_like.networks.heads."
+
+
+def config(name="mlp", **changes):
+    loaded = OmegaConf.load(CONFIGS / f"{name}.yaml")
+    for key, value in changes.items():
+        OmegaConf.update(loaded, key.replace("__", "."), value)
+    return loaded
+
+
+def with_head(target, **arguments):
+    loaded = config()
+    loaded.actor_network.action_head = {"_target_": target, **arguments}
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [*(("mlp", space) for space in (DISCRETE, MULTI, BOUNDED, UNBOUNDED)), ("cnn", DISCRETE), ("cnn", BOUNDED)],
+)
+def test_default_networks_act_in_every_space(name, space):
+    networks = build_networks(config(name), space)
+    actor_parts, critic_parts = networks.actor_network, networks.critic_network
+    actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
+    critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)
+    observation = Observation(jnp.ones((2, 3, 10, 10, 4) if name == "cnn" else (2, 3, 4)))
+
+    @jax.jit
+    def act(key):
+        pi = actor.apply(actor.init(key, observation), observation)
+        value = critic.apply(critic.init(key, observation), observation)
+        sample = pi.sample(seed=key)
+        return sample, pi.log_prob(sample), pi.entropy(seed=key), value
+
+    sample, *scalars = act(KEY)
+    assert sample.shape == (2, 3, *space.shape)
+    assert all(scalar.shape == (2, 3) for scalar in scalars)
+
+
+def test_lists_become_tuples_and_modules_stay_hashable():
+    networks = build_networks(config("mlp_continuous"), BOUNDED)
+    assert networks.actor_network.pre_torso.layer_sizes == (64, 64)
+    assert isinstance(networks.actor_network.action_head, NormalAffineTanhDistributionHead)
+    assert networks.actor_network.action_head.maximum == (2.0, 2.0)
+    hash(networks.actor_network.action_head)
+
+
+def test_plain_dicts_do_as_well():
+    plain = OmegaConf.to_container(config())
+    assert isinstance(build_networks(plain, DISCRETE).actor_network.action_head, CategoricalHead)
+
+
+def test_the_config_comes_before_the_action_space():
+    head = build_networks(with_head(HEADS + "NormalAffineTanhDistributionHead", minimum=-0.5), BOUNDED)
+    assert head.actor_network.action_head.minimum == -0.5
+    assert head.actor_network.action_head.maximum == (2.0, 2.0)
+
+
+def test_bounds_are_given_only_where_there_are_any():
+    for space, minimum in ((BOUNDED, (-2.0, -2.0)), (UNBOUNDED, None)):
+        head = build_networks(with_head(HEADS + "DeterministicHead"), space).actor_network.action_head
+        assert isinstance(head, DeterministicHead)
+        assert head.minimum == minimum
+
+
+def test_nested_targets_values_and_partials():
+    nested = {
+        "action_head": {
+            "_target_": HEADS + "PolicyValueHead",
+            "action_head": {"_target_": HEADS + "CategoricalHead"},
+            "critic_head": {"_target_": HEADS + "ScalarCriticHead"},
+        },
+        "torsos": [{"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [4]}],
+        "later": {"_target_": HEADS + "LinearHead", "_partial_": True, "kernel_init": "orthogonal(1.0)"},
+        "width": 3,
+    }
+    networks = build_networks(nested, DISCRETE)
+    assert networks.action_head.action_head.action_dim == 3
+    assert networks.torsos[0].layer_sizes == (4,)
+    assert networks.later(output_dim=2).output_dim == 2
+    assert networks.width == 3
+
+
+@pytest.mark.parametrize(
+    ("head", "space", "advice"),
+    [
+        ("CategoricalHead", BOUNDED, "bounded continuous actions.*network=mlp_continuous"),
+        ("CategoricalHead", UNBOUNDED, "unbounded continuous actions.*network=mlp"),
+        ("CategoricalHead", MULTI, r"sizes \(2, 3\).*network=mlp"),
+        ("NormalAffineTanhDistributionHead", DISCRETE, "3 discrete actions.*network=mlp"),
+        ("NormalAffineTanhDistributionHead", UNBOUNDED, "unbounded continuous actions.*network=mlp"),
+        ("MultivariateNormalDiagHead", DISCRETE, "3 discrete actions.*network=mlp"),
+        ("DiscreteQNetworkHead", BOUNDED, "bounded continuous"),
+        ("MultiDiscreteHead", DISCRETE, "3 discrete actions"),
+    ],
+)
+def test_heads_that_do_not_fit(head, space, advice):
+    with pytest.raises(ConfigError, match=rf"^network\.actor_network\.action_head=.*{head} does not fit .*{advice}"):
+        build_networks(with_head(HEADS + head), space)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actor_network__pre_torso__activation": "rleu"}, r"pre_torso\.activation: unknown .*'rleu'.*'relu'"),
+        ({"actor_network__pre_torso__layersizes": [3]}, r"pre_torso\.layersizes is not an argument.*'layer_sizes'"),
+        ({"actor_network__pre_torso__kernel_init": "ortho"}, r"kernel_init: unknown initialiser 'ortho'.*'orthogonal'"),
+        ({"actor_network__pre_torso___target_": "stoix_like.networks.torso.MLPTors"}, r"_target_=.*'MLPTorso'"),
+        ({"actor_network__pre_torso___target_": "stoix_like.networks.torsos.MLPTorso"}, r"cannot be imported"),
+        ({"actor_network__pre_torso___target_": "MLPTorso"}, r"pre_torso\._target_=MLPTorso cannot be imported"),
+        ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be made.*output_dim"),
+    ],
+)
+def test_bad_entries_name_their_key(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_networks(config(**changes), DISCRETE)
+    assert str(caught.value).startswith("network.")
+    assert "\n" not in str(caught.value)
+
+
+class TestNames:
+    def test_activations_are_those_of_jax(self):
+        not_activations = {"dot_product_attention", "get_scaled_dot_general_config", "initializers", "log1mexp"}
+        not_activations |= {"logmeanexp", "logsumexp", "one_hot", "scaled_dot_general", "scaled_matmul"}
+        public = {name for name in dir(jax.nn) if not name.startswith("_")} - not_activations
+        for name in public:
+            assert callable(parse_activation_fn(name)), name
+        assert parse_activation_fn("relu") is jax.nn.relu
+        assert parse_activation_fn("none")(1.5) == 1.5
+
+    def test_initialisers(self):
+        for name in ("orthogonal", "orthogonal(1.41)", "lecun_normal", "zeros", "ones", "truncated_normal(0.1)"):
+            assert parse_initializer(name)(KEY, (3, 4), jnp.float32).shape == (3, 4)
+        np.testing.assert_allclose(parse_initializer("constant(2)")(KEY, (2,), jnp.float32), 2.0)
+        assert parse_initializer(jax.nn.initializers.zeros) is jax.nn.initializers.zeros
+
+    @pytest.mark.parametrize("name", ["orthogonl", "orthogonal(x)", "normal(1, 2, 3, 4, 5)", "", "orthogonal(1"])
+    def test_initialisers_that_are_none(self, name):
+        with pytest.raises(ConfigError, match="initialiser"):
+            parse_initializer(name)
+
+    def test_cells(self):
+        assert parse_rnn_cell("mingru") is MinGRUCell
+        with pytest.raises(ConfigError, match="'gru'"):
+            parse_rnn_cell("grru")
+
+
+@pytest.mark.parametrize("shape", [(4,), (10, 5), (10, 10, 4)])
+def test_a_torso_for_vectors_takes_images_flattened(shape):
+    networks = build_networks(config("mlp"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
+    actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
+    view = Observation(jnp.ones((3, 2, *shape)))
+    params = actor.init(jax.random.key(0), view)
+    assert params["params"]["torso"]["Dense_0"]["kernel"].shape[0] == math.prod(shape)
+    assert actor.apply(params, view).sample(seed=jax.random.key(1)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(10, 5), (10, 10, 4)])
+def test_convolutions_follow_the_observation_space(shape):
+    networks = build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
+    actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
+    view = Observation(jnp.ones((3, *shape)))
+    assert actor.apply(actor.init(jax.random.key(0), view), view).sample(seed=jax.random.key(1)).shape == (3,)
+
+
+def test_convolutions_over_vectors_are_refused():
+    with pytest.raises(ConfigError, match=r"network.actor_network.pre_torso does not fit .*\(4,\): choose network=mlp"):
+        build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, (4,)))
+
+
+@pytest.mark.parametrize("sizes", [[0], [64, -1], [1.5]])
+def test_sizes_must_be_positive(sizes):
+    plain = {"actor_network": {"pre_torso": {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": sizes}}}
+    with pytest.raises(ConfigError, match="network.actor_network.pre_torso.layer_sizes"):
+        build_networks(plain, DISCRETE)

@@ -1,0 +1,89 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.torso import (
+    CNNTorso,
+    MLPTorso,
+    NoisyMLPTorso,
+    ResNetTorso,
+    VisualResNetTorso,
+    as_images,
+)
+
+KEY = jax.random.key(0)
+VECTORS = {
+    "mlp": MLPTorso((8, 4)),
+    "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
+    "noisy": NoisyMLPTorso((8, 4)),
+    "resnet": ResNetTorso(4, 1),
+}
+IMAGES = {
+    "cnn": CNNTorso((4, 8), (3, (2, 3)), (1, (2, 1)), use_layer_norm=True, hidden_sizes=(4,)),
+    "visual_resnet": VisualResNetTorso((4,), (1,), use_layer_norm=True, hidden_sizes=(4,)),
+}
+
+
+@pytest.mark.parametrize("name", [*VECTORS, *IMAGES])
+def test_any_number_of_leading_axes(name):
+    torso = (VECTORS | IMAGES)[name]
+    x = jax.random.normal(KEY, (2, 3, 5) if name in VECTORS else (2, 3, 6, 6, 2))
+    params = jax.jit(torso.init)(KEY, x[0, 0])
+    many, row, one = jax.jit(lambda params, x: [torso.apply(params, y) for y in (x, x[1], x[1, 2])])(params, x)
+    assert (many.shape, row.shape, one.shape) == ((2, 3, 4), (3, 4), (4,))
+    np.testing.assert_allclose(many[1, 2], one, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(row[2], one, rtol=1e-4, atol=1e-5)
+
+
+def test_mlp_by_hand():
+    torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
+    x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
+    # Rows sum to 3 and -3; after the relu 3 and 0; two units sum to 6 and 0.
+    np.testing.assert_allclose(torso.apply(torso.init(KEY, x), x), [[6.0], [0.0]])
+
+
+def test_final_activation_is_optional():
+    x = jax.random.normal(KEY, (64, 5))
+    for activate_final in (True, False):
+        torso = MLPTorso((8,), "relu", activate_final=activate_final)
+        assert bool((torso.apply(torso.init(KEY, x), x) >= 0).all()) is activate_final
+
+
+def test_noisy_torso_is_noisy_only_with_its_rng():
+    torso = VECTORS["noisy"]
+    x = jnp.ones((2, 5))
+    params = torso.init(KEY, x)
+    np.testing.assert_array_equal(torso.apply(params, x), torso.apply(params, x))
+    assert (torso.apply(params, x) != torso.apply(params, x, rngs={"noise": KEY})).any()
+
+
+class TestImages:
+    def test_pixels_are_scaled(self):
+        image = jnp.asarray([[[0], [255]]], jnp.uint8)
+        np.testing.assert_allclose(as_images(image).ravel(), [0.0, 1.0])
+        assert as_images(image).dtype == jnp.float32
+        np.testing.assert_allclose(as_images(image.astype(jnp.int32)).ravel(), [0.0, 255.0])
+        assert as_images(image.astype(bool)).dtype == jnp.float32
+        assert as_images(image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+    def test_channels(self):
+        assert as_images(jnp.zeros((7, 3, 4, 5)), channel_first=True).shape == (7, 4, 5, 3)
+        assert as_images(jnp.zeros((7, 4, 5)), has_channels=False).shape == (7, 4, 5, 1)
+
+    def test_channel_first_sees_the_same_image(self):
+        x = jax.random.normal(KEY, (2, 6, 6, 3))
+        last, first = (CNNTorso((4,), (3,), (1,), hidden_sizes=(4,), channel_first=first) for first in (False, True))
+        params = last.init(KEY, x)
+        np.testing.assert_allclose(
+            last.apply(params, x), first.apply(params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
+        )
+
+    def test_vectors_are_refused(self):
+        torso = IMAGES["cnn"]
+        with pytest.raises(ValueError, match="needs images.*network=mlp"):
+            torso.init(KEY, jnp.zeros((4, 5)))
+
+    def test_sizes_must_match(self):
+        with pytest.raises(ValueError, match="zip"):
+            CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
