@@ -148,8 +148,12 @@ def _help(overrides: Sequence[str]) -> str:
         "Every key below can be given as group.key=value.",
     ]
     for group in ("system", "arch", "env", "network", "logger"):
-        path = configuration.config_dir() / group / f"{choices[group]}.yaml"
-        lines += ["", f"[{group}={choices[group]}]", path.read_text().strip()]
+        directory = configuration.config_dir() / group
+        # A group whose choices share their keys has them in `_base`.
+        for path in (directory / f"{choices[group]}.yaml", directory / "_base.yaml"):
+            if path.exists():
+                title = f"{group}={choices[group]}" if path.stem != "_base" else f"every {group}"
+                lines += ["", f"[{title}]", path.read_text().strip()]
     return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 
 # Arguments of modules that count units, pixels or the like.
 _SIZES = frozenset(
-    [
+    (
         "layer_sizes",
         "channel_sizes",
         "kernel_sizes",
@@ -55,7 +55,7 @@ _SIZES = frozenset(
         "hidden_state_dim",
         "num_atoms",
         "num_quantiles",
-    ]
+    )
 )
 
 _INITIALIZERS: dict[str, Callable[..., Initializer]] = {
