@@ -9,7 +9,7 @@ JOBS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning check format constraints clean
+.PHONY: help install train test test-learning check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(INSTALLED) ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -47,4 +50,4 @@ constraints: ## pin every dependency anew, for all platforms and Python versions
 		--no-header --no-annotate --quiet --output-file constraints.txt
 
 clean: ## remove the environment and what was built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,8 +1,11 @@
 """Reinforcement learning in JAX with whole training runs compiled into one program.
 
+```python
 import stoix_like
+
 result = stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole", "arch.seed=1"])
 result.eval_return, result.run_dir
+```
 """
 
 from __future__ import annotations
@@ -11,32 +14,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 
 if TYPE_CHECKING:
     from stoix_like.runner.experiment import Result
 
-__all__ = ["ConfigError", "MissingExtraError", "train"]
+__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "train"]
 
 
-def train(system: str, overrides: Sequence[str] = (), *, run_dir: str | Path | None = None) -> Result:
+def train(
+    system: str,
+    overrides: Sequence[str] = (),
+    *,
+    run_dir: str | Path | None = None,
+    config_dir: str | Path | None = None,
+) -> Result:
     """Train a system from Python, as the command line would.
 
     Args:
         system: as in `stoix-like list systems`, `"ppo/ff_ppo"`.
         overrides: hydra overrides, `["env=gymnax/cartpole", "arch.seed=1"]`.
         run_dir: the directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
+        config_dir: a directory of yaml files of your own, laid out like the package's `configs`.
 
     Returns:
-        What the run came to: `eval_return`, `run_dir`, `summary`, `history`.
+        What the run came to: `eval_return`, `run_dir`, `summary`, `history`, `members`.
 
     Raises:
         ConfigError: the configuration cannot be run; a `ValueError` that names the key, the value and what would do.
+        TrainingError: a metric or a parameter was no finite number any more.
     """
     # Imported here, so that using one loss function does not import hydra and every environment.
     from stoix_like.config import compose_config, typed
     from stoix_like.runner import experiment
 
-    composed = compose_config([f"system={system}", *overrides], return_hydra_config=True)
+    extra = [] if config_dir is None else [config_dir]
+    composed = compose_config([f"system={system}", *overrides], extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
     return experiment.run(experiment.prepare(typed(composed)), directory)

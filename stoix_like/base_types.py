@@ -180,7 +180,7 @@ class SystemSpec(NamedTuple):
     evaluation_greedy: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SystemConfig:
     """The hyperparameters that the runner itself needs; every system's `Config` extends it.
 
@@ -190,7 +190,7 @@ class SystemConfig:
     """
 
     rollout_length: Annotated[int, at_least(1)]
-    warmup_steps: Annotated[int, at_least(0)]
+    warmup_steps: Annotated[int, at_least(0)] = 0
 
     def check(self, num_envs: int) -> None:
         """Refuse sizes that do not fit together.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from stoix_like import config as configuration
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 
+FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
+_SHOWN = ("system", "env", "network", "logger", "experiment")
 
 _DESCRIPTION = """\
 Reinforcement learning in JAX with whole training runs compiled into one program.
@@ -61,48 +64,72 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = get_args_parser().parse_args(arguments)
+    flags = list(arguments)
+    for override in args.overrides:
+        flags.remove(override)
     if system is not None and not any(override.startswith("system=") for override in args.overrides):
         args.overrides.insert(0, f"system={system}")
-        arguments.append(f"system={system}")
+    # A module of the user's own may lie where the command is given.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         if args.help:
-            print(_help(args.overrides))
+            print(_help(args))
             return
-        if not (args.cfg or args.info or args.hydra_help or args.shell_completion):
-            _check(args.overrides, args.multirun, args.config_dir)
-        _run_hydra(arguments)
+        if not (args.hydra_help or args.shell_completion):
+            _check(args)
+        _run_hydra([*args.overrides, *flags])
     except ConfigError as error:
         _refuse(str(error))
+    except TrainingError as error:
+        print(f"stoix-like: {error}", file=sys.stderr)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
+        print("stoix-like: interrupted; what was logged so far is in the run directory", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def _check(overrides: Sequence[str], multirun: bool, extra_configs: str | None) -> None:
+def _config_dirs(args: argparse.Namespace) -> list[str]:
+    return [args.config_dir] if args.config_dir else []
+
+
+def _check(args: argparse.Namespace) -> None:
     """See that every run that hydra is about to start can be run."""
     from stoix_like.runner import devices, experiment
 
-    search = [f"hydra.searchpath=[file://{Path(extra_configs).resolve()}]"] if extra_configs else []
-    composed = [
-        configuration.compose_config([*chosen, *search], return_hydra_config=True)
-        for chosen in (configuration.expand_sweep(overrides) if multirun else [overrides])
-    ]
+    extra = _config_dirs(args)
+    swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
+    composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
+    if args.cfg or args.info:
+        return
     runs = [configuration.typed(config) for config in composed]
-    if multirun and not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
-        return  # The runs start elsewhere, with other devices: each checks its own.
+    if args.multirun:
+        _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
+        if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
+            return  # The runs start elsewhere, with other devices: each checks its own.
+    else:
+        experiment.check_run_dir(Path(composed[0].hydra.run.dir))
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
         experiment.prepare(run)
-    where = composed[0].hydra.sweep.dir if multirun else composed[0].hydra.run.dir
-    experiment.check_run_dir(Path(where))
+
+
+def _check_sweep_dir(directory: Path) -> None:
+    from stoix_like.runner import experiment
+
+    experiment.check_run_dir(directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
 
 def _run_hydra(arguments: Sequence[str]) -> None:
     program = sys.argv
     sys.argv = [program[0], *arguments]
+    main = hydra.main(
+        version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY
+    )
     try:
-        hydra.main(version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY)(
-            _task
-        )()
+        main(_task)()
     except OSError as error:
         raise ConfigError(f"the run cannot be written: {error}") from error
     finally:
@@ -117,6 +144,9 @@ def _task(config: DictConfig) -> float:
         return experiment.run(prepared, Path(HydraConfig.get().runtime.output_dir)).eval_return
     except ConfigError as error:
         _refuse(str(error))
+    except TrainingError as error:
+        print(f"stoix-like: {error}", file=sys.stderr)
+        sys.exit(FAILED)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -124,36 +154,35 @@ def _refuse(message: str) -> NoReturn:
     sys.exit(REFUSED)
 
 
-def _help(overrides: Sequence[str]) -> str:
+def _help(args: argparse.Namespace) -> str:
     """The choices, and the commented configuration of the system that is asked about."""
-    chosen = dict(override.split("=", 1) for override in overrides if "=" in override)
-    groups = configuration.compose_config(
-        [f"{group}={chosen[group]}" for group in configuration.GROUPS if group in chosen], return_hydra_config=True
-    )
-    choices = groups.hydra.runtime.choices
-    module = importlib.import_module(groups.system.module)
+    extra = _config_dirs(args)
+    grouped = tuple(f"{group}=" for group in configuration.GROUPS)
+    chosen = [override for override in args.overrides if override.startswith(grouped)]
+    composed = configuration.compose_config(chosen, extra, return_hydra_config=True)
+    choices = composed.hydra.runtime.choices
+    module = importlib.import_module(composed.system.module)
     lines = [
         f"{choices.system}: {(module.__doc__ or '').strip()}",
         "",
-        "usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m " + groups.system.module + ")",
+        f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
         "",
-        "  system=…   " + ", ".join(configuration.group_choices("system")),
-        "  env=…      " + ", ".join(configuration.group_choices("env")) + "; stoix-like list envs",
-        "  network=…  " + ", ".join(configuration.group_choices("network")),
-        "  logger=…   " + ", ".join(configuration.group_choices("logger")),
+        *(f"  {group + '=…':<10} {', '.join(configuration.group_choices(group, extra))}" for group in _SHOWN),
         "",
         "  -m runs every combination of values given as a=1,2   --cfg job prints the configuration and stops",
         "  hydra.run.dir=DIR writes the run there   --config-dir DIR adds yaml files of your own   --hydra-help: more",
+        "  stoix-like list envs: every environment",
         "",
-        "Every key below can be given as group.key=value.",
+        "Every key below can be given as group.key=value; what is not there yet, as +group.key=value.",
     ]
     for group in ("system", "arch", "env", "network", "logger"):
-        directory = configuration.config_dir() / group
         # A group whose choices share their keys has them in `_base`.
-        for path in (directory / f"{choices[group]}.yaml", directory / "_base.yaml"):
-            if path.exists():
-                title = f"{group}={choices[group]}" if path.stem != "_base" else f"every {group}"
-                lines += ["", f"[{title}]", path.read_text().strip()]
+        for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
+            for directory in (*map(Path, extra), configuration.config_dir()):
+                path = directory / group / f"{name}.yaml"
+                if path.exists():
+                    lines += ["", f"[{title}]", path.read_text().strip()]
+                    break
     return "\n".join(lines)
 
 

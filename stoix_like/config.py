@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import itertools
+import math
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,8 @@ from typing import Annotated, Any, NamedTuple
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,12 +26,33 @@ from stoix_like.base_types import System, SystemConfig, SystemSpec
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import at_least, from_mapping, one_of
+from stoix_like.schema import at_least, between, from_mapping, one_of
 
 Build = Callable[[Any, SystemSpec], System]
 
 PRIMARY = "config"
+# Combinations of a sweep that are checked before it starts; composing one takes about a tenth of a second.
+MAX_CHECKED = 64
 GROUPS = ("system", "env", "network", "arch", "logger")
+
+
+@dataclass(frozen=True)
+class PopulationConfig:
+    """Members trained side by side in one program.
+
+    Attributes:
+        size: members; member `i` has the seed `arch.seed + i`.
+        hyperparams: by name, a list of values or a distribution to draw them from.
+        mode: how lists are joined.
+        seeds: members per point of the hyperparameters.
+        axis: whether members are vectorised on every device, or spread over the devices.
+    """
+
+    size: Annotated[int, at_least(1)]
+    hyperparams: dict[str, Any] | None
+    mode: Annotated[str, one_of("zip", "grid")]
+    seeds: Annotated[int, at_least(1)]
+    axis: Annotated[str, one_of("auto", "vmap", "device")]
 
 
 @dataclass(frozen=True)
@@ -43,22 +68,29 @@ class ArchConfig:
         update_batch_size: vectorised shards per device.
         num_evaluation: evaluations after the one at step 0, at even intervals.
         num_eval_episodes: whole episodes per evaluation.
+        max_eval_steps: an evaluation episode that has not ended by then counts as far as it went.
         evaluation_greedy: act by the policy's mode when evaluating.
         absolute_metric: evaluate the best parameters once more at the end, on ten times the episodes.
+        on_nan: what to do when a metric or a parameter is NaN or infinite.
         compile_cache: keep compiled programs for the next start.
+        population: members trained side by side.
     """
 
     architecture_name: Annotated[str, one_of("anakin")]
-    seed: Annotated[int, at_least(0)]
+    # jax takes the lowest 32 bits of a seed: beyond them, two seeds would be one.
+    seed: Annotated[int, between(0, 2**32 - 1)]
     total_timesteps: Annotated[int, at_least(1)]
     total_num_envs: Annotated[int, at_least(1)]
     num_devices: Annotated[int | None, at_least(1)]
     update_batch_size: Annotated[int, at_least(1)]
     num_evaluation: Annotated[int, at_least(1)]
     num_eval_episodes: Annotated[int, at_least(1)]
+    max_eval_steps: Annotated[int, between(1, 2**31 - 1)]
     evaluation_greedy: bool
     absolute_metric: bool
+    on_nan: Annotated[str, one_of("stop", "ignore")]
     compile_cache: bool
+    population: PopulationConfig
 
 
 class RunConfig(NamedTuple):
@@ -120,9 +152,9 @@ def typed(config: DictConfig, build: Build | None = None) -> RunConfig:
     system = dict(resolved["system"])
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
-    schema = typing.get_type_hints(build)["config"]
+    schema = _schema(build)
     return RunConfig(
-        system_name=name or build.__module__,
+        system_name=name or schema.__module__,
         build=build,
         system=from_mapping(schema, system, "system"),
         arch=from_mapping(ArchConfig, resolved["arch"], "arch"),
@@ -143,11 +175,28 @@ def _import_build(module: str) -> Build:
         ) from error
 
 
-def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+def _schema(build: Build) -> type[SystemConfig]:
+    """The class of hyperparameters that `build(config: Config, spec)` is annotated with."""
+    function: Any = build
+    while isinstance(function, functools.partial):
+        function = function.func
+    schema = typing.get_type_hints(function).get("config")
+    if not (isinstance(schema, type) and issubclass(schema, SystemConfig)):
+        raise ConfigError(
+            f"{function.__module__}.{function.__qualname__}: the annotation of its argument 'config' must be a subclass"
+            " of stoix_like.base_types.SystemConfig"
+        )
+    return schema
+
+
+def compose_config(
+    overrides: Sequence[str], config_dirs: Sequence[str | Path] = (), return_hydra_config: bool = False
+) -> DictConfig:
     """Compose the configuration as the command line would.
 
     Args:
         overrides: hydra overrides, `["env=gymnax/acrobot", "arch.seed=1"]`.
+        config_dirs: further directories of yaml files, laid out like the package's own.
         return_hydra_config: whether to include the group `hydra`, where the run directory is.
 
     Returns:
@@ -156,16 +205,23 @@ def compose_config(overrides: Sequence[str], return_hydra_config: bool = False) 
     Raises:
         ConfigError: an unknown group choice or key, named with the nearest ones, or a malformed override.
     """
+    parsed = _parse(overrides)
+    # A directory may have been named as hydra's own search path as well.
+    search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
-        parsed = _parse(overrides)
         try:
-            return compose(PRIMARY, list(overrides), return_hydra_config=return_hydra_config)
-        except HydraException as error:
-            _check_choices(parsed)
-            _check_keys(parsed)
+            search_override = [f"hydra.searchpath={_quoted(search)}"] if search else []
+            return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            _check_choices(parsed, config_dirs)
+            if not config_dirs:
+                _check_keys(parsed)
             raise ConfigError(_first_line(error)) from error
-        except OmegaConfBaseException as error:
-            raise ConfigError(_first_line(error)) from error
+
+
+def _quoted(paths: Sequence[str]) -> str:
+    escaped = (path.replace("\\", "\\\\").replace("'", "\\'") for path in paths)
+    return "[" + ",".join(f"'{path}'" for path in escaped) + "]"
 
 
 @contextlib.contextmanager
@@ -182,17 +238,36 @@ def _hydra() -> Iterator[None]:
             GlobalHydra.instance().initialize(outer)
 
 
-def group_choices(group: str) -> list[str]:
-    """Everything that `group=` accepts, `["gymnax", "gymnax/cartpole", …]` for `env`."""
-    root = config_dir() / group
-    files = (path for path in root.rglob("*.yaml") if not path.name.startswith("_"))
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in files)
+def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Everything that `group=` accepts, `["gymnax", "gymnax/cartpole", …]` for `env`.
+
+    Args:
+        group: of the configuration.
+        config_dirs: further directories of yaml files.
+
+    Returns:
+        The names, sorted.
+    """
+    roots = [Path(directory) / group for directory in (config_dir(), *config_dirs)]
+    files = [(root, path) for root in roots for path in root.rglob("*.yaml") if not path.name.startswith("_")]
+    return sorted({path.relative_to(root).with_suffix("").as_posix() for root, path in files})
 
 
-def expand_sweep(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """The configurations to check before a sweep starts: each swept value beside the first ones of the others."""
-    parsed = _parse(overrides)
-    values = [_sweep_values(override) for override in parsed]
+def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> Iterator[list[str]]:
+    """The configurations to check before a sweep starts.
+
+    Args:
+        overrides: as given, `["arch.seed=0,1"]`.
+        config_dirs: further directories of yaml files.
+
+    Returns:
+        Every combination; where they are more than `MAX_CHECKED`, each swept value beside the first ones of the others.
+        Of a continuous interval, where it begins.
+    """
+    values = [_sweep_values(override, config_dirs) for override in _parse(overrides)]
+    if math.prod(len(choices) for choices in values) <= MAX_CHECKED:
+        yield from (list(combination) for combination in itertools.product(*values))
+        return
     first = [choices[0] for choices in values]
     yield first
     for position, choices in enumerate(values):
@@ -200,12 +275,16 @@ def expand_sweep(overrides: Sequence[str]) -> Iterator[list[str]]:
             yield [*first[:position], choice, *first[position + 1 :]]
 
 
-def _sweep_values(override: Override) -> list[str]:
+def _sweep_values(override: Override, config_dirs: Sequence[str | Path]) -> list[str]:
     line = override.input_line or ""
-    if not override.is_sweep_override() or not override.is_discrete_sweep():
+    if not override.is_sweep_override():
         return [line]
-    key = line.split("=", 1)[0]
-    return [f"{key}={value}" for value in override.sweep_string_iterator()] or [line]
+    key, value = line.split("=", 1)[0], override.value()
+    if override.is_interval_sweep():
+        return [f"{key}={value.start}"]
+    if isinstance(value, Glob):
+        return [f"{key}={name}" for name in value.filter(group_choices(override.key_or_group, config_dirs))]
+    return [f"{key}={choice}" for choice in override.sweep_string_iterator()]
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -215,11 +294,15 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(f"{_first_line(error)} (an override is written key=value)") from error
 
 
-def _check_choices(parsed: Sequence[Override]) -> None:
+def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
-        if group in (*GROUPS, "experiment") and isinstance(value, str) and value not in group_choices(group):
-            raise ConfigError(f"{group}={value} is not known: {nearest(value, group_choices(group))}")
+        # A group may also be written out: +system={...}
+        named = (value is None or isinstance(value, str)) and not override.is_delete()
+        if group in (*GROUPS, "experiment") and named:
+            choices = group_choices(group, config_dirs)
+            if value not in choices:
+                raise ConfigError(f"{group}={value} is not known: {nearest(str(value), choices)}")
 
 
 def _check_keys(parsed: Sequence[Override]) -> None:
@@ -235,7 +318,8 @@ def _check_keys(parsed: Sequence[Override]) -> None:
             while parent and parent not in known:
                 parent = parent.rpartition(".")[0]
             siblings = [name for name in known if name.rpartition(".")[0] == parent]
-            raise ConfigError(f"unknown key '{key}': {nearest(key, siblings)}")
+            hint = nearest(key, siblings) if siblings else f"write +{key}=… to add it to {parent}"
+            raise ConfigError(f"unknown key '{key}': {hint}")
 
 
 def _is_group(override: Override) -> bool:
@@ -257,6 +341,7 @@ def _first_line(error: Exception) -> str:
 
 def default_run_dir(config: DictConfig) -> Path:
     """Where a run goes that was not started by hydra: as `hydra.run.dir` of the primary configuration says."""
+    setup_globals()  # hydra's resolvers, such as the time
     primary = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
     pattern = OmegaConf.to_container(primary, resolve=False)["hydra"]["run"]["dir"]  # type: ignore[index,call-overload]
     extended = config.copy()

@@ -10,6 +10,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key, the value and what would do."""
 
 
+class TrainingError(RuntimeError):
+    """Training cannot go on: a metric or a parameter was no finite number any more."""
+
+
 class MissingExtraError(ConfigError):
     """An optional package is not installed; the message names the extra that brings it."""
 

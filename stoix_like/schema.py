@@ -124,6 +124,8 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
     converted = _scalar(hint, value) if origin is None else None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ConfigError(f"{key}={value} is out of range: it must be a finite number")
     if converted is None:
         raise ConfigError(f"{key}={value} has the wrong type: it takes {_describe(origin or hint)}")
     return converted

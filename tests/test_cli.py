@@ -40,6 +40,11 @@ REFUSED = [
     (["arch.num_devices=64"], "arch.num_devices=64 is more than there are"),
     (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
     (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
+    (["arch.total_num_envs=12,8", "arch.update_batch_size=1,3", "-m"], "use 6 or 9"),
+    (["arch.seed=4294967296"], "arch.seed=4294967296 is out of range"),
+    (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
+    (["arch.population.hyperparams={epochs: [1, 2]}"], "'epochs' cannot vary between members; those that can are"),
+    (["arch.population.size=1e9"], "at most"),
 ]
 
 
@@ -129,6 +134,21 @@ def test_every_form_launches_from_any_directory(form, tmp_path):
     assert run_dir.name.endswith("-seed3")
     assert {"config.yaml", "metrics.jsonl", "summary.json"} <= {path.name for path in run_dir.iterdir()}
     assert str(run_dir.relative_to(tmp_path)) in done.stdout
+
+
+def test_flags_may_stand_anywhere(tmp_path):
+    for arguments in (["--cfg", "job", "arch.seed=7"], ["arch.seed=7", "--cfg", "job"]):
+        done = subprocess.run([*FORMS["module"], *arguments], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "seed: 7" in done.stdout
+
+
+def test_a_sweep_is_never_written_over(capfd, tmp_path):
+    (tmp_path / "0-seed42").mkdir()
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", "-m", "arch.seed=0,1", f"hydra.sweep.dir={tmp_path}"])
+    assert exit_info.value.code == 2
+    assert "is not empty" in capfd.readouterr().err
 
 
 def test_multirun_runs_every_combination(tmp_path):

@@ -1,9 +1,12 @@
+import functools
+
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from stoix_like import config as configuration
 from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices, typed
 from stoix_like.errors import ConfigError
+from stoix_like.systems.ppo.anakin import ff_ppo
 
 ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(group)]
 
@@ -44,12 +47,17 @@ def test_scenario_by_name_names_the_task():
     assert run.env.scenario.task_name == "Acrobot-v1"
 
 
-def test_sweeps_are_checked_one_value_at_a_time():
+def test_sweeps_are_expanded_to_be_checked(monkeypatch):
     assert list(expand_sweep(["a=1,2", "b=3", "c=x,y"])) == [
         ["a=1", "b=3", "c=x"],
-        ["a=2", "b=3", "c=x"],
         ["a=1", "b=3", "c=y"],
+        ["a=2", "b=3", "c=x"],
+        ["a=2", "b=3", "c=y"],
     ]
+    assert list(expand_sweep(["system.clip_eps=interval(0.1,0.3)"])) == [["system.clip_eps=0.1"]]
+    assert list(expand_sweep(["env=glob(probe/v*)"])) == [["env=probe/value"]]
+    monkeypatch.setattr(configuration, "MAX_CHECKED", 3)
+    assert list(expand_sweep(["a=1,2", "c=x,y"])) == [["a=1", "c=x"], ["a=2", "c=x"], ["a=1", "c=y"]]
     assert list(expand_sweep(["a=range(1,4)"])) == [["a=1"], ["a=2"], ["a=3"]]
     assert list(expand_sweep(["a=[1,2]"])) == [["a=[1,2]"]]
 
@@ -71,6 +79,8 @@ def test_composing_leaves_a_running_hydra_alone():
         (["+experiment=nothing"], "experiment=nothing is not known"),
         (["system.gama=1"], "unknown key 'system.gama': did you mean 'system.gamma'"),
         (["foo.bar=1"], "unknown key 'foo.bar'"),
+        (["env.params.gravity=1"], r"write \+env.params.gravity"),
+        (["network=null"], "network"),
         (["nonsense"], "an override is written key=value"),
     ],
 )
@@ -94,3 +104,29 @@ def test_what_cannot_be_composed(overrides, message):
 def test_what_cannot_be_typed(overrides, message):
     with pytest.raises(ConfigError, match=message):
         typed(compose_config(overrides))
+
+
+def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
+    own = tmp_path / "it's (mine)"
+    (own / "env").mkdir(parents=True)
+    (own / "env/short.yaml").write_text(
+        "defaults: [gymnax/cartpole@_here_, _self_]\nparams: {max_steps_in_episode: 50}\n"
+    )
+    assert "short" in group_choices("env", [own])
+    run = typed(compose_config(["env=short"], [own]))
+    assert run.env.params == {"max_steps_in_episode": 50}
+    with pytest.raises(ConfigError, match="env=shrt is not known: did you mean 'short'"):
+        compose_config(["env=shrt"], [own])
+
+
+@pytest.mark.parametrize(
+    "build", [lambda config, spec: None, functools.partial(lambda config, spec, extra: None, extra=1)]
+)
+def test_a_build_that_does_not_name_its_hyperparameters(build):
+    with pytest.raises(ConfigError, match="must be a subclass of"):
+        typed(compose_config([]), build)
+
+
+def test_a_variant_may_be_a_partial():
+    run = typed(compose_config([]), functools.partial(ff_ppo.build))
+    assert isinstance(run.system, ff_ppo.Config)

@@ -55,7 +55,7 @@ def test_defaults_and_null():
         ({"count": "many"}, "outer.count=many has the wrong type"),
         ({"count": None}, "'outer.count' is not set"),
         ({"rate": 0.0}, "outer.rate=0.0 is out of range: it must be more than 0.0"),
-        ({"rate": float("nan")}, "outer.rate=nan is out of range"),
+        ({"rate": float("nan")}, "outer.rate=nan is out of range: it must be a finite number"),
         ({"share": 1.5}, r"outer.share=1.5 is out of range: it must be in \[0.0, 1.0\]"),
         ({"limit": 0}, "outer.limit=0 is out of range"),
         ({"flag": "yes"}, "outer.flag=yes has the wrong type: it takes true or false"),

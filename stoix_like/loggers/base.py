@@ -21,6 +21,7 @@ class RunInfo(NamedTuple):
     config: dict[str, Any]  # resolved, of plain Python values
     notes: tuple[str, ...] = ()  # what the run wants to say aloud, such as a budget rounded down
     devices: str = ""  # in words: 2 x cpu
+    members: int = 1  # of the population
 
 
 class Logger(Protocol):

@@ -51,7 +51,8 @@ class ConsoleLogger:
         """
         self._total = max(info.total_timesteps, 1)
         self._run_dir = info.run_dir
-        self._print((info.system, "bold"), " on ", (info.environment, "bold"), f", seed {info.seed}")
+        seeds = f"seed {info.seed}" if info.members == 1 else f"{info.members} members, seeds from {info.seed}"
+        self._print((info.system, "bold"), " on ", (info.environment, "bold"), f", {seeds}")
         budget = f"{info.total_timesteps:,} env steps, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
         self._print_field("budget", budget)
         if info.devices:
@@ -71,6 +72,9 @@ class ConsoleLogger:
         Args:
             record: the numbers of one evaluation window.
         """
+        if "eval/episode_return_iqm" in record:
+            self._log_population(record)
+            return
         steps = record["env_steps"]
         width = len(f"{self._total:,}")
         mean = format_number(record.get("eval/episode_return_mean"))
@@ -84,12 +88,33 @@ class ConsoleLogger:
             f" ± {std:<7}  length {length:>7}",
             (f"  {rate:>5} steps/s  {format_seconds(record.get('wall_seconds'))}", "dim"),
         )
+        self._advance(record, f"return {mean}  {rate} steps/s")
+
+    def _log_population(self, record: Mapping[str, Any]) -> None:
+        """The aggregate of a population, its best and its worst member."""
+        steps, scores = record["env_steps"], record["eval/episode_return_mean"]
+        width = len(f"{self._total:,}")
+        iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
+        best, worst = record["population/best_member"], record["population/worst_member"]
+        rate = format_rate(record.get("steps_per_second"))
+        self._print(
+            (f"  {steps:>{width},} {steps / self._total:>4.0%}", "dim"),
+            "   return IQM ",
+            (f"{iqm:>8}", "bold green"),
+            f" [{low}, {high}]  best {format_number(scores[best])} (#{best})  worst {format_number(scores[worst])}"
+            f" (#{worst})",
+            (f"  {rate:>5} steps/s  {format_seconds(record.get('wall_seconds'))}", "dim"),
+        )
+        self._advance(record, f"return IQM {iqm}  {rate} steps/s")
+
+    def _advance(self, record: Mapping[str, Any], status: str) -> None:
+        """Move the progress bar."""
         if self._bar is not None:
             left = _seconds_left(self._last, record, self._total)
             self._bar.update(
                 self._bar.task_ids[0],
-                completed=steps,
-                status=f"return {mean}  {rate} steps/s",
+                completed=record["env_steps"],
+                status=status,
                 deadline=None if left is None else time.monotonic() + left,
             )
         self._last = dict(record)
@@ -103,8 +128,19 @@ class ConsoleLogger:
         self.close()
         steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} env steps"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
-        self._print_return("last evaluation", summary.get("eval/episode_return_mean"))
-        self._print_return("absolute metric", summary.get("absolute/episode_return_mean"))
+        for label, prefix in (("last evaluation", "eval"), ("absolute metric", "absolute")):
+            iqm = summary.get(f"{prefix}/episode_return_iqm")
+            if iqm is None:
+                self._print_return(label, summary.get(f"{prefix}/episode_return_mean"))
+            else:
+                ends = (format_number(summary.get(f"{prefix}/episode_return_{end}")) for end in ("ci_low", "ci_high"))
+                value = f"{format_number(iqm)} [{', '.join(ends)}] interquartile mean episode return"
+                self._print_field(label, value, "bold green")
+        best = summary.get("population/best")
+        if best is not None:
+            varied = {name: best[name] for name in best if name in summary.get("population/varied", ())}
+            described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
+            self._print_field("best member", f"#{best['member']}, seed {best['seed']}{described}")
         compiled = summary.get("compile_seconds")
         if compiled is not None:
             self._print_field("compiled in", f"{compiled:.1f} s")

@@ -9,26 +9,27 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, linear_recurrence
-from stoix_like.networks.utils import instantiate, parse_rnn_cell
+from stoix_like.networks.utils import instantiate, mask_argument, parse_rnn_cell
 
 Kwargs = Mapping[str, Any]
 
 
-def _mask_of(observation: Any) -> dict[str, Any]:
-    """The action mask of an observation as an argument for a head; nothing where there is none."""
+def _mask_of(observation: Any, head: nn.Module) -> dict[str, Any]:
+    """The action mask of an observation as an argument for a head; nothing where there is none or it is not taken."""
     if isinstance(observation, Observation | ObservationGlobalState) and observation.action_mask is not None:
-        return {"action_mask": observation.action_mask}
+        return mask_argument(head, observation.action_mask)
     return {}
 
 
 class FeedForwardActor(nn.Module):
     """A policy without memory.
 
-    Where an observation has an action mask, the head gets it as `action_mask`.
+    Where an observation has an action mask, a head that takes an `action_mask` gets it.
 
     Attributes:
         action_head: from an embedding to a distribution over actions.
@@ -61,7 +62,7 @@ class FeedForwardActor(nn.Module):
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
         x = self.torso(x, **(torso_kwargs or {}))
-        return self.action_head(x, **_mask_of(observation) | dict(head_kwargs or {}))
+        return self.action_head(x, **_mask_of(observation, self.action_head) | dict(head_kwargs or {}))
 
 
 class FeedForwardCritic(nn.Module):
@@ -139,7 +140,7 @@ class FeedForwardActorCritic(nn.Module):
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
         x = self.torso(x, **(torso_kwargs or {}))
-        policy = self.action_head(x, **_mask_of(observation) | dict(actor_head_kwargs or {}))
+        policy = self.action_head(x, **_mask_of(observation, self.action_head) | dict(actor_head_kwargs or {}))
         return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 
 
@@ -237,18 +238,30 @@ class ScannedRNN(nn.Module):
         return self._cell(parent=None).initialize_carry(jax.random.key(0), (*batch, self.hidden_state_dim))
 
 
-def _embed_sequence(network: RecurrentActor | RecurrentCritic, state: Any, x: tuple[Any, Array]) -> tuple[Any, Array]:
-    """All but the head of a recurrent network; called within a compact method."""
-    observation, done = x
-    embedding = network.pre_torso(network.input_layer(observation))
-    state, embedding = ScannedRNN(network.hidden_state_dim, network.cell_type)(state, (embedding, done))
-    return state, network.post_torso(embedding)
+class _Recurrent:
+    """All but the head of a recurrent network.
+
+    Its fields stand in the networks: inherited ones would come before the head in the order of their arguments.
+    """
+
+    post_torso: Any
+    hidden_state_dim: Any
+    cell_type: Any
+    pre_torso: Any
+    input_layer: Any
+
+    def _embed(self, state: Any, observation_done: tuple[Any, Array]) -> tuple[Any, Array]:
+        """The state after the last step and an embedding of each; called within a compact method."""
+        observation, done = observation_done
+        embedding = self.pre_torso(self.input_layer(observation))
+        state, embedding = ScannedRNN(self.hidden_state_dim, self.cell_type)(state, (embedding, done))
+        return state, self.post_torso(embedding)
 
 
-class RecurrentActor(nn.Module):
+class RecurrentActor(_Recurrent, nn.Module):
     """A policy with memory.
 
-    Where an observation has an action mask, the head gets it as `action_mask`.
+    Where an observation has an action mask, a head that takes an `action_mask` gets it.
 
     Attributes:
         action_head: from an embedding to a distribution over actions.
@@ -279,11 +292,11 @@ class RecurrentActor(nn.Module):
         Returns:
             The state after the last step, and what the head makes for each.
         """
-        state, x = _embed_sequence(self, policy_hidden_state, observation_done)
-        return state, self.action_head(x, **_mask_of(observation_done[0]))
+        state, x = self._embed(policy_hidden_state, observation_done)
+        return state, self.action_head(x, **_mask_of(observation_done[0], self.action_head))
 
 
-class RecurrentCritic(nn.Module):
+class RecurrentCritic(_Recurrent, nn.Module):
     """A value function with memory.
 
     Attributes:
@@ -315,7 +328,7 @@ class RecurrentCritic(nn.Module):
         Returns:
             The state after the last step, and what the head makes for each.
         """
-        state, x = _embed_sequence(self, critic_hidden_state, observation_done)
+        state, x = self._embed(critic_hidden_state, observation_done)
         return state, self.critic_head(x)
 
 
@@ -323,7 +336,7 @@ def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork
     """Torsos one after the other, as one.
 
     Args:
-        torso_cfgs: modules, or configs of modules with a `_target_`.
+        torso_cfgs: modules, or configs of modules with a `_target_`: mappings, or a list of OmegaConf's.
         **kwargs: further arguments of every config.
 
     Returns:
@@ -332,9 +345,13 @@ def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork
     Raises:
         ConfigError: for a config that describes no module.
     """
-    return CompositeNetwork(
-        tuple(
-            torso if isinstance(torso, nn.Module) else instantiate({**torso, **kwargs}, key=f"torso_cfgs[{i}]")
-            for i, torso in enumerate(torso_cfgs)
-        )
-    )
+
+    def made(torso: Any, key: str) -> nn.Module:
+        if isinstance(torso, nn.Module):
+            return torso
+        # With its lists: a copy of the mapping alone would keep those of OmegaConf, which no module can hash.
+        plain: Any = OmegaConf.to_container(torso, resolve=True) if OmegaConf.is_config(torso) else torso
+        module: nn.Module = instantiate({**plain, **kwargs}, key=key)
+        return module
+
+    return CompositeNetwork(tuple(made(torso, f"torso_cfgs[{i}]") for i, torso in enumerate(torso_cfgs)))

@@ -7,9 +7,10 @@ passes through jit, vmap and scan.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import distrax
 import jax
@@ -18,24 +19,20 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
+from stoix_like.utils.jax_utils import prepend_dims
+
 Seed = Key[Array, ""] | Shaped[Array, "2"] | int
-Bound = float | Sequence[Any] | np.ndarray | Array
+Bound = int | float | Sequence[Any] | np.ndarray | Array
 
 # Nodes and weights of Gauss-Hermite rules: few for the entropy, which training asks for at every update.
 _ENTROPY_RULE = np.polynomial.hermite_e.hermegauss(6)
 _MOMENT_RULE = np.polynomial.hermite_e.hermegauss(32)
 
 
-def _align(parameter: Any, ndim: int) -> Any:
-    """Prepend axes of size one, so that `parameter` broadcasts against `ndim` axes without rank promotion."""
-    return parameter.reshape((1,) * (ndim - parameter.ndim) + parameter.shape)
-
-
 def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*batch A"] | None) -> Float[Array, "..."]:
     """Give illegal actions the lowest finite logit, hence probability zero and gradient zero.
 
-    Finite rather than minus infinity, so that no product with it is NaN; where nothing at all is legal (the last
-    state of some games) every action comes out as likely as any other.
+    Finite rather than minus infinity, so that no product with it is NaN. See `legal_actions` for empty masks.
 
     Args:
         logits: `[..., A]` unnormalised log-probabilities.
@@ -43,10 +40,54 @@ def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*bat
 
     Returns:
         `[..., A]` logits.
+
+    Raises:
+        ValueError: as `legal_actions`.
     """
     if action_mask is None:
         return logits
-    return jnp.where(action_mask, logits, jnp.finfo(logits.dtype).min)
+    return jnp.where(legal_actions(action_mask), logits, jnp.finfo(logits.dtype).min)
+
+
+def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | None = None) -> Bool[Array, "*batch L"]:
+    """An action mask that leaves something to choose everywhere.
+
+    A compiled program cannot raise, so there a choice without any legal action (the last state of some games) is
+    one where all are legal.
+
+    Args:
+        action_mask: `[..., L]`, True where an action is legal.
+        sizes: how many entries belong to each of several choices; None for one choice among all of them.
+
+    Returns:
+        `[..., L]` mask.
+
+    Raises:
+        ValueError: where a choice has no legal action and the mask is not traced.
+    """
+    if sizes is not None:
+        parts = jnp.split(action_mask, np.cumsum(sizes)[:-1], axis=-1)
+        return jnp.concatenate([legal_actions(part) for part in parts], axis=-1)
+    action_mask = jnp.asarray(action_mask, bool)
+    some = action_mask.any(-1, keepdims=True)
+    if not isinstance(some, jax.core.Tracer) and not some.all():
+        raise ValueError(f"an action mask must allow at least one action, got {(~some).sum()} rows of False")
+    return action_mask | ~some
+
+
+def _grid(batch_shape: tuple[int, ...], index: Any) -> tuple[np.ndarray, ...]:
+    """An index of batch axes spelt out, so that it does not reach any axis behind them."""
+    np.broadcast_to(False, batch_shape)[index]  # raises where the index does not fit
+    return tuple(np.asarray(axis[index]) for axis in np.indices(batch_shape))
+
+
+def _take(distribution: Any, index: Any, *names: str) -> Any:
+    """A distribution like this one, with the arrays of these names, batch axes first, at an index of the batch."""
+    grid = _grid(distribution.batch_shape, index)
+    taken = copy.copy(distribution)
+    for name in names:
+        setattr(taken, name, getattr(distribution, name)[grid])
+    return taken
 
 
 class Categorical(distrax.Categorical):
@@ -98,8 +139,36 @@ class Categorical(distrax.Categorical):
         """Log-probability of `value`; minus infinity where it is not one of `0 … K - 1`."""
         value = jnp.asarray(value)
         chosen = jax.nn.one_hot(value, self.num_categories, dtype=bool)
-        log_probs = jnp.where(chosen, _align(self.logits, chosen.ndim), 0.0).sum(-1)
+        log_probs = jnp.where(chosen, prepend_dims(self.logits, chosen.ndim), 0.0).sum(-1)
         return jnp.where((value < 0) | (value >= self.num_categories), -jnp.inf, log_probs)
+
+    def prob(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Probability of `value`; zero where it is not one of `0 … K - 1`."""
+        return jnp.exp(self.log_prob(value))
+
+    def cdf(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Probability of `value` or less."""
+        return jnp.exp(self.log_cdf(value))
+
+    def log_cdf(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Logarithm of the probability of `value` or less."""
+        return self._log_sum(self._compared(value, jnp.less_equal))
+
+    def _support(self) -> Array:
+        """What is sampled, `[..., K]`."""
+        return jnp.broadcast_to(jnp.arange(self.num_categories), self._logits.shape)
+
+    def _compared(self, value: ArrayLike, comparison: Callable[..., Array]) -> Bool[Array, "..."]:
+        """Whether each category compares so with `value`, `[..., K]`."""
+        samples = jnp.asarray(value)
+        support = prepend_dims(self._support(), max(samples.ndim + 1, self._logits.ndim))
+        return comparison(support, prepend_dims(samples, support.ndim - 1)[..., None])
+
+    def _log_sum(self, chosen: Array) -> Array:
+        """Log-probability of the chosen ones, `[..., K]`, together."""
+        log_probs = jnp.broadcast_to(prepend_dims(self.logits, chosen.ndim), chosen.shape)
+        # At most 0, which the sum over everything exceeds by rounding.
+        return jnp.minimum(jax.nn.logsumexp(log_probs, axis=-1, where=chosen), 0.0)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Shannon entropy in nats, exact: `-sum_k p_k log p_k`; `seed` is not used."""
@@ -107,8 +176,7 @@ class Categorical(distrax.Categorical):
 
     def __getitem__(self, index: Any) -> Categorical:
         """The distributions at `index` of the batch."""
-        taken = super().__getitem__(index)
-        return Categorical(logits=taken.logits, dtype=self._dtype)
+        return _take(self, index, "_logits")
 
 
 class EpsilonGreedy(Categorical):
@@ -116,23 +184,33 @@ class EpsilonGreedy(Categorical):
 
         p(a) = epsilon / |legal| + (1 - epsilon) [a = argmax_legal q]
 
+    Of several best actions it is the first, so that acting and `mode` agree.
+
     Args:
         preferences: `[..., A]` action values.
-        epsilon: probability of a random action, in [0, 1]; may be traced.
+        epsilon: probability of a random action, in [0, 1]: one number, or one for each of the last batch axes, such
+            as `[N]` for N environments; may be traced.
         action_mask: `[..., A]`, True where an action is legal; None where all are.
+
+    Raises:
+        ValueError: as `legal_actions`.
     """
 
     def __init__(
         self,
         preferences: Float[Array, "*batch A"],
-        epsilon: float | Array,
+        epsilon: int | float | Array,
         action_mask: Bool[Array, "*batch A"] | None = None,
     ) -> None:
         self._preferences = preferences
-        legal = jnp.ones_like(preferences) if action_mask is None else action_mask.astype(preferences.dtype)
-        best = jnp.argmax(mask_logits(preferences, action_mask), axis=-1)
+        mask = jnp.ones(preferences.shape, bool) if action_mask is None else legal_actions(action_mask)
+        legal = mask.astype(preferences.dtype)
+        best = jnp.argmax(jnp.where(mask, preferences, -jnp.inf), axis=-1)
         greedy = jax.nn.one_hot(best, preferences.shape[-1], dtype=preferences.dtype)
-        uniform = legal / jnp.maximum(legal.sum(-1, keepdims=True), 1.0)
+        uniform = legal / legal.sum(-1, keepdims=True)
+        epsilon = jnp.asarray(epsilon, preferences.dtype)
+        if epsilon.ndim:
+            epsilon = jnp.broadcast_to(epsilon, best.shape)[..., None]
         super().__init__(probs=epsilon * uniform + (1.0 - epsilon) * greedy)
         self._greedy_action = best
 
@@ -145,9 +223,15 @@ class EpsilonGreedy(Categorical):
         """The best legal action, whatever `epsilon` is."""
         return self._greedy_action.astype(self._dtype)
 
+    def __getitem__(self, index: Any) -> EpsilonGreedy:
+        """The distributions at `index` of the batch."""
+        return _take(self, index, "_logits", "_preferences", "_greedy_action")
+
 
 class DiscreteValuedTfpDistribution(Categorical):
     """A categorical distribution over real values.
+
+    The divergence compares probabilities atom by atom: it is meant for distributions over the same values.
 
     Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
 
@@ -177,10 +261,14 @@ class DiscreteValuedTfpDistribution(Categorical):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-probability of the atom(s) equal to `value`; minus infinity where there is none."""
-        value = jnp.asarray(value)
-        hit = value[..., None] == _align(self._values, value.ndim + 1)
-        log_probs = jnp.broadcast_to(_align(self.logits, hit.ndim), hit.shape)
-        return jax.nn.logsumexp(log_probs, axis=-1, where=hit)
+        return self._log_sum(self._compared(value, jnp.equal))
+
+    def log_cdf(self, value: ArrayLike) -> Float[Array, "..."]:
+        """Logarithm of the probability of all atoms up to `value`."""
+        return super().log_cdf(value)
+
+    def _support(self) -> Array:
+        return self._values
 
     def mean(self) -> Float[Array, "*batch"]:
         """Expectation `sum_k p_k z_k`."""
@@ -194,8 +282,12 @@ class DiscreteValuedTfpDistribution(Categorical):
         """The most likely value."""
         return self._at(jnp.argmax(self._logits, axis=-1))
 
+    def __getitem__(self, index: Any) -> DiscreteValuedTfpDistribution:
+        """The distributions at `index` of the batch."""
+        return _take(self, index, "_logits", "_values")
+
     def _at(self, index: Int[Array, "..."]) -> Array:
-        values = jnp.broadcast_to(_align(self._values, index.ndim + 1), (*index.shape, self.num_categories))
+        values = jnp.broadcast_to(prepend_dims(self._values, index.ndim + 1), (*index.shape, self.num_categories))
         return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
@@ -224,7 +316,7 @@ class Deterministic(distrax.Distribution):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Zero where `value` is the number, else minus infinity."""
-        loc = _align(self._loc, jnp.ndim(value))
+        loc = prepend_dims(self._loc, jnp.ndim(value))
         return jnp.where(value == loc, 0.0, -jnp.inf).astype(loc.dtype)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
@@ -243,38 +335,47 @@ class Deterministic(distrax.Distribution):
         """Zero."""
         return jnp.zeros_like(self._loc)
 
+    def __getitem__(self, index: Any) -> Deterministic:
+        """The distributions at `index` of the batch."""
+        return _take(self, index, "_loc")
+
 
 class MultivariateNormalDiag(distrax.Distribution):
-    """A normal distribution over vectors whose entries are independent.
+    """A normal distribution over vectors, or arrays of another rank, whose entries are independent.
 
     Args:
         loc: `[..., A]` means.
         scale_diag: `[..., A]` or `[A]` standard deviations.
+        event_ndims: how many of the last axes make up one event: 1 for vectors.
     """
 
-    def __init__(self, loc: Float[Array, "*batch A"], scale_diag: Float[Array, "..."]) -> None:
+    def __init__(self, loc: Float[Array, "..."], scale_diag: Float[Array, "..."], event_ndims: int = 1) -> None:
         self._loc = loc
         self._scale_diag = jnp.broadcast_to(scale_diag, loc.shape)
+        self._event_ndims = event_ndims
+
+    def _over_event(self, per_entry: Array) -> Array:
+        return per_entry.sum(tuple(range(-self._event_ndims, 0)))
 
     @property
-    def loc(self) -> Float[Array, "*batch A"]:
+    def loc(self) -> Float[Array, "*batch_and_event"]:
         """Means."""
         return self._loc
 
     @property
-    def scale_diag(self) -> Float[Array, "*batch A"]:
+    def scale_diag(self) -> Float[Array, "*batch_and_event"]:
         """Standard deviations."""
         return self._scale_diag
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """Shape of one vector."""
-        return self._loc.shape[-1:]
+        """Shape of one event."""
+        return self._loc.shape[self._loc.ndim - self._event_ndims :]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of the batch."""
-        return self._loc.shape[:-1]
+        return self._loc.shape[: self._loc.ndim - self._event_ndims]
 
     def _sample_n(self, key: Seed, n: int) -> Array:
         noise = jax.random.normal(key, (n, *self._loc.shape), self._loc.dtype)
@@ -282,68 +383,86 @@ class MultivariateNormalDiag(distrax.Distribution):
 
     def log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
         """Log-density, summed over the entries: `-1/2 sum_i ((x_i - mu_i) / s_i)^2 + log(2 pi s_i^2)`."""
-        loc, scale = (_align(parameter, jnp.ndim(value)) for parameter in (self._loc, self._scale_diag))
-        return -(0.5 * jnp.square((value - loc) / scale) + jnp.log(scale) + 0.5 * math.log(2.0 * math.pi)).sum(-1)
+        loc, scale = (prepend_dims(parameter, jnp.ndim(value)) for parameter in (self._loc, self._scale_diag))
+        log_prob = -0.5 * jnp.square((value - loc) / scale) - jnp.log(scale) - 0.5 * math.log(2.0 * math.pi)
+        return self._over_event(log_prob)
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Differential entropy in nats, exact: `1/2 sum_i log(2 pi e s_i^2)`; `seed` is not used."""
-        return (jnp.log(self._scale_diag) + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
+        return self._over_event(jnp.log(self._scale_diag) + 0.5 * math.log(2.0 * math.pi * math.e))
 
     def kl_divergence(self, other_dist: Any, **kwargs: Any) -> Float[Array, "*batch"]:
         """Divergence, exact: `sum_i log(s'_i / s_i) + (s_i^2 + (mu_i - mu'_i)^2) / (2 s'_i^2) - 1/2`."""
         difference = (self._loc - other_dist.loc) / other_dist.scale_diag
         log_ratio = jnp.log(self._scale_diag) - jnp.log(other_dist.scale_diag)
-        return (0.5 * jnp.square(difference) + 0.5 * jnp.expm1(2.0 * log_ratio) - log_ratio).sum(-1)
+        return self._over_event(0.5 * jnp.square(difference) + 0.5 * jnp.expm1(2.0 * log_ratio) - log_ratio)
 
-    def mean(self) -> Float[Array, "*batch A"]:
+    def mean(self) -> Float[Array, "*batch_and_event"]:
         """Means."""
         return self._loc
 
-    def mode(self) -> Float[Array, "*batch A"]:
-        """The most likely vector, the mean."""
+    def mode(self) -> Float[Array, "*batch_and_event"]:
+        """The most likely event, the mean."""
         return self._loc
 
-    def stddev(self) -> Float[Array, "*batch A"]:
+    def stddev(self) -> Float[Array, "*batch_and_event"]:
         """Standard deviations."""
         return self._scale_diag
 
-    def variance(self) -> Float[Array, "*batch A"]:
+    def variance(self) -> Float[Array, "*batch_and_event"]:
         """Variances."""
         return jnp.square(self._scale_diag)
+
+    def __getitem__(self, index: Any) -> MultivariateNormalDiag:
+        """The distributions at `index` of the batch."""
+        return _take(self, index, "_loc", "_scale_diag")
 
 
 class StateDependentNoise(MultivariateNormalDiag):
     """A normal whose noise is a random linear function of features, so that one `seed` gives smooth exploration.
 
-        a = mu + eps^T phi,   eps_ij ~ N(0, s_ij^2),   hence   a_j ~ N(mu_j, sum_i phi_i^2 s_ij^2)
+        a = mu + eps^T phi + m xi,   eps_ij ~ N(0, s_ij^2),   xi_j ~ N(0, 1)
+        hence   a_j ~ N(mu_j, sum_i phi_i^2 s_ij^2 + m^2)
 
-    Sampling with the same key at successive steps keeps `eps`, which is what makes the noise smooth in the state.
+    Sampling with the same key at successive steps keeps `eps` and `xi`, which is what makes the noise smooth in the
+    state. The floor m is noise like any other, so that samples follow the density even where the features vanish.
 
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022), equations 4-6.
 
     Args:
-        loc: `[..., A]` means.
+        loc: `[..., *action]` means, the axes of an action being those of `noise_scale` after the first.
         features: `[..., D]`, what the noise depends on.
-        noise_scale: `[D, A]` standard deviations of `eps`.
-        min_scale: lower limit of the standard deviation, in units of the action.
+        noise_scale: `[D, *action]` standard deviations of `eps`.
+        min_scale: m, lower limit of the standard deviation, in units of the action.
     """
 
     def __init__(
         self,
-        loc: Float[Array, "*batch A"],
+        loc: Float[Array, "*batch_and_action"],
         features: Float[Array, "*batch D"],
-        noise_scale: Float[Array, "D A"],
-        min_scale: float = 1e-3,
+        noise_scale: Float[Array, "D *action"],
+        min_scale: int | float | Array = 1e-3,
     ) -> None:
-        variance = jnp.square(features) @ jnp.square(noise_scale)
-        super().__init__(loc, jnp.sqrt(variance + min_scale**2))
+        # The floor is one more feature, constant, with a scale of 1.
+        floor = jnp.broadcast_to(jnp.asarray(min_scale, features.dtype), (*features.shape[:-1], 1))
+        features = jnp.concatenate([features, floor], axis=-1)
+        width = features.shape[-1]
+        flat_scale = noise_scale.reshape(width - 1, -1)
+        flat_scale = jnp.concatenate([flat_scale, jnp.ones_like(flat_scale[:1])])
+        variance = jnp.square(features) @ jnp.square(flat_scale)
+        super().__init__(loc, jnp.sqrt(variance).reshape(loc.shape), noise_scale.ndim - 1)
         self._features = features
         # As wide as the batch, so that mapping over the batch maps over this, too.
-        self._noise_scale = jnp.broadcast_to(noise_scale, (*loc.shape[:-1], *noise_scale.shape))
+        self._noise_scale = jnp.broadcast_to(flat_scale, (*features.shape[:-1], *flat_scale.shape))
 
     def _sample_n(self, key: Seed, n: int) -> Array:
         noise = jax.random.normal(key, (n, *self._noise_scale.shape), self._loc.dtype) * self._noise_scale[None]
-        return self._loc[None] + jnp.einsum("...i,n...ij->n...j", self._features, noise)
+        noise = jnp.einsum("...i,n...ij->n...j", self._features, noise)
+        return self._loc[None] + noise.reshape(n, *self._loc.shape)
+
+    def __getitem__(self, index: Any) -> StateDependentNoise:
+        """The distributions at `index` of the batch."""
+        return _take(self, index, "_loc", "_scale_diag", "_features", "_noise_scale")
 
 
 class Independent(distrax.Independent):
@@ -352,6 +471,11 @@ class Independent(distrax.Independent):
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Sum of the entropies of the entries, which take the same `seed` where they are estimates."""
         return self._reduce(jnp.sum, self._distribution.entropy(seed=seed))
+
+    def __getitem__(self, index: Any) -> Independent:
+        """The distributions at `index` of the batch."""
+        grid = _grid(self.batch_shape, index)
+        return Independent(self._distribution[grid], self._reinterpreted_batch_ndims)
 
 
 class MultiDiscreteActionDistribution(Independent):
@@ -373,11 +497,15 @@ class MultiDiscreteActionDistribution(Independent):
 
 
 def _pad_to_rectangle(flat: Float[Array, "*batch L"], sizes: tuple[int, ...]) -> Float[Array, "*batch D K"]:
-    """Logits of sub-actions as one rectangle, so that they are sampled at once; what is added has probability zero."""
+    """Logits of sub-actions as one rectangle, so that they are sampled at once; what is added has probability zero.
+
+    Each part is shifted so that its largest logit is 0: however low its logits are, the padding is lower by far.
+    """
     if len(set(sizes)) == 1:
         return flat.reshape(*flat.shape[:-1], len(sizes), sizes[0])
     never, unpadded = jnp.finfo(flat.dtype).min, [(0, 0)] * (flat.ndim - 1)
     parts = jnp.split(flat, np.cumsum(sizes)[:-1], axis=-1)
+    parts = [p - jax.lax.stop_gradient(p.max(-1, keepdims=True)) for p in parts]
     padded = [jnp.pad(p, [*unpadded, (0, max(sizes) - p.shape[-1])], constant_values=never) for p in parts]
     return jnp.stack(padded, axis=-2)
 
@@ -395,30 +523,47 @@ def squash(x: Float[Array, "*batch"], minimum: Bound, maximum: Bound) -> Float[A
     Returns:
         Numbers in [minimum, maximum], of the shape of `x`.
     """
-    low, width = _interval(minimum, maximum, x)
-    return low + width * (0.5 + 0.5 * jnp.tanh(x))
+    return _stretch(0.5 + 0.5 * jnp.tanh(x), minimum, maximum)
+
+
+def _stretch(fraction: Array, minimum: Bound, maximum: Bound) -> Array:
+    """Numbers in [0, 1] mapped to [minimum, maximum], which rounding must not leave."""
+    low, width = _interval(minimum, maximum, fraction)
+    high = prepend_dims(_as_array(maximum, fraction.dtype), fraction.ndim)
+    return jnp.clip(low + width * fraction, low, high)
 
 
 def _interval(minimum: Bound, maximum: Bound, like: Array) -> tuple[Any, Any]:
     """Minimum and width of an interval, to broadcast against `like`; constants where the bounds are."""
-    as_array = jnp.asarray if isinstance(minimum, jax.Array) else np.asarray
-    low, high = as_array(minimum, like.dtype), as_array(maximum, like.dtype)
-    return _align(low, like.ndim), _align(high - low, like.ndim)
+    low, high = (prepend_dims(_as_array(bound, like.dtype), like.ndim) for bound in (minimum, maximum))
+    return low, high - low
+
+
+def _is_traceable(bound: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(bound))
+
+
+def _as_array(bound: Bound, dtype: Any) -> Any:
+    return jnp.asarray(bound, dtype) if _is_traceable(bound) else np.asarray(bound, dtype)
 
 
 class _Bounded(distrax.Distribution):
     """Scalars of a `distribution`, mapped one to one into [minimum, maximum] by `_forward`.
 
-    Concrete bounds are kept as plain floats: they are no leaves of the pytree, so mapping over a batch of
-    distributions leaves them alone.
+    Plain bounds are kept as plain floats: they are no leaves of the pytree, so mapping over a batch of distributions
+    leaves them alone. Arrays, which may be traced, are leaves, and get the shape of the batch.
     """
+
+    _parameters: ClassVar[tuple[str, ...]] = ("_minimum", "_maximum")
 
     def __init__(self, distribution: distrax.DistributionLike, minimum: Bound, maximum: Bound) -> None:
         self._distribution = distrax.as_distribution(distribution)
-        self._minimum, self._maximum = (
-            bound if isinstance(bound, jax.Array) else np.asarray(bound, np.float32).tolist()
-            for bound in (minimum, maximum)
-        )
+        self._minimum, self._maximum = (self._kept(bound) for bound in (minimum, maximum))
+
+    def _kept(self, bound: Any) -> Any:
+        if _is_traceable(bound):
+            return jnp.broadcast_to(jnp.asarray(bound), self.batch_shape)
+        return np.asarray(bound, np.float32).tolist()
 
     @property
     def distribution(self) -> distrax.Distribution:
@@ -434,6 +579,17 @@ class _Bounded(distrax.Distribution):
     def batch_shape(self) -> tuple[int, ...]:
         """Shape of one sample."""
         return self._distribution.batch_shape
+
+    def __getitem__(self, index: Any) -> Any:
+        """The distributions at `index` of the batch."""
+        # A scalar bound holds wherever the index leads; others may vary along the axes that it picks from.
+        whole = copy.copy(self)
+        varying = [name for name in self._parameters if np.ndim(getattr(self, name))]
+        for name in varying:
+            setattr(whole, name, jnp.broadcast_to(jnp.asarray(getattr(self, name)), self.batch_shape))
+        taken = _take(whole, index, *varying)
+        taken._distribution = self._distribution[index]
+        return taken
 
     def _interval(self, like: Array) -> tuple[Any, Any]:
         return _interval(self._minimum, self._maximum, like)
@@ -491,13 +647,16 @@ class AffineTanhTransformedDistribution(_Bounded):
     with a useful gradient, and the whole still integrates to one. There, samples are too close to the end for x
     to be recovered. What rounding puts beyond an end counts as part of the zone.
 
-    `sample_and_log_prob` knows x and therefore gives the exact density everywhere.
+    `sample_and_log_prob` knows x and therefore gives the exact density everywhere: what a loss needs that passes
+    gradients through the sample, as SAC's does. In the end zones it differs from `log_prob` of the same sample. A
+    ratio of probabilities must therefore take both from `log_prob` of the stored action: then it is 1 for the same
+    parameters, everywhere.
 
     Args:
         distribution: of the scalars x; with a normal one, entropy and moments need no seed.
-        minimum: lower end, broadcast against samples.
-        maximum: upper end, broadcast against samples.
-        epsilon: width of each end zone, in units of half the interval.
+        minimum: lower end, broadcast against samples; may be traced.
+        maximum: upper end, broadcast against samples; may be traced.
+        epsilon: width of each end zone, in units of half the interval; may be traced.
         validate_args: not used.
     """
 
@@ -506,12 +665,13 @@ class AffineTanhTransformedDistribution(_Bounded):
         distribution: distrax.DistributionLike,
         minimum: Bound,
         maximum: Bound,
-        epsilon: float = 1e-3,
+        epsilon: int | float | Array = 1e-3,
         validate_args: bool = False,
     ) -> None:
         super().__init__(distribution, minimum, maximum)
-        self._limit = 1.0 - epsilon
-        self._epsilon = epsilon
+        self._epsilon = self._kept(epsilon)
+
+    _parameters = ("_minimum", "_maximum", "_epsilon")
 
     def _forward(self, x: Array) -> Array:
         return squash(x, self._minimum, self._maximum)
@@ -529,12 +689,14 @@ class AffineTanhTransformedDistribution(_Bounded):
         value = value.astype(jnp.promote_types(value.dtype, jnp.float32))
         low, width = self._interval(value)
         squashed = 2.0 * (value - low) / width - 1.0
-        inside = jnp.abs(squashed) < self._limit
+        epsilon = jnp.asarray(self._epsilon, value.dtype)
+        inside = jnp.abs(squashed) < 1.0 - epsilon
         squashed_inside = jnp.where(inside, squashed, 0.0)
         middle = self._distribution.log_prob(jnp.arctanh(squashed_inside)) - jnp.log1p(-jnp.square(squashed_inside))
-        edge = jnp.asarray(math.atanh(self._limit), middle.dtype)
+        # atanh(1 - epsilon), without the rounding of the difference.
+        edge = (0.5 * (jnp.log(2.0 - epsilon) - jnp.log(epsilon))).astype(middle.dtype)
         below, above = self._distribution.log_cdf(-edge), self._distribution.log_survival_function(edge)
-        end_zone = jnp.where(squashed < 0.0, below, above) - math.log(self._epsilon)
+        end_zone = jnp.where(squashed < 0.0, below, above) - jnp.log(epsilon)
         return jnp.where(inside, middle, end_zone) - jnp.log(width) + math.log(2.0)
 
     def _expectation(self, function: Callable[[Array], Array], rule: tuple[np.ndarray, np.ndarray]) -> Array:
@@ -543,7 +705,7 @@ class AffineTanhTransformedDistribution(_Bounded):
             raise NotImplementedError(f"no moments of a squashed {self._distribution.name}")
         loc, scale = self._distribution.mean()[..., None], self._distribution.stddev()[..., None]
         nodes, weights = rule[0].astype(loc.dtype), (rule[1] / math.sqrt(2.0 * math.pi)).astype(loc.dtype)
-        return function(loc + scale * _align(nodes, loc.ndim)) @ weights
+        return function(loc + scale * prepend_dims(nodes, loc.ndim)) @ weights
 
     @property
     def _is_normal(self) -> bool:
@@ -553,7 +715,8 @@ class AffineTanhTransformedDistribution(_Bounded):
         """Differential entropy in nats, an estimate: `H(y) = H(x) + E[log dy/dx]`.
 
         With a normal x the expectation is a 6-node Gauss-Hermite rule: free of noise, exact to 0.003 nats for
-        standard deviations of x up to 1 and to 0.06 up to 2. Otherwise it is one sample, drawn with `seed`.
+        standard deviations of x up to 1, to 0.06 up to 2, 0.2 up to 3 and 0.5 up to 5, and off by more than 1 from
+        10 on. Otherwise it is one sample, drawn with `seed`.
 
         Raises:
             ValueError: where x is not normal and there is no `seed`.
@@ -570,8 +733,7 @@ class AffineTanhTransformedDistribution(_Bounded):
     def mean(self) -> Float[Array, "*batch"]:
         """Expectation, by 32-node quadrature; normal x only."""
         mean = self._expectation(jnp.tanh, _MOMENT_RULE)
-        low, width = self._interval(mean)
-        return low + width * (0.5 + 0.5 * mean)
+        return _stretch(0.5 + 0.5 * mean, self._minimum, self._maximum)
 
     def variance(self) -> Float[Array, "*batch"]:
         """Variance, by 32-node quadrature; normal x only."""
@@ -614,6 +776,11 @@ class ClippedBeta(distrax.Beta):
         """Differential entropy in nats, exact but for the clipping; `seed` is not used."""
         return super().entropy()
 
+    def __getitem__(self, index: Any) -> ClippedBeta:
+        """The distributions at `index` of the batch."""
+        taken = super().__getitem__(index)
+        return ClippedBeta(taken.alpha, taken.beta)
+
 
 class AffineBeta(_Bounded):
     """A distribution on (0, 1) stretched over [minimum, maximum]: y = minimum + (maximum - minimum) x.
@@ -625,8 +792,7 @@ class AffineBeta(_Bounded):
     """
 
     def _forward(self, x: Array) -> Array:
-        low, width = self._interval(x)
-        return low + width * x
+        return _stretch(x, self._minimum, self._maximum)
 
     def _log_prob(self, value: Array) -> Array:
         low, width = self._interval(value)

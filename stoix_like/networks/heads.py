@@ -6,8 +6,9 @@ action spaces it can act in.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import distrax
@@ -31,16 +32,20 @@ from stoix_like.networks.distributions import (
     MultiDiscreteActionDistribution,
     MultivariateNormalDiag,
     StateDependentNoise,
+    legal_actions,
     mask_logits,
     squash,
 )
 from stoix_like.networks.layers import NoisyLinear
 from stoix_like.networks.torso import MLPTorso, NoisyMLPTorso
-from stoix_like.networks.utils import Initializer, accepted, action_facts, fits, parse_initializer
+from stoix_like.networks.utils import Initializer, accepted, action_facts, fits, mask_argument, parse_initializer
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 Shape = int | Sequence[int]
 Embedding = Float[Array, "*batch D"]
 Mask = Bool[Array, "*batch A"]
+Epsilon = int | float | Float[Array, "..."]
+Bounds = int | float | Float[Array, "..."] | Sequence[Any]
 AtomPolicy = tuple[EpsilonGreedy, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
 
 
@@ -120,7 +125,8 @@ class MultiDiscreteHead(nn.Module):
             A distribution over integers `[..., action_dim]`.
         """
         sizes = tuple(self.number_of_dims_per_distribution)
-        logits = mask_logits(_dense(embedding, (sum(sizes),), self.kernel_init), action_mask)
+        legal = None if action_mask is None else legal_actions(action_mask, sizes)
+        logits = mask_logits(_dense(embedding, (sum(sizes),), self.kernel_init), legal)
         return MultiDiscreteActionDistribution(logits, sizes)
 
 
@@ -142,9 +148,9 @@ class NormalAffineTanhDistributionHead(nn.Module):
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
     action_dim: Shape
-    minimum: float | Sequence[Any]
-    maximum: float | Sequence[Any]
-    min_scale: float = 1e-3
+    minimum: Bounds
+    maximum: Bounds
+    min_scale: Scalar = 1e-3
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
@@ -169,16 +175,16 @@ class MultivariateNormalDiagHead(nn.Module):
         a ~ N(mu, init_scale softplus(s) / softplus(0) + min_scale)
 
     Attributes:
-        action_dim: entries of an action.
+        action_dim: entries of an action, or the shape of an action.
         init_scale: standard deviation where s is zero, as it nearly is at first, in units of the action.
         min_scale: lower limit of the standard deviation, in units of the action.
         kernel_init: initialiser of the weights, or its name.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    action_dim: int
-    init_scale: float = 0.3
-    min_scale: float = 1e-3
+    action_dim: Shape
+    init_scale: Scalar = 0.3
+    min_scale: Scalar = 1e-3
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
@@ -189,11 +195,11 @@ class MultivariateNormalDiagHead(nn.Module):
             embedding: `[..., D]`.
 
         Returns:
-            A distribution over actions `[..., action_dim]`.
+            A distribution over actions `[..., *action_dim]`.
         """
         loc, scale = _two_parameters(embedding, self.action_dim, self.kernel_init)
         scale = jax.nn.softplus(scale) * (self.init_scale / math.log(2.0)) + self.min_scale
-        return MultivariateNormalDiag(loc, scale)
+        return MultivariateNormalDiag(loc, scale, len(_shape(self.action_dim)))
 
 
 class BetaDistributionHead(nn.Module):
@@ -214,8 +220,8 @@ class BetaDistributionHead(nn.Module):
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
     action_dim: Shape
-    minimum: float | Sequence[Any]
-    maximum: float | Sequence[Any]
+    minimum: Bounds
+    maximum: Bounds
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
@@ -239,7 +245,7 @@ class StateDependentNoiseHead(nn.Module):
     Source: Raffin et al., Smooth Exploration for Robotic Reinforcement Learning (2022).
 
     Attributes:
-        action_dim: entries of an action.
+        action_dim: entries of an action, or the shape of an action.
         init_scale: standard deviation at first, for an embedding whose entries are of size one, in units of the
             action.
         min_scale: lower limit of the standard deviation, in units of the action.
@@ -247,9 +253,9 @@ class StateDependentNoiseHead(nn.Module):
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    action_dim: int
-    init_scale: float = 0.3
-    min_scale: float = 1e-3
+    action_dim: Shape
+    init_scale: Scalar = 0.3
+    min_scale: Scalar = 1e-3
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
@@ -260,12 +266,13 @@ class StateDependentNoiseHead(nn.Module):
             embedding: `[..., D]`; no gradient passes through its part in the noise.
 
         Returns:
-            A distribution over actions `[..., action_dim]`.
+            A distribution over actions `[..., *action_dim]`.
         """
-        width = embedding.shape[-1]
-        loc = _dense(embedding, (self.action_dim,), self.kernel_init)
-        log_scale_init = constant(math.log(self.init_scale / math.sqrt(width)))
-        log_scale = self.param("log_noise_scale", log_scale_init, (width, self.action_dim))
+        width, shape = embedding.shape[-1], _shape(self.action_dim)
+        loc = _dense(embedding, shape, self.kernel_init)
+        # Not in Python's math: the scale may be traced.
+        log_scale_init = constant(jnp.log(self.init_scale / math.sqrt(width)))
+        log_scale = self.param("log_noise_scale", log_scale_init, (width, *shape))
         return StateDependentNoise(loc, jax.lax.stop_gradient(embedding), jnp.exp(log_scale), self.min_scale)
 
 
@@ -284,8 +291,8 @@ class DeterministicHead(nn.Module):
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     action_dim: Shape
     kernel_init: Initializer | str = orthogonal(0.01)
-    minimum: float | Sequence[Any] | None = None
-    maximum: float | Sequence[Any] | None = None
+    minimum: Bounds | None = None
+    maximum: Bounds | None = None
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> Independent:
@@ -332,8 +339,8 @@ class CategoricalCriticHead(nn.Module):
     """
 
     num_atoms: int = 601
-    vmax: float | None = None
-    vmin: float | None = None
+    vmax: Scalar | None = None
+    vmin: Scalar | None = None
     kernel_init: Initializer | str = orthogonal(1.0)
 
     @nn.compact
@@ -355,8 +362,8 @@ class DiscreteValuedTfpHead(nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
-    vmin: float | Sequence[Any]
-    vmax: float | Sequence[Any]
+    vmin: Bounds
+    vmax: Bounds
     num_atoms: int
     logits_shape: Sequence[int] | None = None
     kernel_init: Initializer | str = lecun_normal()
@@ -365,7 +372,7 @@ class DiscreteValuedTfpHead(nn.Module):
     def __call__(self, inputs: Embedding) -> DiscreteValuedTfpDistribution:
         """Give the distributions, with `mean` `[..., *logits_shape]`, of embeddings `[..., D]`."""
         logits = _dense(inputs, (*(self.logits_shape or ()), self.num_atoms), self.kernel_init)
-        atoms = np.linspace(self.vmin, self.vmax, self.num_atoms, axis=-1, dtype=np.float32)
+        atoms = jnp.linspace(jnp.asarray(self.vmin), jnp.asarray(self.vmax), self.num_atoms, axis=-1)
         return DiscreteValuedTfpDistribution(atoms, logits=logits)
 
 
@@ -422,16 +429,18 @@ class ImplicitQuantileCriticHead(nn.Module):
                 collection, spaces them evenly.
 
         Returns:
-            Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]`.
+            Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]`, in float32.
         """
         shape = (*embedding.shape[:-1], self.num_quantiles)
         if tau is None and self.has_rng("tau"):
-            tau = jax.random.uniform(self.make_rng("tau"), shape, embedding.dtype)
+            tau = jax.random.uniform(self.make_rng("tau"), shape)
         elif tau is None:
-            tau = jnp.broadcast_to(jnp.asarray(quantile_levels(self.num_quantiles), embedding.dtype), shape)
-        frequencies = jnp.pi * jnp.arange(self.num_cosines, dtype=tau.dtype)
-        cosines = jnp.cos(tau[..., None] * frequencies.reshape((1,) * tau.ndim + (-1,)))
-        level = jax.nn.relu(_dense(cosines, (embedding.shape[-1],), self.kernel_init))
+            tau = jnp.broadcast_to(jnp.asarray(quantile_levels(self.num_quantiles)), shape)
+        # Always in float32: in bfloat16 the angles of the high frequencies would be off by whole turns.
+        tau = tau.astype(jnp.float32)
+        frequencies = jnp.pi * jnp.arange(self.num_cosines, dtype=jnp.float32)
+        cosines = jnp.cos(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
+        level = jax.nn.relu(_dense(cosines.astype(embedding.dtype), (embedding.shape[-1],), self.kernel_init))
         values = () if self.num_values is None else (self.num_values,)
         return _dense(embedding[..., None, :] * level, values, self.kernel_init), tau
 
@@ -449,28 +458,53 @@ class DiscreteQNetworkHead(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float = 0.1
+    epsilon: Epsilon = 0.1
     kernel_init: Initializer | str = orthogonal(1.0)
 
     @nn.compact
     def __call__(
-        self, embedding: Embedding, epsilon: float | Array | None = None, action_mask: Mask | None = None
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
     ) -> EpsilonGreedy:
         """Make the policy.
 
         Args:
             embedding: `[..., D]`.
-            epsilon: probability of a random action, in place of the attribute.
+            epsilon: probability of a random action, a number or one per environment `[N]`, in place of the attribute.
             action_mask: `[..., A]`, True where an action is legal.
 
         Returns:
             A distribution over actions `[...]`; its `preferences` `[..., A]` are the values.
         """
         q = _dense(embedding, (self.action_dim,), self.kernel_init)
-        return EpsilonGreedy(q, self.epsilon if epsilon is None else epsilon, action_mask)
+        return _epsilon_greedy(self, q, epsilon, action_mask)
 
 
-class DuelingQNetwork(nn.Module):
+def _epsilon_greedy(head: Any, q: Array, epsilon: Any, action_mask: Array | None) -> EpsilonGreedy:
+    return EpsilonGreedy(q, head.epsilon if epsilon is None else epsilon, action_mask)
+
+
+class _Dueling:
+    """Two streams of layers that make a value and advantages; a head brings their sizes."""
+
+    def _layers(self: Any) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
+        """How to make the torso of a stream, and its last layer of a given width."""
+        kernel_init = parse_initializer(self.kernel_init)
+        torso = functools.partial(MLPTorso, self.layer_sizes, self.activation, self.use_layer_norm, kernel_init)
+        return torso, functools.partial(nn.Dense, kernel_init=kernel_init)
+
+    def _duel(self: Any, embedding: Array, num_atoms: int = 1) -> Array:
+        """Values, or logits of their atoms, `[..., A, num_atoms]`; called within a compact method."""
+        torso, last = self._layers()
+
+        def stream(rows: int) -> Array:
+            flat = last(rows * num_atoms)(torso()(embedding))
+            return flat.reshape(*embedding.shape[:-1], rows, num_atoms)
+
+        value, advantage = stream(1), stream(self.action_dim)
+        return value + advantage - advantage.mean(-2, keepdims=True)
+
+
+class DuelingQNetwork(_Dueling, nn.Module):
     """Action values from a state value and advantages, each with layers of its own.
 
         q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
@@ -488,41 +522,27 @@ class DuelingQNetwork(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float
+    epsilon: Epsilon
     layer_sizes: Sequence[int]
     activation: str = "relu"
     use_layer_norm: bool = False
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
-    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> EpsilonGreedy:
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> EpsilonGreedy:
         """Make the policy.
 
         Args:
             embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`, in place of the attribute.
             action_mask: `[..., A]`, True where an action is legal.
 
         Returns:
             A distribution over actions `[...]`; its `preferences` `[..., A]` are the values.
         """
-        return EpsilonGreedy(_duel(self, embedding)[..., 0], self.epsilon, action_mask)
-
-
-def _duel(head: DuelingQNetwork | DistributionalDuelingQNetwork, embedding: Array, num_atoms: int = 1) -> Array:
-    """Values, or logits of their atoms, `[..., A, num_atoms]`; called within a compact method."""
-    kernel_init = parse_initializer(head.kernel_init)
-    layers = {"activation": head.activation, "use_layer_norm": head.use_layer_norm, "kernel_init": kernel_init}
-    noise = {"sigma_zero": head.sigma_zero} if isinstance(head, NoisyDistributionalDuelingQNetwork) else {}
-    torso, last = (NoisyMLPTorso, NoisyLinear) if noise else (MLPTorso, nn.Dense)
-
-    def stream(rows: int) -> Array:
-        x = torso(head.layer_sizes, **layers, **noise)(embedding)
-        return last(rows * num_atoms, kernel_init=kernel_init, **noise)(x).reshape(
-            *embedding.shape[:-1], rows, num_atoms
-        )
-
-    value, advantage = stream(1), stream(head.action_dim)
-    return value + advantage - advantage.mean(-2, keepdims=True)
+        return _epsilon_greedy(self, self._duel(embedding)[..., 0], epsilon, action_mask)
 
 
 class DistributionalDiscreteQNetwork(nn.Module):
@@ -541,18 +561,21 @@ class DistributionalDiscreteQNetwork(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float
+    epsilon: Epsilon
     num_atoms: int
-    vmin: float
-    vmax: float
+    vmin: Scalar
+    vmax: Scalar
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
-    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> AtomPolicy:
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> AtomPolicy:
         """Make the policy.
 
         Args:
             embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`, in place of the attribute.
             action_mask: `[..., A]`, True where an action is legal.
 
         Returns:
@@ -560,12 +583,12 @@ class DistributionalDiscreteQNetwork(nn.Module):
             `[..., A, num_atoms]`; the atoms `[..., num_atoms]`.
         """
         logits = _dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
-        return _atom_policy(self, logits, action_mask)
+        return _atom_policy(self, logits, epsilon, action_mask)
 
 
-def _atom_policy(head: Any, logits: Array, action_mask: Array | None) -> AtomPolicy:
+def _atom_policy(head: Any, logits: Array, epsilon: Any, action_mask: Array | None) -> AtomPolicy:
     q, atoms = _mean_over_atoms(head, logits)
-    return EpsilonGreedy(q, head.epsilon, action_mask), logits, atoms[..., 0, :]
+    return _epsilon_greedy(head, q, epsilon, action_mask), logits, atoms[..., 0, :]
 
 
 def _mean_over_atoms(head: Any, logits: Array) -> tuple[Array, Array]:
@@ -574,7 +597,7 @@ def _mean_over_atoms(head: Any, logits: Array) -> tuple[Array, Array]:
     return (jax.nn.softmax(logits, axis=-1) * atoms).sum(-1), atoms
 
 
-class DistributionalDuelingQNetwork(nn.Module):
+class DistributionalDuelingQNetwork(_Dueling, nn.Module):
     """Dueling distributions of action values on evenly spaced atoms.
 
     Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
@@ -593,19 +616,21 @@ class DistributionalDuelingQNetwork(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float
+    epsilon: Epsilon
     num_atoms: int
-    vmin: float
-    vmax: float
+    vmin: Scalar
+    vmax: Scalar
     layer_sizes: Sequence[int]
     activation: str = "relu"
     use_layer_norm: bool = False
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
-    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> AtomPolicy:
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> AtomPolicy:
         """Make the policy; arguments and result as of `DistributionalDiscreteQNetwork`."""
-        return _atom_policy(self, _duel(self, embedding, self.num_atoms), action_mask)
+        return _atom_policy(self, self._duel(embedding, self.num_atoms), epsilon, action_mask)
 
 
 class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
@@ -617,7 +642,13 @@ class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
         sigma_zero: scale of the noise at first.
     """
 
-    sigma_zero: float = 0.5
+    sigma_zero: Scalar = 0.5
+
+    def _layers(self) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
+        kernel_init, noise = parse_initializer(self.kernel_init), {"sigma_zero": self.sigma_zero}
+        names = {"activation": self.activation, "use_layer_norm": self.use_layer_norm, "kernel_init": kernel_init}
+        torso = functools.partial(NoisyMLPTorso, self.layer_sizes, **names, **noise)
+        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, **noise)
 
 
 class DistributionalContinuousQNetwork(nn.Module):
@@ -633,8 +664,8 @@ class DistributionalContinuousQNetwork(nn.Module):
     """
 
     num_atoms: int
-    vmin: float
-    vmax: float
+    vmin: Scalar
+    vmax: Scalar
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
@@ -661,18 +692,19 @@ class QuantileDiscreteQNetwork(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float
+    epsilon: Epsilon
     num_quantiles: int
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
     def __call__(
-        self, embedding: Embedding, action_mask: Mask | None = None
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
     ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"]]:
         """Make the policy.
 
         Args:
             embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`, in place of the attribute.
             action_mask: `[..., A]`, True where an action is legal.
 
         Returns:
@@ -680,7 +712,7 @@ class QuantileDiscreteQNetwork(nn.Module):
             `[..., num_quantiles, A]`, at the levels of `quantile_levels`.
         """
         quantiles = _dense(embedding, (self.num_quantiles, self.action_dim), self.kernel_init)
-        return EpsilonGreedy(quantiles.mean(-2), self.epsilon, action_mask), quantiles
+        return _epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles
 
 
 class ImplicitQuantileDiscreteQNetwork(nn.Module):
@@ -698,20 +730,25 @@ class ImplicitQuantileDiscreteQNetwork(nn.Module):
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     action_dim: int
-    epsilon: float
+    epsilon: Epsilon
     num_quantiles: int = 64
     num_cosines: int = 64
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
     def __call__(
-        self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None, action_mask: Mask | None = None
+        self,
+        embedding: Embedding,
+        tau: Float[Array, "*batch Q"] | None = None,
+        epsilon: Epsilon | None = None,
+        action_mask: Mask | None = None,
     ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
         """Make the policy.
 
         Args:
             embedding: `[..., D]`.
             tau: `[..., Q]` levels, see `ImplicitQuantileCriticHead`.
+            epsilon: probability of a random action, a number or one per environment `[N]`, in place of the attribute.
             action_mask: `[..., A]`, True where an action is legal.
 
         Returns:
@@ -720,7 +757,7 @@ class ImplicitQuantileDiscreteQNetwork(nn.Module):
         """
         critic = ImplicitQuantileCriticHead(self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init)
         quantiles, tau = critic(embedding, tau)
-        return EpsilonGreedy(quantiles.mean(-2), self.epsilon, action_mask), quantiles, tau
+        return _epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles, tau
 
 
 def quantile_levels(num_quantiles: int) -> np.ndarray:
@@ -741,8 +778,8 @@ class PolicyValueHead(nn.Module):
 
     @nn.compact
     def __call__(self, embedding: Embedding, action_mask: Bool[Array, "..."] | None = None) -> tuple[Any, Any]:
-        """Give what the heads make of an embedding `[..., D]`: policy, value; the mask is for the policy."""
-        masked = {} if action_mask is None else {"action_mask": action_mask}
+        """Give what the heads make of an embedding `[..., D]`: policy, value; a policy that takes a mask gets it."""
+        masked = {} if action_mask is None else mask_argument(self.action_head, action_mask)
         return self.action_head(embedding, **masked), self.critic_head(embedding)
 
 

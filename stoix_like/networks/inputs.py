@@ -19,6 +19,20 @@ def _view(observation: Any) -> Array:
     return observation
 
 
+def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
+    """Bring pixels and other integers into the form that dense layers and convolutions read.
+
+    Args:
+        x: array of any shape.
+
+    Returns:
+        Floats as they are, uint8 scaled from 0 … 255 to [0, 1], anything else as float32.
+    """
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255.0
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+
+
 class ArrayInput(nn.Module):
     """Reads an array, or the `agent_view` of an observation."""
 
@@ -48,7 +62,7 @@ class FeatureInput(nn.Module):
 
 
 class FlattenInput(nn.Module):
-    """Reads what another input layer reads, as vectors.
+    """Reads what another input layer reads, as vectors of floats, such as images for a torso of dense layers.
 
     Attributes:
         input_layer: the other input layer.
@@ -59,7 +73,7 @@ class FlattenInput(nn.Module):
     view_dims: int
 
     @nn.compact
-    def __call__(self, observation: Any, **kwargs: Any) -> Shaped[Array, "*batch D"]:
+    def __call__(self, observation: Any, **kwargs: Any) -> Float[Array, "*batch D"]:
         """Join the trailing axes.
 
         Args:
@@ -67,9 +81,9 @@ class FlattenInput(nn.Module):
             **kwargs: further arguments of the other input layer.
 
         Returns:
-            `[..., D]`.
+            `[..., D]` floats, see `as_floats`.
         """
-        view = self.input_layer(observation, **kwargs)
+        view = as_floats(self.input_layer(observation, **kwargs))
         return view.reshape(*view.shape[: view.ndim - self.view_dims], -1)
 
 

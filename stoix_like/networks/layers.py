@@ -12,7 +12,8 @@ from flax.linen.dtypes import promote_dtype
 from jax.nn import initializers
 from jaxtyping import Array, Float, Shaped
 
-from stoix_like.networks.utils import Initializer
+from stoix_like.networks.utils import Initializer, parse_initializer
+from stoix_like.utils.jax_utils import Scalar
 
 default_kernel_init = initializers.lecun_normal()
 
@@ -32,8 +33,8 @@ class NoisyLinear(nn.Module):
         dtype: type of the computation; None follows inputs and parameters.
         param_dtype: type of the parameters.
         precision: of the matrix product, as in `jax.lax.dot`.
-        kernel_init: initialiser of W.
-        bias_init: initialiser of b.
+        kernel_init: initialiser of W, or its name.
+        bias_init: initialiser of b, or its name.
         sigma_zero: scale of the noise at first; S_w and s_b start at `sigma_zero / sqrt(inputs)`.
     """
 
@@ -42,9 +43,9 @@ class NoisyLinear(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     precision: Any = None
-    kernel_init: Initializer = default_kernel_init
-    bias_init: Initializer = initializers.zeros
-    sigma_zero: float = 0.5
+    kernel_init: Initializer | str = default_kernel_init
+    bias_init: Initializer | str = initializers.zeros
+    sigma_zero: Scalar = 0.5
 
     @nn.compact
     def __call__(self, inputs: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -67,8 +68,8 @@ class NoisyLinear(nn.Module):
         y = jnp.dot(inputs, kernel, precision=self.precision)
         return y if bias is None else y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
 
-    def _parameter(self, name: str, init: Initializer, shape: tuple[int, ...]) -> Array:
-        return self.param(name, init, shape, self.param_dtype)
+    def _parameter(self, name: str, init: Initializer | str, shape: tuple[int, ...]) -> Array:
+        return self.param(name, parse_initializer(init), shape, self.param_dtype)
 
 
 def _signed_root(x: Array) -> Array:

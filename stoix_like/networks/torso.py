@@ -11,8 +11,10 @@ import jax.numpy as jnp
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
+from stoix_like.networks.inputs import as_floats
 from stoix_like.networks.layers import NoisyLinear
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
+from stoix_like.utils.jax_utils import Scalar
 
 
 class MLPTorso(nn.Module):
@@ -135,9 +137,7 @@ def as_images(
             f"a convolution needs images [..., height, width, channels], got shape {observation.shape}: "
             "choose network=mlp, or has_channels=false where images come without channels"
         )
-    if x.dtype == jnp.uint8:
-        return x.astype(jnp.float32) / 255.0
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+    return as_floats(x)
 
 
 def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class NoisyMLPTorso(MLPTorso):
         sigma_zero: scale of the noise at first.
     """
 
-    sigma_zero: float = 0.5
+    sigma_zero: Scalar = 0.5
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
         return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero)

@@ -47,14 +47,10 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 # Arguments of modules that count units, pixels or the like.
 _SIZES = frozenset(
     (
-        "layer_sizes",
-        "channel_sizes",
-        "kernel_sizes",
-        "strides",
-        "hidden_sizes",
-        "hidden_state_dim",
-        "num_atoms",
-        "num_quantiles",
+        *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "features"),
+        *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
+        *("num_atoms", "num_quantiles", "num_cosines", "num_values"),
+        *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
     )
 )
 
@@ -148,7 +144,12 @@ def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
     return _RNN_CELLS[rnn_cell_name]
 
 
-_PARSERS = {"activation": parse_activation_fn, "kernel_init": parse_initializer, "cell_type": parse_rnn_cell}
+_PARSERS = {
+    "activation": parse_activation_fn,
+    "kernel_init": parse_initializer,
+    "bias_init": parse_initializer,
+    "cell_type": parse_rnn_cell,
+}
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:
@@ -200,6 +201,21 @@ def fits(head: Any, action_space: Space) -> bool:
 
 def _as_tuples(value: Any) -> Any:
     return tuple(_as_tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:
+    """An action mask as an argument for a head.
+
+    Args:
+        head: of a policy.
+        action_mask: True where an action is legal.
+
+    Returns:
+        `{"action_mask": action_mask}` where the head can be called with that, else nothing.
+    """
+    parameters = inspect.signature(type(head).__call__).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {"action_mask": action_mask} if "action_mask" in parameters or takes_any else {}
 
 
 def accepted(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,7 +339,8 @@ def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], k
     for name, value in arguments.items():
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
-        if name in _SIZES and not _positive(value):
+        optional = name in parameters and parameters[name].default is None
+        if name in _SIZES and not _positive(value) and not (optional and value is None):
             raise ConfigError(f"{key}.{name}={_plain(value)} is out of range: sizes are whole numbers of at least 1")
         if name in _PARSERS and isinstance(value, str):
             try:

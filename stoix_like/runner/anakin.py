@@ -1,12 +1,13 @@
-"""The compiled training program: rollouts and updates of every shard, on every device.
+"""The compiled training program: rollouts and updates of every member and shard, on every device.
 
-Axes from the outside in: device (mesh axis) → batch (vmapped shards of one device) → environments. `shared` has no
-batch axis: it is returned with `out_axes=None`, so that a system which forgets to average over the shards is refused
-when the program is traced. A population is one more vmap around `_train_shards` and `_init_shards`.
+Axes from the outside in: population (vmapped members, and a mesh axis that they may be spread over) → device (mesh
+axis) → batch (vmapped shards of one device) → environments. `shared` has no batch axis: it is returned with
+`out_axes=None`, so that a system which forgets to average over the shards is refused when the program is traced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,16 +17,34 @@ from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.base_types import Actor, Agent, Axes, EpisodeMetrics, Metrics, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.runner.devices import BATCH_AXIS, DEVICE_AXIS
+from stoix_like.runner.devices import BATCH_AXIS, DEVICE_AXIS, POPULATION_AXIS
 from stoix_like.runner.rollout import random_act, rollout
+
+Hyperparams = dict[str, Any]
+
+
+class Layout(NamedTuple):
+    """How a system is laid out.
+
+    Attributes:
+        population: members; with more than one, every array of the program begins with this axis.
+        num_envs: environments of one shard, N.
+        rollout_length: steps per environment between two updates, T.
+        warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
+    """
+
+    population: int
+    num_envs: int
+    rollout_length: int
+    warmup_steps: int = 0
 
 
 class Shard(NamedTuple):
     """What belongs to one shard: `[num_shards, ...]` over the whole run."""
 
     local: Any
-    actor: Actor
-    key: jax.Array
+    actor: Any
+    key: Any
 
 
 class LearnerState(NamedTuple):
@@ -34,10 +53,12 @@ class LearnerState(NamedTuple):
     Attributes:
         shared: the agent's shared state: one copy, replicated over the devices.
         shards: `Shard`, its leading axis split over the devices.
+        healthy: bool, False once a metric or a parameter was NaN; a member that is not healthy learns no more.
     """
 
     shared: Any
     shards: Any
+    healthy: Any
 
 
 class EpisodeSums(NamedTuple):
@@ -50,12 +71,28 @@ class EpisodeSums(NamedTuple):
     length_sum: jax.Array
 
 
-class Program(NamedTuple):
-    """The two functions of a training run, to be compiled.
+class Window(NamedTuple):
+    """What a window of updates reports.
 
     Attributes:
-        init: `(key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
-        train: `(LearnerState, num_updates []) -> (LearnerState, metrics, EpisodeSums)`; donates its state.
+        metrics: the system's own, averaged over the window's healthy updates and all shards.
+        episodes: of the episodes that finished in the window.
+        healthy_updates: updates of this window before something went bad.
+        bad_metrics: by name, whether this metric was not finite in the update that went bad.
+    """
+
+    metrics: Metrics
+    episodes: EpisodeSums
+    healthy_updates: jax.Array
+    bad_metrics: Metrics
+
+
+class Program(NamedTuple):
+    """The two functions of a training run, to be compiled. With a population, each argument but the last has its axis.
+
+    Attributes:
+        init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
+        train: `(LearnerState, hyperparams, num_updates []) -> (LearnerState, Window)`; donates its state.
     """
 
     init: Any
@@ -64,109 +101,138 @@ class Program(NamedTuple):
 
 def make_axes(mesh: Mesh) -> Axes:
     """The axes that a batch is spread over; an axis of one device is left out, it would only cost a collective."""
-    return Axes((DEVICE_AXIS, BATCH_AXIS) if mesh.size > 1 else (BATCH_AXIS,))
+    return Axes((DEVICE_AXIS, BATCH_AXIS) if mesh.shape[DEVICE_AXIS] > 1 else (BATCH_AXIS,))
 
 
-def make_program(
-    system: System, env: VectorEnvironment, mesh: Mesh, num_envs: int, rollout_length: int, warmup_steps: int
-) -> Program:
+def partition_specs(population: int) -> tuple[PartitionSpec, PartitionSpec]:
+    """How arrays lie on the mesh: those with one copy per member, and those with one entry per shard as well."""
+    if population == 1:
+        return PartitionSpec(), PartitionSpec(DEVICE_AXIS)
+    return PartitionSpec(POPULATION_AXIS), PartitionSpec(POPULATION_AXIS, DEVICE_AXIS)
+
+
+def make_program(build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, layout: Layout) -> Program:
     """Lay a system out over the mesh.
 
     Args:
-        system: the algorithm.
+        build: makes the system from the hyperparameters that vary between members, which are traced.
         env: environments with automatic reset.
         mesh: the devices.
-        num_envs: environments of one shard, N.
-        rollout_length: steps per environment between updates, T.
-        warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
+        layout: sizes.
 
     Returns:
         The program, not yet compiled.
     """
     axes = make_axes(mesh)
-    replicated, split = PartitionSpec(), PartitionSpec(DEVICE_AXIS)
     over_shards = partial(jax.vmap, axis_name=BATCH_AXIS)
+    shards_of_state: Any = LearnerState(None, 0, None)
+
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
+        init_shard = partial(_init_shard, build(hyperparams), env, layout)
+        return over_shards(init_shard, in_axes=(None, 0), out_axes=shards_of_state)(key, shard_keys)
+
+    def train(state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array) -> tuple[LearnerState, Window]:
+        train_shard = partial(_train_shard, build(hyperparams), env, axes, layout)
+        mapped = over_shards(train_shard, in_axes=(shards_of_state, None), out_axes=(shards_of_state, None))
+        return mapped(state, num_updates)
+
+    if layout.population > 1:
+        init, train = _one_by_one(init, mesh), jax.vmap(train, in_axes=(0, 0, None))
+    one, each = partition_specs(layout.population)
+    state_specs: Any = LearnerState(one, each, one)
     # Replication cannot be checked through a vmapped axis name (jax 0.10 to 0.12 refuse it).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
-
-    init_shards = over_shards(
-        partial(_init_shard, system, env, num_envs, rollout_length, warmup_steps),
-        in_axes=(None, 0),
-        out_axes=(None, 0),
-    )
-    train_shards = over_shards(
-        partial(_train_shard, system, env, axes, rollout_length),
-        in_axes=(LearnerState(None, 0), None),
-        out_axes=(LearnerState(None, 0), None, None),
-    )
-    state_specs: Any = LearnerState(replicated, split)
     return Program(
-        init=jax.jit(over_devices(init_shards, in_specs=(replicated, split), out_specs=tuple(state_specs))),
+        init=jax.jit(over_devices(init, in_specs=(one, one, each), out_specs=state_specs)),
         train=jax.jit(
-            over_devices(
-                train_shards, in_specs=(state_specs, replicated), out_specs=(state_specs, replicated, replicated)
-            ),
+            over_devices(train, in_specs=(state_specs, one, PartitionSpec()), out_specs=(state_specs, one)),
             donate_argnums=0,
         ),
     )
 
 
+def _one_by_one(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., LearnerState]:
+    """Map over the members: one after the other on CPUs, where the batched QR of orthogonal initialisers deadlocks.
+
+    Two devices of one CPU share its threads; each waits in the batched routine for threads that the other one holds.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return jax.vmap(init)
+    return lambda *members: jax.lax.map(lambda member: init(*member), members)
+
+
 def _init_shard(
-    system: System,
-    env: VectorEnvironment,
-    num_envs: int,
-    rollout_length: int,
-    warmup_steps: int,
-    key: jax.Array,
-    shard_key: jax.Array,
-) -> tuple[Any, Shard]:
+    system: System, env: VectorEnvironment, layout: Layout, key: jax.Array, shard_key: jax.Array
+) -> LearnerState:
     reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
-    env_state, timestep = env.reset(jax.random.split(reset_key, num_envs))
-    actor = Actor(env_state, timestep, system.init_carry(num_envs))
+    env_state, timestep = env.reset(jax.random.split(reset_key, layout.num_envs))
+    actor = Actor(env_state, timestep, system.init_carry(layout.num_envs))
     # An example of zeros: what is shared must not depend on this shard's own first observations.
     agent = system.init(key, jax.tree.map(jnp.zeros_like, timestep))
 
     def warm_up(carry: tuple[Agent, Actor], key: jax.Array) -> tuple[tuple[Agent, Actor], None]:
         agent, actor = carry
         act = random_act(system.act, env)
-        actor, trajectory, _ = rollout(env, act, agent.shared, actor, key, rollout_length)
+        actor, trajectory, _ = rollout(env, act, agent.shared, actor, key, layout.rollout_length)
         return (system.observe(agent, trajectory), actor), None
 
-    if warmup_steps:
-        keys = jax.random.split(warmup_key, warmup_steps // rollout_length)
+    if layout.warmup_steps:
+        keys = jax.random.split(warmup_key, layout.warmup_steps // layout.rollout_length)
         (agent, actor), _ = jax.lax.scan(warm_up, (agent, actor), keys)
-    return agent.shared, Shard(agent.local, actor, shard_key)
+    return LearnerState(agent.shared, Shard(agent.local, actor, shard_key), jnp.ones((), bool))
 
 
 def _train_shard(
     system: System,
     env: VectorEnvironment,
     axes: Axes,
-    rollout_length: int,
+    layout: Layout,
     state: LearnerState,
     num_updates: jax.Array,
-) -> tuple[LearnerState, Metrics, EpisodeSums]:
-    Window = tuple[LearnerState, Metrics, EpisodeSums]  # noqa: N806
-
-    def update(state: LearnerState) -> Window:
-        shared, (local, actor, key) = state
+) -> tuple[LearnerState, Window]:
+    def update(shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics, EpisodeSums]:
+        local, actor, key = shard
         key, rollout_key, update_key = jax.random.split(key, 3)
-        actor, trajectory, episodes = rollout(env, system.act, shared, actor, rollout_key, rollout_length)
+        actor, trajectory, episodes = rollout(env, system.act, shared, actor, rollout_key, layout.rollout_length)
         agent = system.observe(Agent(shared, local), trajectory)
         agent, metrics = system.update(agent, trajectory, update_key)
-        return LearnerState(agent.shared, Shard(agent.local, actor, key)), metrics, sum_episodes(episodes)
+        return agent.shared, Shard(agent.local, actor, key), axes.mean(metrics), sum_episodes(episodes)
 
-    def body(_: Any, window: Window) -> Window:
-        state, metric_sums, episode_sums = window
-        state, metrics, episodes = update(state)
-        return state, jax.tree.map(jnp.add, metric_sums, metrics), add_episodes(episode_sums, episodes)
+    def body(_: Any, carry: tuple[LearnerState, Window]) -> tuple[LearnerState, Window]:
+        state, window = carry
+        shared, shard, metrics, episodes = update(state.shared, state.shards)
+        bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
+        healthy = state.healthy & ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & ~_any_nan(shared)
+        if layout.population > 1:
+            # The others go on: a member that went bad keeps the last state that was good.
+            shared = jax.tree.map(partial(jnp.where, healthy), shared, state.shared)
+        failed_now = state.healthy & ~healthy
+        window = Window(
+            metrics=jax.tree.map(lambda total, metric: total + jnp.where(healthy, metric, 0), window.metrics, metrics),
+            episodes=add_episodes(window.episodes, episodes),
+            healthy_updates=window.healthy_updates + healthy,
+            bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), window.bad_metrics, bad),
+        )
+        return LearnerState(shared, shard, healthy), window
 
-    _, metrics, episodes = jax.eval_shape(update, state)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), metrics)
+    _, _, metrics, _ = jax.eval_shape(update, state.shared, state.shards)
+    window = Window(
+        metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), metrics),
+        episodes=no_episodes(),
+        healthy_updates=jnp.zeros((), jnp.int32),
+        bad_metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, bool), metrics),
+    )
     # The number of updates is an argument, so that windows of different lengths share one program.
-    state, metrics, episodes = jax.lax.fori_loop(0, num_updates, body, (state, zeros, no_episodes()))
-    metrics = axes.mean(jax.tree.map(lambda total: total / num_updates, metrics))
-    return state, metrics, _reduce_episodes(episodes, axes)
+    state, window = jax.lax.fori_loop(0, num_updates, body, (state, window))
+    # Without a healthy update this is 0 / 0: there is nothing to report.
+    metrics = jax.tree.map(lambda total: total / window.healthy_updates, window.metrics)
+    return state, window._replace(metrics=metrics, episodes=_reduce_episodes(window.episodes, axes))
+
+
+def _any_nan(tree: Any) -> jax.Array:
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    # A sum is NaN where any of its terms is (or where infinities cancel, which is no better).
+    return jnp.isnan(sum((jnp.sum(leaf) for leaf in floats), start=jnp.zeros(())))
 
 
 def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -11,12 +12,13 @@ from jax.sharding import AxisType, Mesh
 
 from stoix_like.errors import ConfigError
 
+POPULATION_AXIS = "population"
 DEVICE_AXIS = "device"
 BATCH_AXIS = "batch"
 
 
-def make_mesh(num_devices: int | None) -> Mesh:
-    """A mesh over the devices that a run asked for.
+def find_devices(num_devices: int | None) -> list[jax.Device]:
+    """The devices that a run asked for.
 
     Without an accelerator, the CPU is split into as many devices, up to one per core; the environment variable
     `JAX_NUM_CPU_DEVICES` sets another limit.
@@ -25,7 +27,7 @@ def make_mesh(num_devices: int | None) -> Mesh:
         num_devices: how many; None takes every accelerator, or one device on a CPU.
 
     Returns:
-        A mesh with the one axis `device`.
+        As many devices.
 
     Raises:
         ConfigError: more are asked for than there are.
@@ -40,7 +42,30 @@ def make_mesh(num_devices: int | None) -> Mesh:
         raise ConfigError(
             f"arch.num_devices={wanted} is more than there are: {_available(len(devices), on_cpu, limit)}"
         )
-    return Mesh(np.asarray(devices[:wanted]), (DEVICE_AXIS,), axis_types=(AxisType.Auto,))
+    return devices[:wanted]
+
+
+def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
+    """A mesh with the axes `population` and `device`, one of which has all devices.
+
+    Args:
+        devices: from `find_devices`.
+        spread_members: each device trains members of its own, instead of its share of every member's environments.
+
+    Returns:
+        The mesh.
+    """
+    shape = (len(devices), 1) if spread_members else (1, len(devices))
+    grid = np.asarray(devices).reshape(shape)
+    return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def memory_of(device: jax.Device) -> int:
+    """The memory of a device in bytes; of a CPU, that of the machine, which all its devices share."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def reserve(num_devices: int) -> None:

@@ -69,6 +69,11 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
             f" {system.rollout_length}) after {warmup_steps} of warm-up: use at least {warmup_steps + steps_per_update}"
         )
     num_windows = min(arch.num_evaluation, num_updates)
+    if num_updates // num_windows >= 2**31 - 1:
+        raise ConfigError(
+            f"arch.num_evaluation={arch.num_evaluation} leaves {num_updates // num_windows:,} updates between two"
+            " evaluations, more than one call can count: use more evaluations"
+        )
     edges = [index * num_updates // num_windows for index in range(num_windows + 1)]
     spent = warmup_steps + num_updates * steps_per_update
     return Plan(
@@ -80,6 +85,37 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         windows=tuple(end - start for start, end in itertools.pairwise(edges)),
         notes=_notes(run, spent, num_updates, steps_per_update, num_windows),
     )
+
+
+def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
+    """Decide how a population lies on several devices.
+
+    Args:
+        run: the typed configuration.
+        population: members.
+        num_devices: devices of the run.
+
+    Returns:
+        Whether each device trains members of its own, and what to say aloud.
+
+    Raises:
+        ConfigError: the members do not divide over the devices.
+    """
+    axis = run.arch.population.axis
+    if population == 1 or num_devices == 1:
+        return False, ()
+    divides = population % num_devices == 0
+    if axis == "device" and not divides:
+        lower = population // num_devices * num_devices
+        options = " or ".join(str(size) for size in (lower, lower + num_devices) if size)
+        raise ConfigError(
+            f"arch.population.axis=device: {population} members do not divide over {num_devices} devices: use {options}"
+        )
+    spread = divides if axis == "auto" else axis == "device"
+    if axis != "auto":
+        return spread, ()
+    layout = "device: each trains members of its own" if spread else "vmap: each trains its share of every member"
+    return spread, (f"{population} members on {num_devices} devices, arch.population.axis={layout}",)
 
 
 def _notes(run: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_windows: int) -> tuple[str, ...]:

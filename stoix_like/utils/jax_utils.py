@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 Scalar = int | float | Float[Array, ""]
@@ -66,6 +67,19 @@ def ndim_at_least(x: Shaped[Array, "..."], num_dims: int) -> bool:
         `x.ndim >= num_dims`.
     """
     return x.ndim >= num_dims
+
+
+def prepend_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[Any, "..."]:
+    """Puts dimensions of size 1 in front, so that an array broadcasts against others without rank promotion.
+
+    Args:
+        x: `[*rest]`.
+        num_dims: how many dimensions the result has, at least those of `x`.
+
+    Returns:
+        `[1, ..., 1, *rest]`.
+    """
+    return x.reshape((1,) * (num_dims - x.ndim) + x.shape)
 
 
 def merge_leading_dims(x: Shaped[Array, "..."], num_dims: int) -> Shaped[Array, "..."]:
@@ -154,5 +168,7 @@ def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon:
         local = jnp.mean(values)
         return jax.lax.pmean(local, tuple(axis_names)) if axis_names else local
 
+    # Twice: the mean of a large constant is rounded, and what that leaves would be all there is to scale up.
     centred = x - mean(x)
+    centred = centred - mean(centred)
     return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + epsilon)

@@ -2,12 +2,13 @@
 
 Losses are means over the batch unless their docstring says otherwise. Discounts `d_t` are gamma where the episode
 goes on and zero where it terminated; an episode that a limit cut keeps its discount. No gradient flows into targets,
-advantages, weights or returns.
+advantages, weights, returns or anything of the policy and values that acted.
 
 Shape letters: B batch, C critics, S samples per state, A actions (or action dimensions), `atoms` and `quantiles` of a
 value distribution; `*B` stands for any number of batch dimensions.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,6 +82,7 @@ def ppo_clip_loss(
     Returns:
         The loss, a scalar.
     """
+    b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     ratio = _probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     clipped_ratio = jnp.clip(ratio, 1.0 - epsilon, 1.0 + epsilon)
     return -jnp.mean(jnp.minimum(ratio * gae_t, clipped_ratio * gae_t))
@@ -111,6 +113,8 @@ def ppo_penalty_loss(
     Returns:
         The loss and the mean divergence (nats), scalars.
     """
+    b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
+    b_pi = jax.tree.map(lambda leaf: stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf, b_pi)
     ratio = _probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     kl = jnp.mean(b_pi.kl_divergence(pi))
     return beta * kl - jnp.mean(ratio * gae_t), kl
@@ -141,6 +145,7 @@ def dpo_loss(
     Returns:
         The loss, a scalar.
     """
+    b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     ratio = _probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     gain = (ratio - 1.0) * gae_t
     log_gain = (pi_log_prob_t - b_pi_log_prob_t) * gae_t
@@ -171,6 +176,7 @@ def clipped_value_loss(
     Returns:
         The loss, a scalar.
     """
+    behavior_value_t, targets_t = stop_gradient((behavior_value_t, targets_t))
     clipped_value = behavior_value_t + jnp.clip(pred_value_t - behavior_value_t, -epsilon, epsilon)
     errors = jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
     return 0.5 * jnp.mean(errors)
@@ -905,18 +911,18 @@ def vmpo_temperature_loss(
         adv_t: `[*B]` advantages.
         temperature: eta, which learns, in the unit of the advantages, above 0.
         epsilon: largest divergence, in nats.
-        top_fraction: share of the batch that is kept, rounded to whole samples, at least one; ties are all kept.
-        axis_names: mapped axes whose members hold parts of one batch.
+        top_fraction: share of the batch that is kept, rounded down to whole samples, at least one; ties are all kept.
+        axis_names: mapped axes whose members hold parts of one batch; give `vmpo_policy_loss` the same.
 
     Returns:
         The dual loss, a scalar, and the weights `[*B]`, which sum to 1 over the whole batch.
     """
     adv_t = stop_gradient(adv_t)
     everything = adv_t.reshape(-1)
-    if axis_names:
-        everything = jax.lax.all_gather(everything, tuple(axis_names)).reshape(-1)
+    for axis in axis_names:  # one by one: jax does not gather over several vmapped axes at once
+        everything = jax.lax.all_gather(everything, axis).reshape(-1)
     rising = jnp.sort(everything)
-    kept = jnp.clip(jnp.round(jnp.asarray(top_fraction) * rising.size), 1, rising.size).astype(jnp.int32)
+    kept = jnp.clip(jnp.floor(jnp.asarray(top_fraction) * rising.size), 1, rising.size).astype(jnp.int32)
     least = rising[rising.size - kept]
     num_top = jnp.sum(everything >= least)
     log_sum = jax.nn.logsumexp(everything / temperature, where=everything >= least)
@@ -925,7 +931,9 @@ def vmpo_temperature_loss(
     return loss, stop_gradient(weights)
 
 
-def vmpo_policy_loss(log_prob_t: Float[Array, "*B"], weights: Float[Array, "*B"]) -> Float[Array, ""]:
+def vmpo_policy_loss(
+    log_prob_t: Float[Array, "*B"], weights: Float[Array, "*B"], axis_names: Sequence[str] = ()
+) -> Float[Array, ""]:
     """M-step: cross-entropy of the weighted actions of the batch under the policy.
 
         L = -sum_i w_i * log pi(a_i)
@@ -935,8 +943,11 @@ def vmpo_policy_loss(log_prob_t: Float[Array, "*B"], weights: Float[Array, "*B"]
     Args:
         log_prob_t: `[*B]` log-probabilities (nats) of the actions taken.
         weights: `[*B]` weights of the E-step.
+        axis_names: mapped axes whose members hold parts of one batch, as for the weights.
 
     Returns:
-        The loss (nats), a scalar: a sum over the batch, the weights being shares of it.
+        The loss (nats), a scalar: a sum over the batch, the weights being shares of it. With `axis_names` it is the
+        member's own sum times the number of members, so that the mean over the axes is the sum over the whole batch.
     """
-    return -jnp.sum(stop_gradient(weights) * log_prob_t)
+    members = math.prod(jax.lax.axis_size(axis) for axis in axis_names)
+    return -members * jnp.sum(stop_gradient(weights) * log_prob_t)

@@ -6,9 +6,10 @@ Time follows Sutton & Barto: from the observation at `tm1` an action leads to th
 nothing later does. For both to hold, `v_t` at a truncated step is the value of the step's true successor, not of
 the observation that a reset made.
 
-Every function but the n-step one solves a linear recurrence backwards: as a scan over time, which is the faster way on
-a CPU, or with `associative=True` as a parallel prefix scan of logarithmic depth, meant for long sequences on an
-accelerator. The numbers are the same up to rounding.
+Every function but the n-step one solves a linear recurrence backwards: as a scan over time or, with
+`associative=True`, as a parallel prefix scan of logarithmic depth. The numbers are the same up to rounding, the speed
+is not, and the caller chooses. On a CPU the plain scan, which is the default, was faster at every size measured;
+`scripts/benchmark_returns.py` measures both on the machine at hand.
 """
 
 from typing import Any, NamedTuple
@@ -47,19 +48,34 @@ def _reverse_recurrence(
     bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], final: Float[Array, "*S"], associative: bool
 ) -> Float[Array, "T *S"]:
     """Solves x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final; time leads."""
+    dtype = jnp.result_type(bias, slope, final)
+    bias, slope, final = (x.astype(dtype) for x in (bias, slope, final))
     if associative:
+        # The last bias takes in what is beyond the end: a product of slopes that overflowed, times 0, would be NaN.
+        bias = bias.at[-1].add(slope[-1] * final)
+        return jax.lax.associative_scan(_compose, (bias, slope), reverse=True)[0]
+    return jax.lax.scan(_recurrence_step, final, (bias, slope), reverse=True)[1]
 
-        def compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
-            return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]
 
-        biases, slopes = jax.lax.associative_scan(compose, (bias, slope), reverse=True)
-        return biases + slopes * final[None]
+def _compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The line x -> bias + slope * x that takes the later one's result for its x."""
+    return _finite(earlier[0] + earlier[1] * later[0]), _finite(earlier[1] * later[1])
 
-    def step(x: Array, line: tuple[Array, Array]) -> tuple[Array, Array]:
-        x = line[0] + line[1] * x
-        return x, x
 
-    return jax.lax.scan(step, final, (bias, slope), reverse=True)[1]
+def _recurrence_step(x: Array, line: tuple[Array, Array]) -> tuple[Array, Array]:
+    x = _finite(line[0] + line[1] * x)
+    return x, x
+
+
+def _finite(x: Array) -> Array:
+    """What overflowed, as products of importance ratios do, becomes the largest number: infinity times 0 is NaN."""
+    largest = float(jnp.finfo(x.dtype).max)
+    return jnp.clip(x, -largest, largest)
+
+
+def _shift(x: Array, steps: int, beyond: float) -> Array:
+    """The entries that come `steps` later, and `beyond` where there are none; time leads."""
+    return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], beyond)])
 
 
 def _swap(time_major: bool, *arrays: Any) -> Any:
@@ -69,18 +85,27 @@ def _swap(time_major: bool, *arrays: Any) -> Any:
     return tuple(x if x is None or jnp.ndim(x) < 2 else jnp.swapaxes(x, 0, 1) for x in arrays)
 
 
-def _trace(lambda_: Any, like: Array, truncation_t: Array | None) -> Array:
-    """Lambda per step, zero where a limit cut the sequence; time leads."""
-    trace = jnp.asarray(lambda_, like.dtype)
+def _trace(lambda_: Any, truncation_t: Array | None, *like: Array) -> Array:
+    """Lambda per step, of the arrays' shape and joint type, zero where a limit cut the sequence; time leads."""
+    trace = jnp.asarray(lambda_, jnp.result_type(*like))
     if trace.ndim == 1:
         # One per time step; a plain broadcast would take it for one per sequence where T = B.
-        trace = trace.reshape(-1, *(1,) * (like.ndim - 1))
-    trace = jnp.broadcast_to(trace, like.shape)
+        trace = trace.reshape(-1, *(1,) * (like[0].ndim - 1))
+    trace = jnp.broadcast_to(trace, like[0].shape)
     return trace if truncation_t is None else jnp.where(truncation_t.astype(bool), jnp.zeros_like(trace), trace)
 
 
 def _maybe_stop(stop: bool, *arrays: Array) -> Any:
     return jax.lax.stop_gradient(arrays) if stop else arrays
+
+
+def _pair_of_values(values: Array | None, v_tm1: Array | None, v_t: Array | None, time_major: bool) -> Any:
+    """Values before and after each step, from those of consecutive observations or as they are."""
+    if (values is None) == (v_tm1 is None and v_t is None) or (v_tm1 is None) != (v_t is None):
+        raise ValueError("give either `values`, or both `v_tm1` and `v_t`")
+    if values is None:
+        return v_tm1, v_t
+    return (values[:-1], values[1:]) if time_major else (values[:, :-1], values[:, 1:])
 
 
 def batch_truncated_generalized_advantage_estimation(
@@ -126,21 +151,15 @@ def batch_truncated_generalized_advantage_estimation(
     Raises:
         ValueError: unless either `values` or both of `v_tm1` and `v_t` are given.
     """
-    pair_given = v_tm1 is not None or v_t is not None
-    if (values is not None) == pair_given or (v_tm1 is None) != (v_t is None):
-        raise ValueError("give either `values`, or both `v_tm1` and `v_t`")
-    r_t, discount_t, lambda_, values, v_tm1, v_t, truncation_t = _swap(
-        time_major, r_t, discount_t, lambda_, values, v_tm1, v_t, truncation_t
-    )
-    if values is not None:
-        v_tm1, v_t = values[:-1], values[1:]
+    v_tm1, v_t = _pair_of_values(values, v_tm1, v_t, time_major)
     delta_t = r_t + discount_t * v_t - v_tm1
-    decay_t = discount_t * _trace(lambda_, r_t, truncation_t)
-    advantage_t = _reverse_recurrence(delta_t, decay_t, jnp.zeros_like(delta_t[0]), associative)
+    delta_t, discount_t, lambda_, truncation_t = _swap(time_major, delta_t, discount_t, lambda_, truncation_t)
+    decay_t = discount_t * _trace(lambda_, truncation_t, delta_t)
+    (advantage_t,) = _swap(time_major, _reverse_recurrence(delta_t, decay_t, jnp.zeros_like(delta_t[0]), associative))
     target_tm1 = v_tm1 + advantage_t
     if standardize_advantages:
         advantage_t = standardize(advantage_t, axis_names)
-    advantage_t, target_tm1 = _maybe_stop(stop_target_gradients, *_swap(time_major, advantage_t, target_tm1))
+    advantage_t, target_tm1 = _maybe_stop(stop_target_gradients, advantage_t, target_tm1)
     return advantage_t, target_tm1
 
 
@@ -180,15 +199,30 @@ def batch_n_step_bootstrapped_returns(
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     r_t, discount_t, v_t, lambda_t, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_t, truncation_t)
-    trace = _trace(lambda_t, r_t, truncation_t)
-    bias, slope = r_t + discount_t * (1.0 - trace) * v_t, discount_t * trace
-    # Entry t holds the return of k steps from t. Beyond the end stands the last value, so that late steps get shorter
-    # returns.
-    returns = v_t
-    for k in range(n):
-        following = returns if k == 0 else jnp.concatenate([returns[1:], v_t[-1:]])
-        returns = bias + slope * following
+    trace = _trace(lambda_t, truncation_t, r_t, discount_t, v_t)
+    bias, slope = _windows(r_t + discount_t * (1.0 - trace) * v_t, discount_t * trace, min(n, len(r_t)))
+    # Beyond the end stands the last value, so that late steps get shorter returns.
+    last = jnp.minimum(jnp.arange(len(v_t)) + n - 1, len(v_t) - 1)
+    returns = bias + slope * v_t[last]
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
+
+
+def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) -> tuple[Array, Array]:
+    """The lines x -> bias_t + slope_t * x of n steps, or as many as are left, composed; time leads.
+
+    Windows double in length, and those of the binary digits of n are put one after the other.
+    """
+    dtype = jnp.result_type(bias, slope)
+    window, done = (bias.astype(dtype), slope.astype(dtype)), 0
+    chosen = jnp.zeros_like(window[0]), jnp.ones_like(window[1])
+    for digit in range(n.bit_length()):
+        length = 1 << digit
+        if n & length:
+            chosen = _compose((_shift(window[0], done, 0.0), _shift(window[1], done, 1.0)), chosen)
+            done += length
+        if n >> (digit + 1):
+            window = _compose((_shift(window[0], length, 0.0), _shift(window[1], length, 1.0)), window)
+    return chosen
 
 
 def batch_general_off_policy_returns_from_q_and_v(
@@ -231,7 +265,7 @@ def batch_general_off_policy_returns_from_q_and_v(
         raise ValueError(f"q_t of shape {q_t.shape} and c_t of shape {c_t.shape} must be alike")
     q_t, v_t, r_t, discount_t, c_t, truncation_t = _swap(time_major, q_t, v_t, r_t, discount_t, c_t, truncation_t)
     nothing = jnp.zeros_like(r_t[:1])
-    c_t = _trace(jnp.concatenate([c_t, nothing]), r_t, truncation_t)
+    c_t = _finite(_trace(jnp.concatenate([c_t, nothing]), truncation_t, r_t, discount_t, v_t, c_t))
     bias = r_t + discount_t * (v_t - c_t * jnp.concatenate([q_t, nothing]))
     returns = _reverse_recurrence(bias, discount_t * c_t, nothing[0], associative)
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
@@ -319,7 +353,7 @@ def batch_lambda_returns(
         `[B, T]` returns from the observations at `tm1`.
     """
     r_t, discount_t, v_t, lambda_, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_, truncation_t)
-    trace = _trace(lambda_, r_t, truncation_t)
+    trace = _trace(lambda_, truncation_t, r_t, discount_t, v_t)
     bias = r_t + discount_t * (1.0 - trace) * v_t
     returns = _reverse_recurrence(bias, discount_t * trace, v_t[-1], associative)
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
@@ -353,7 +387,8 @@ def batch_discounted_returns(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
-    value_t = jnp.asarray(v_t, r_t.dtype)
+    # A plain number follows the rewards' type; an array keeps its own.
+    value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, r_t.dtype)
     if value_t.ndim == 1:
         value_t = value_t[None] if time_major else value_t[:, None]
     value_t = jnp.broadcast_to(value_t, r_t.shape)
@@ -386,6 +421,7 @@ def importance_corrected_td_errors(
         delta_t = r_t + discount_t * v_t - v_tm1
         D_t = delta_t + discount_t * lambda_t * rho_t * (1 - truncation_t) * D_{t+1},  error_tm1 = rho_tm1 * D_t
 
+    What would overflow ends at the largest number of its type.
     Source: Sutton et al. 2014, "A new Q(lambda) with interim forward view and Monte Carlo equivalence".
 
     Args:
@@ -404,9 +440,10 @@ def importance_corrected_td_errors(
     """
     v_tm1 = values[:-1]
     delta_t = r_t + discount_t * (values[1:] if v_t is None else v_t) - v_tm1
+    rho_tm1 = _finite(rho_tm1)
     rho_t = jnp.concatenate([rho_tm1[1:], jnp.ones_like(rho_tm1[:1])])
-    decay_t = discount_t * rho_t * _trace(lambda_, r_t, truncation_t)
-    errors = rho_tm1 * _reverse_recurrence(delta_t, decay_t, jnp.zeros_like(delta_t[0]), associative)
+    decay_t = discount_t * rho_t * _trace(lambda_, truncation_t, delta_t)
+    errors = _finite(rho_tm1 * _reverse_recurrence(delta_t, decay_t, jnp.zeros_like(delta_t[0]), associative))
     return jax.lax.stop_gradient(errors + v_tm1) - v_tm1 if stop_target_gradients else errors
 
 
@@ -538,7 +575,7 @@ def batch_vtrace(
         time_major, v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t
     )
     delta_t = jnp.minimum(clip_rho_threshold, rho_tm1) * (r_t + discount_t * v_t - v_tm1)
-    decay_t = discount_t * jnp.minimum(1.0, rho_tm1) * _trace(lambda_, r_t, truncation_t)
+    decay_t = discount_t * jnp.minimum(1.0, rho_tm1) * _trace(lambda_, truncation_t, delta_t)
     errors = _reverse_recurrence(delta_t, decay_t, jnp.zeros_like(delta_t[0]), associative)
     if stop_target_gradients:
         errors = jax.lax.stop_gradient(errors + v_tm1) - v_tm1
@@ -584,22 +621,12 @@ def batch_vtrace_td_error_and_advantage(
     Returns:
         Errors, advantages and action values.
     """
-    errors = batch_vtrace(
-        v_tm1,
-        v_t,
-        r_t,
-        discount_t,
-        rho_tm1,
-        lambda_,
-        clip_rho_threshold,
-        stop_target_gradients,
-        time_major,
-        truncation_t=truncation_t,
-        associative=associative,
-    )
+    arrays = v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_
+    options = clip_rho_threshold, stop_target_gradients, time_major
+    errors = batch_vtrace(*arrays, *options, truncation_t=truncation_t, associative=associative)
     next_error, lambda_, truncation_t = _swap(time_major, errors, lambda_, truncation_t)
     next_error = jnp.concatenate([next_error[1:], jnp.zeros_like(next_error[:1])])
-    (correction,) = _swap(time_major, _trace(lambda_, next_error, truncation_t) * next_error)
+    (correction,) = _swap(time_major, _trace(lambda_, truncation_t, next_error) * next_error)
     q_estimate = r_t + discount_t * (v_t + correction)
     pg_advantage = jnp.minimum(clip_pg_rho_threshold, rho_tm1) * (q_estimate - v_tm1)
     return VTraceOutput(errors, *_maybe_stop(stop_target_gradients, pg_advantage, q_estimate))

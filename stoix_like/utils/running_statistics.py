@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Real
 
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 Path = tuple[Any, ...]
 """Where a leaf sits: dict keys, sequence positions and attribute names from the root down."""
@@ -67,12 +67,19 @@ class RunningStatisticsState(NestedMeanStd):
     Attributes:
         count: sum of the weights so far, the number of samples where none were given.
         summed_variance: nest of weighted sums of squared deviations from the mean.
-        rounding: the low halves of `count`, `mean` and `summed_variance`.
+        rounding: the low halves of `count`, `mean` and `summed_variance`; left out, they are zero.
     """
 
     count: PyTree
     summed_variance: PyTree
-    rounding: RoundingErrors
+    rounding: RoundingErrors = None  # type: ignore[assignment]  # never None once it is made from arrays
+
+    def __post_init__(self) -> None:
+        """Fill in the rounding errors of statistics that come from elsewhere."""
+        nests = (self.count, self.mean, self.summed_variance)
+        if self.rounding is None and all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(nests)):
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _statistics_dtype(x)), nests)
+            object.__setattr__(self, "rounding", RoundingErrors(*zeros))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,34 +291,48 @@ def update_statistics(
         ValueError: if a leaf or the weights do not have the shape that the first leaf implies.
     """
     axes = tuple(convert_pmap_axes_names(pmap_axes) or ())
-    paths = NestStatisticsConfig().paths if config is None else config.paths
     num_dims = _num_batch_dims(state.mean, batch, weights, validate_shapes)
     if num_dims is None:
         return state
     weights, added = _weigh(batch, weights, num_dims, axes)
     count, count_low = _two_sum(state.count, state.rounding.count, added)
 
-    def update_leaf(data: Array, old: _LeafStatistics) -> _LeafStatistics:
-        shift, correction, spread = _batch_moments(data, old, weights, added, axes)
-        total = jnp.where(count > 0, count, 1.0).astype(old.mean.dtype)
-        share = added.astype(total.dtype) / total
-        spread += jnp.square(shift + correction) * share * state.count.astype(total.dtype)
-        mean, mean_low = _two_sum(old.mean, old.mean_low, shift * share)
-        mean, mean_low = _two_sum(mean, mean_low, correction * share)
-        summed, summed_low = _two_sum(old.summed_variance, old.summed_variance_low, spread)
-        std = jnp.clip(jnp.sqrt(summed / total), std_min_value, std_max_value)
-        return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
-
-    def maybe_update_leaf(path: Path, data: Array, *fields: Array) -> _LeafStatistics:
+    def update_leaf(path: Path, data: Array, *fields: Array) -> _LeafStatistics:
         old = _LeafStatistics(*fields)
-        chosen = _is_float(data) and any(_is_prefix(prefix, path) for prefix in paths)
-        return update_leaf(data, old) if chosen else old
+        if not _has_statistics(path, data, config):
+            return old
+        moments = _batch_moments(data, old, weights, added, axes)
+        return _merge(old, moments, (state.count, added, count), (std_min_value, std_max_value))
 
     low = state.rounding
     nests = _LeafStatistics(state.mean, state.std, state.summed_variance, low.mean, low.summed_variance)
-    new = _transpose(batch, fast_map_structure_with_path(maybe_update_leaf, batch, *nests))
+    new = _transpose(batch, fast_map_structure_with_path(update_leaf, batch, *nests))
     low = RoundingErrors(count_low, new.mean_low, new.summed_variance_low)
     return RunningStatisticsState(new.mean, new.std, count, new.summed_variance, low)
+
+
+def _has_statistics(path: Path, data: Array, config: NestStatisticsConfig | None) -> bool:
+    paths = (NestStatisticsConfig() if config is None else config).paths
+    return _is_float(data) and any(_is_prefix(prefix, path) for prefix in paths)
+
+
+def _merge(
+    old: _LeafStatistics,
+    moments: tuple[Array, Array, Array],
+    counts: tuple[Array, Array, Array],
+    std_limits: tuple[Scalar, Scalar],
+) -> _LeafStatistics:
+    """The statistics of a leaf and a batch together, given `_batch_moments` and the counts before, added and after."""
+    shift, correction, spread = moments
+    before, added, after = (count.astype(old.mean.dtype) for count in counts)
+    total = jnp.where(after > 0, after, 1.0)
+    share = added / total
+    spread += jnp.square(shift + correction) * share * before
+    mean, mean_low = _two_sum(old.mean, old.mean_low, shift * share)
+    mean, mean_low = _two_sum(mean, mean_low, correction * share)
+    summed, summed_low = _two_sum(old.summed_variance, old.summed_variance_low, spread)
+    std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
+    return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
 
 
 def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
@@ -362,7 +383,7 @@ def _batch_moments(
     dtype = old.mean.dtype
     batch_dims = tuple(range(data.ndim - old.mean.ndim))
     added = jnp.where(added > 0, added, 1.0).astype(dtype)
-    deviation = (data.astype(dtype) - _align(old.mean, data)) - _align(old.mean_low, data)
+    deviation = (data.astype(dtype) - prepend_dims(old.mean, data.ndim)) - prepend_dims(old.mean_low, data.ndim)
     if weights is None:
         weight = jnp.ones((), dtype)
     else:
@@ -370,17 +391,12 @@ def _batch_moments(
         # Data of weight zero may be anything, NaN included.
         deviation = jnp.where(weight > 0, deviation, 0.0)
     shift = _sum_over_axes(jnp.sum(weight * deviation, batch_dims), axes) / added
-    residual = deviation - _align(shift, data)
+    residual = deviation - prepend_dims(shift, data.ndim)
     weighted = weight * residual
     # The residuals would sum to zero, were it not for rounding: what they sum to corrects the results.
     rest, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
     correction = rest / added
     return shift, correction, jnp.maximum(spread - rest * correction, 0.0)
-
-
-def _align(statistic: Array, data: Array) -> Array:
-    """Puts dimensions of size 1 in front, one per batch dimension of the data."""
-    return statistic.reshape((1,) * (data.ndim - statistic.ndim) + statistic.shape)
 
 
 def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | None = None) -> PyTree:
@@ -400,7 +416,7 @@ def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | No
     def normalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
-        scaled = (data.astype(mean.dtype) - _align(mean, data)) / _align(std, data)
+        scaled = (data.astype(mean.dtype) - prepend_dims(mean, data.ndim)) / prepend_dims(std, data.ndim)
         if max_abs_value is not None:
             scaled = jnp.clip(scaled, -max_abs_value, max_abs_value)
         return scaled.astype(data.dtype)
@@ -424,7 +440,9 @@ def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
     def denormalize_leaf(data: Array, mean: Array, std: Array) -> Array:
         if not _is_float(data):
             return data
-        return (data.astype(mean.dtype) * _align(std, data) + _align(mean, data)).astype(data.dtype)
+        return (data.astype(mean.dtype) * prepend_dims(std, data.ndim) + prepend_dims(mean, data.ndim)).astype(
+            data.dtype
+        )
 
     return fast_map_structure(denormalize_leaf, batch, mean_std.mean, mean_std.std)
 

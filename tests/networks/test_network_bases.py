@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
 from stoix_like.networks.base import (
@@ -15,15 +16,17 @@ from stoix_like.networks.base import (
     ScannedRNN,
     chained_torsos,
 )
-from stoix_like.networks.heads import CategoricalHead, ScalarCriticHead
+from stoix_like.networks.heads import CategoricalHead, MultivariateNormalDiagHead, PolicyValueHead, ScalarCriticHead
 from stoix_like.networks.inputs import (
     ArrayInput,
     EmbeddingActionInput,
     EmbeddingActionOnehotInput,
     FeatureInput,
+    FlattenInput,
 )
 from stoix_like.networks.recurrent import linear_recurrence
 from stoix_like.networks.torso import MLPTorso
+from stoix_like.networks.utils import parse_rnn_cell
 
 KEY = jax.random.key(0)
 VIEW = jax.random.normal(KEY, (2, 3, 5))
@@ -39,7 +42,7 @@ class TestFeedForward:
     def test_the_mask_of_an_observation_reaches_the_head(self):
         network = actor(FeatureInput("agent_view"))
         observation = Observation(VIEW, MASK)
-        params = network.init(KEY, observation)
+        params = jax.jit(network.init)(KEY, observation)
         pi = network.apply(params, observation)
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
         unmasked = network.apply(params, Observation(VIEW))
@@ -48,9 +51,25 @@ class TestFeedForward:
         other = network.apply(params, observation, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(other.probs[MASK], 0.0)
 
+    def test_a_head_without_masks_gets_none(self):
+        observation = Observation(VIEW, MASK)
+        for head in (MultivariateNormalDiagHead(2), PolicyValueHead(MultivariateNormalDiagHead(2), ScalarCriticHead())):
+            network = FeedForwardActor(head, MLPTorso((8,)))
+            network.apply(network.init(KEY, observation), observation)
+        network = FeedForwardActor(PolicyValueHead(CategoricalHead(4), ScalarCriticHead()), MLPTorso((8,)))
+        pi, _ = network.apply(network.init(KEY, observation), observation)
+        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
+
+    def test_images_are_flattened_to_floats(self):
+        flatten = FlattenInput(ArrayInput(), 3)
+        image = jnp.full((2, 2, 2, 1), 255, jnp.uint8).at[0].set(0)
+        np.testing.assert_array_equal(flatten.apply({}, image), [[0.0] * 4, [1.0] * 4])
+        assert flatten.apply({}, image).dtype == flatten.apply({}, image.astype(bool)).dtype == jnp.float32
+        assert flatten.apply({}, image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
     def test_array_input_reads_arrays_and_observations(self):
         network = actor(ArrayInput())
-        params = network.init(KEY, VIEW)
+        params = jax.jit(network.init)(KEY, VIEW)
         np.testing.assert_allclose(
             network.apply(params, VIEW).logits, network.apply(params, Observation(VIEW)).logits, rtol=1e-6
         )
@@ -58,7 +77,7 @@ class TestFeedForward:
     def test_critics_of_state_and_action(self):
         continuous = FeedForwardCritic(ScalarCriticHead(), MLPTorso((8,)), EmbeddingActionInput())
         action = {"action": jnp.ones((2, 3, 2))}
-        params = continuous.init(KEY, Observation(VIEW), input_kwargs=action)
+        params = jax.jit(continuous.init)(KEY, Observation(VIEW), input_kwargs=action)
         assert continuous.apply(params, Observation(VIEW), input_kwargs=action).shape == (2, 3)
         discrete = EmbeddingActionOnehotInput(3).apply({}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
         np.testing.assert_array_equal(discrete, [[0, 1, 0, 0], [0, 0, 0, 1]])
@@ -74,7 +93,7 @@ class TestComposition:
     def test_composite_is_one_after_the_other(self):
         network = CompositeNetwork((EmbeddingActionInput(), MLPTorso((4,)), ScalarCriticHead()))
         action = jnp.ones((2, 3, 2))
-        params = network.init(KEY, VIEW, action)
+        params = jax.jit(network.init)(KEY, VIEW, action)
         assert network.apply(params, VIEW, action).shape == (2, 3)
 
     def test_multi_stacks(self):
@@ -88,6 +107,11 @@ class TestComposition:
         network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
         assert network.layers[0].activation == "tanh"
         assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3)
+        for configs in (OmegaConf.create([config, {**config, "layer_sizes": [3]}]), [OmegaConf.create(config)]):
+            network = chained_torsos(configs, activation="tanh")
+            assert network.layers[0].layer_sizes == (7,)
+            hash(network)
+            assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3 if len(configs) == 2 else 7)
 
 
 @pytest.mark.parametrize("cell_type", CELLS)
@@ -124,6 +148,24 @@ class TestScannedRNN:
         assert (gradient[2:] != 0).any()
 
 
+@pytest.mark.parametrize("cell_type", ["mingru", "lru"])
+def test_a_linear_cell_step_by_step_is_the_parallel_scan(cell_type):
+    rnn = ScannedRNN(4, cell_type)
+    x = jax.random.normal(KEY, (7, 2, 3))
+    resets = jnp.zeros((7, 2), bool).at[3, 1].set(True).at[5].set(True)
+    start = jax.tree.map(lambda h: h + 0.5, rnn.initialize_carry(2))
+    params = jax.jit(rnn.init)(KEY, start, (x, resets))
+    expected_state, expected = jax.jit(rnn.apply)(params, start, (x, resets))
+    (cell_params,) = params["params"].values()
+    step = jax.jit(parse_rnn_cell(cell_type)(4).apply)
+    state = start
+    for t in range(7):
+        state = jnp.where(resets[t][:, None], 0.0, state)
+        state, output = step({"params": cell_params}, state, x[t])
+        np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
+
+
 def test_linear_recurrence_by_hand():
     # h = 1/2 h + b from h = 4: 2 + 1 = 3, 0 * 3 + 5 = 5 (forgets), 2.5 - 1 = 1.5.
     states = linear_recurrence(jnp.asarray([[0.5], [0.0], [0.5]]), jnp.asarray([[1.0], [5.0], [-1.0]]), jnp.ones(1) * 4)
@@ -137,7 +179,7 @@ def test_recurrent_networks(network, head):
     module = network(head, MLPTorso((4,)), 6, "gru", MLPTorso((5,)))
     start = ScannedRNN(6, "gru").initialize_carry(3)
     inputs = Observation(VIEW, MASK), jnp.zeros((2, 3), bool)
-    params = module.init(KEY, start, inputs)
+    params = jax.jit(module.init)(KEY, start, inputs)
     state, output = module.apply(params, start, inputs)
     assert state.shape == (3, 6)
     if network is RecurrentActor:

@@ -190,6 +190,36 @@ def test_convolutions_over_vectors_are_refused():
         build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, (4,)))
 
 
+@pytest.mark.parametrize(
+    ("target", "name", "size"),
+    [
+        ("torso.ResNetTorso", "hidden_size", 0),
+        ("torso.ResNetTorso", "num_blocks", -1),
+        ("torso.VisualResNetTorso", "channels_per_group", [16, 0]),
+        ("torso.VisualResNetTorso", "blocks_per_group", [1.5]),
+        ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
+        ("heads.ImplicitQuantileCriticHead", "num_values", 0),
+        ("heads.LinearHead", "output_dim", 0),
+        ("layers.NoisyLinear", "features", None),
+    ],
+)
+def test_every_size_is_checked(target, name, size):
+    plain = {"part": {"_target_": f"stoix_like.networks.{target}", name: size}}
+    with pytest.raises(ConfigError, match=rf"network\.part\.{name}=.* is out of range"):
+        build_networks(plain, DISCRETE)
+
+
+def test_sizes_that_default_to_none_may_be_none():
+    plain = {"head": {"_target_": HEADS + "ImplicitQuantileCriticHead", "num_values": None}}
+    assert build_networks(plain, DISCRETE).head.num_values is None
+
+
+def test_initialisers_of_noisy_layers_are_checked():
+    plain = {"layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 3, "bias_init": "zeroes"}}
+    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init: unknown initialiser 'zeroes'"):
+        build_networks(plain, DISCRETE)
+
+
 @pytest.mark.parametrize("sizes", [[0], [64, -1], [1.5]])
 def test_sizes_must_be_positive(sizes):
     plain = {"actor_network": {"pre_torso": {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": sizes}}}

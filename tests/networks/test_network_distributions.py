@@ -3,6 +3,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stoix_like.networks.distributions import (
     AffineBeta,
@@ -16,6 +18,7 @@ from stoix_like.networks.distributions import (
     MultiDiscreteActionDistribution,
     MultivariateNormalDiag,
     StateDependentNoise,
+    legal_actions,
     mask_logits,
     squash,
 )
@@ -111,6 +114,46 @@ def test_is_a_pytree_for_vmap_and_scan(name):
     np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_indexing_picks_from_the_batch(name):
+    pi = every_distribution()[name]
+    indices = (1, slice(0, 1), Ellipsis)
+
+    @jax.jit
+    def everything(pi):
+        value = pi.sample(seed=KEY)
+        parts = [pi[index] for index in indices]
+        picked = [(part.log_prob(value[index]), part.mode(), part.entropy(seed=KEY))
+                  for part, index in zip(parts, indices, strict=True)]  # fmt: skip
+        return parts, picked, (pi.log_prob(value), pi.mode(), pi.entropy(seed=KEY))
+
+    parts, picked, whole = everything(pi)
+    for index, part, results in zip(indices, parts, picked, strict=True):
+        assert type(part) is type(pi) or isinstance(pi, MultiDiscreteActionDistribution)
+        assert part.batch_shape == np.zeros(2)[index].shape
+        assert part.event_shape == pi.event_shape
+        for x, y in zip(results, whole, strict=True):
+            np.testing.assert_allclose(x, y[index], rtol=1e-5, atol=1e-6)
+    with pytest.raises(IndexError):
+        pi[2]
+
+
+def test_indexing_into_what_bounds_vary_along():
+    low, high = (-2.0, -1.0, 0.0), (2.0, 1.0, 5.0)
+    value = jnp.asarray([1.0, 3.0])
+
+    @jax.jit
+    def both(pi):
+        part = pi[:, 2]
+        return part.mode(), part.log_prob(value), pi.mode()[:, 2], pi[1, 2].log_prob(value)
+
+    ones = jnp.ones((2, 3))
+    for pi in (tanh_normal(0.0 * ones, ones, low, high), beta(2.0 * ones, 2.0, low, high)):
+        mode, log_prob, expected_mode, expected = both(pi)
+        np.testing.assert_allclose(mode, expected_mode, rtol=1e-6)
+        np.testing.assert_allclose(log_prob, expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("deterministic", "discrete_valued")])
 def test_divergence_is_zero_to_itself_and_positive_to_another(name):
     pi = every_distribution()[name]
@@ -198,9 +241,26 @@ class TestMask:
         np.testing.assert_allclose(masked.entropy(), alone.entropy(), rtol=1e-6)
         np.testing.assert_allclose(masked.log_prob(2), alone.log_prob(1), rtol=1e-6)
 
-    def test_nothing_legal_is_finite(self):
-        pi = Categorical(logits=mask_logits(LOGITS, jnp.zeros_like(self.MASK)))
-        np.testing.assert_allclose(pi.probs, 1 / 3, rtol=1e-6)
+    EMPTY = jnp.asarray([[True, False, True], [False, False, False]])
+
+    def test_empty_masks_are_refused(self):
+        for make in (lambda m: mask_logits(LOGITS, m), lambda m: EpsilonGreedy(LOGITS, 0.1, m), legal_actions):
+            with pytest.raises(ValueError, match="at least one action, got 1 row"):
+                make(self.EMPTY)
+        with pytest.raises(ValueError, match="at least one action"):
+            # Something is legal in the row, but nothing of the second choice.
+            legal_actions(jnp.asarray([[True, False, False]]), (2, 1))
+
+    def test_a_traced_empty_row_is_one_without_a_mask(self):
+        @jax.jit
+        def results(logits, mask):
+            greedy = EpsilonGreedy(logits, 0.3, mask)
+            return Categorical(logits=mask_logits(logits, mask)).probs, greedy.probs, greedy.mode()
+
+        masked, whole = results(LOGITS, self.EMPTY), results(LOGITS, jnp.ones_like(self.EMPTY))
+        for x, y in zip(masked, whole, strict=True):
+            np.testing.assert_allclose(x[1], y[1], rtol=1e-6)
+        assert masked[0][0, 1] == masked[1][0, 1] == 0.0
 
     def test_gradient_of_values_is_finite_under_a_mask(self):
         gradient = jax.grad(lambda q: (EpsilonGreedy(q, 0.1, self.MASK).probs * q).sum())(LOGITS)
@@ -223,6 +283,27 @@ class TestEpsilonGreedy:
         np.testing.assert_allclose(random.entropy(), np.log(3.0), rtol=1e-6)
         assert random.mode() == 2
 
+    def test_epsilon_of_each_environment(self):
+        # As many environments as actions, where the wrong axis would not show in the shapes; and with time in front.
+        preferences = jax.random.normal(KEY, (4, 3, 3))
+        epsilon = jnp.asarray([0.0, 0.3, 1.0])
+        mask = jnp.ones((4, 3, 3), bool).at[:, 1, 0].set(False)
+        probs = EpsilonGreedy(preferences, epsilon, mask).probs
+        for environment, one in enumerate((0.0, 0.3, 1.0)):
+            alone = EpsilonGreedy(preferences[:, environment], one, mask[:, environment])
+            np.testing.assert_allclose(probs[:, environment], alone.probs, rtol=1e-6)
+
+    def test_of_several_best_actions_it_is_the_first(self):
+        pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
+        np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
+        assert pi.mode() == 1
+
+    def test_indexing_keeps_mode_and_preferences(self):
+        pi = EpsilonGreedy(LOGITS, 1.0)[0]
+        assert isinstance(pi, EpsilonGreedy)
+        assert pi.mode() == 2
+        np.testing.assert_array_equal(pi.preferences, LOGITS[0])
+
     def test_epsilon_may_be_traced(self):
         probs = jax.jit(lambda epsilon: EpsilonGreedy(LOGITS, epsilon).probs)(0.5)
         np.testing.assert_allclose(probs, EpsilonGreedy(LOGITS, 0.5).probs, rtol=1e-6)
@@ -238,6 +319,20 @@ class TestDiscreteValued:
         assert pi.mode() == 0.0
         np.testing.assert_allclose(pi.log_prob(jnp.asarray([4.0, 0.0])), np.log([0.25, 0.5]), rtol=1e-6)
         assert pi.log_prob(0.5) == -jnp.inf
+        values = jnp.asarray([-1.0, 0.0, 0.5, 1.0, 4.0, 9.0])
+        np.testing.assert_allclose(pi.prob(values), [0.0, 0.5, 0.0, 0.25, 0.25, 0.0], rtol=1e-6)
+        cdf = [0.0, 0.5, 0.5, 0.75, 1.0, 1.0]
+        np.testing.assert_allclose(pi.cdf(values), cdf, rtol=1e-6)
+        np.testing.assert_allclose(jnp.exp(pi.log_cdf(values)), cdf, rtol=1e-6)
+        np.testing.assert_allclose(pi.survival_function(values), 1.0 - np.asarray(cdf), atol=1e-6)
+
+    def test_indexing_keeps_the_values(self):
+        values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
+        pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
+        assert pi.prob(jnp.asarray([[2.0, 10.0]] * 4)).shape == (4, 2)
+        assert isinstance(pi[1], DiscreteValuedTfpDistribution)
+        np.testing.assert_allclose(pi[1].mean(), pi.mean()[1], rtol=1e-6)
+        np.testing.assert_allclose(pi[1].cdf(11.5), pi.cdf(11.5)[1], rtol=1e-6)
 
     @pytest.mark.parametrize("sample_shape", [(), (7,), (3, 5)])
     def test_samples_of_every_shape(self, sample_shape):
@@ -271,6 +366,13 @@ class TestMultiDiscrete:
         assert (actions < jnp.asarray([sizes])).all()
         for mine, expected in zip(ours, parts, strict=True):
             np.testing.assert_allclose(mine, expected, rtol=1e-5)
+
+    def test_padding_never_becomes_likely(self):
+        # All logits of the first sub-action as low as padding is.
+        logits = jnp.full((1, 5), jnp.finfo(jnp.float32).min).at[:, 2:].set(0.0)
+        pi = MultiDiscreteActionDistribution(logits, (2, 3))
+        assert (pi.sample(seed=KEY, sample_shape=200)[..., 0] < 2).all()
+        np.testing.assert_allclose(pi.entropy(), np.log(2.0) + np.log(3.0), rtol=1e-5)
 
     def test_sizes_must_add_up(self):
         with pytest.raises(ValueError, match="need 5 logits, got 9"):
@@ -314,6 +416,50 @@ class TestTanhNormal:
 
         for result in log_prob_and_gradients(*grid):
             assert jnp.isfinite(result).all()
+
+    def test_ratios_of_one_come_from_log_prob_alone(self):
+        # Half of the samples of so wide a normal lie in the end zones.
+        pi = tanh_normal(jnp.zeros(1), jnp.full(1, 6.0))
+
+        @jax.jit
+        def act(pi):
+            samples, exact = pi.sample_and_log_prob(seed=KEY, sample_shape=500)
+            return samples, exact, pi.log_prob(samples)
+
+        samples, exact, acted = act(pi)
+        np.testing.assert_allclose(jax.jit(lambda pi: pi.log_prob(samples))(pi), acted, rtol=1e-6)
+        in_end_zone = np.abs(samples) > 0.999
+        assert in_end_zone.mean() > 0.3
+        assert np.abs(exact - acted)[in_end_zone].max() > 0.5
+
+    @pytest.mark.parametrize("traced", [(0,), (1, 2), (0, 1, 2)])
+    def test_bounds_and_epsilon_may_be_traced(self, traced):
+        numbers = (-1.5, 2.0, 1e-2)
+        values = jnp.asarray([[-1.5, 0.3], [1.999, 2.0]])
+
+        def results(*numbers):
+            normal = distrax.Normal(jnp.asarray([0.3, -0.1]), jnp.ones(2))
+            pi = AffineTanhTransformedDistribution(normal, *numbers)
+            stepwise = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, values[0])
+            return pi.log_prob(values), pi.entropy(), pi.mean(), pi.sample(seed=KEY), stepwise
+
+        def partly(given):
+            return results(*(given[i] if i in traced else x for i, x in enumerate(numbers)))
+
+        expected = jax.jit(lambda: results(*numbers))()
+        for x, y in zip(jax.jit(partly)(jnp.asarray(numbers)), expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+    @settings(max_examples=20, deadline=None)
+    @given(low=st.floats(-1e3, 1e3, width=32), width=st.floats(0.125, 1e3, width=32))
+    def test_rounding_leaves_no_bound(self, low, width):
+        low, high = np.float32(low), np.float32(low) + np.float32(width)
+        x = jnp.asarray([-np.inf, -30.0, -9.0, -1.0, 0.0, 5.0, 8.5, 9.0, 30.0, np.inf], jnp.float32)
+        squashed = squash(x, float(low), float(high))
+        stretched = beta(jnp.full(10, 2.0), 2.0, float(low), float(high))._forward(jnp.linspace(0.0, 1.0, 10))
+        for y in (squashed, stretched):
+            assert (np.asarray(y) >= low).all()
+            assert (np.asarray(y) <= high).all()
 
     def test_end_zone_has_its_mass(self):
         # P(y > 1 - eps) = P(x > atanh(1 - eps)), over a zone eps wide.
@@ -420,7 +566,7 @@ class TestStateDependentNoise:
         first, second = jax.random.normal(jax.random.key(1), (2, 4))
 
         def noise(features):
-            return StateDependentNoise(jnp.zeros(3), features, noise_scale).sample(seed=KEY)
+            return StateDependentNoise(jnp.zeros(3), features, noise_scale, 0.0).sample(seed=KEY)
 
         np.testing.assert_allclose(noise(first + second), noise(first) + noise(second), rtol=1e-4, atol=1e-5)
 
@@ -431,6 +577,12 @@ class TestStateDependentNoise:
         np.testing.assert_allclose(pi.stddev(), [[np.sqrt(2.0)]], rtol=1e-6)
         samples = pi.sample(seed=KEY, sample_shape=20_000)
         np.testing.assert_allclose(samples.std(), np.sqrt(2.0), rtol=0.02)
+
+    def test_samples_have_the_floor_of_the_density(self):
+        # Features of zero leave the floor alone.
+        pi = StateDependentNoise(jnp.ones((1, 2)), jnp.zeros((1, 4)), jnp.ones((4, 2)), 0.5)
+        np.testing.assert_allclose(pi.stddev(), 0.5, rtol=1e-6)
+        np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=20_000).std((0, 1)), 0.5, rtol=0.02)
 
     def test_rows_of_a_batch_have_noise_of_their_own(self):
         pi = StateDependentNoise(jnp.zeros((2, 3)), jnp.ones((2, 4)), jnp.ones((4, 3)))

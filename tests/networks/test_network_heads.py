@@ -3,6 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxtyping import TypeCheckError
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks import heads
@@ -22,7 +23,11 @@ HEADS = {
     "tanh_normal_grid": (heads.NormalAffineTanhDistributionHead((3, 2), -1.0, 1.0), [(3, 2)]),
     "beta": (heads.BetaDistributionHead(2, **BOUNDS), [(2,)]),
     "normal": (heads.MultivariateNormalDiagHead(2), [(2,)]),
+    "normal_scalar": (heads.MultivariateNormalDiagHead(()), [()]),
+    "normal_grid": (heads.MultivariateNormalDiagHead((3, 2)), [(3, 2)]),
     "gsde": (heads.StateDependentNoiseHead(2), [(2,)]),
+    "gsde_scalar": (heads.StateDependentNoiseHead(()), [()]),
+    "gsde_grid": (heads.StateDependentNoiseHead((3, 2)), [(3, 2)]),
     "deterministic": (heads.DeterministicHead(2, **BOUNDS), [(2,)]),
     "scalar": (heads.ScalarCriticHead(), [()]),
     "categorical_critic": (heads.CategoricalCriticHead(5), [()]),
@@ -59,7 +64,7 @@ def test_any_number_of_leading_axes(name):
 
     @jax.jit
     def many_and_one(x):
-        params = head.init(KEY, x[0, 0])
+        params = jax.jit(head.init)(KEY, x[0, 0])
         many, one = (parts_of(head.apply(params, y)) for y in (x, x[1, 2]))
         pis = [part for part in many if isinstance(part, distrax.Distribution)]
         scalars = [(pi.log_prob(pi.mode()), pi.entropy(seed=KEY)) for pi in pis]
@@ -108,6 +113,87 @@ def test_multi_discrete_mask():
     assert (samples[..., 1] != 1).all()
 
 
+def test_multi_discrete_empty_masks():
+    head, _ = HEADS["multi_discrete"]
+    x = jnp.ones((1, 6))
+    params = jax.jit(head.init)(KEY, x)
+    # The first sub-action has two choices and none is legal; of the second one, the last is.
+    mask = jnp.asarray([[False, False, False, False, True]])
+    with pytest.raises(ValueError, match="at least one action"):
+        head.apply(params, x, action_mask=mask)
+    samples = jax.jit(lambda mask: head.apply(params, x, action_mask=mask).sample(seed=KEY, sample_shape=200))(mask)
+    assert set(np.asarray(samples[..., 0]).ravel()) == {0, 1}
+    assert (samples[..., 1] == 2).all()
+
+
+@pytest.mark.parametrize("name", ["q", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn"])
+def test_epsilon_may_come_with_the_call(name):
+    head, _ = HEADS[name]
+    x = jax.random.normal(KEY, (4, 3, 6))
+
+    @jax.jit
+    def probs(x, epsilon):
+        params = jax.jit(head.init)(KEY, x)
+        each, usual, one = (head.apply(params, x, epsilon=e) for e in (epsilon, None, 0.25))
+        return [parts_of(policy)[0].probs for policy in (each, usual, one)]
+
+    each, usual, one = probs(x, jnp.asarray([0.0, 0.5, 1.0]))
+    # The best of three actions has 1 - 2/3 epsilon.
+    np.testing.assert_allclose(each.max(-1), [[1.0, 2 / 3, 1 / 3]] * 4, rtol=1e-5)
+    np.testing.assert_allclose(usual.max(-1), 1 - 0.2 / 3, rtol=1e-5)
+    np.testing.assert_allclose(one.max(-1), 1 - 0.5 / 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: heads.DiscreteValuedTfpHead(-x, x, 5),
+        lambda x: heads.DiscreteValuedTfpHead((-x, 0.0), (x, 1.0), 5, (2,)),
+        lambda x: heads.CategoricalCriticHead(5, vmax=x),
+        lambda x: heads.DistributionalContinuousQNetwork(5, -1.0, x),
+        lambda x: heads.StateDependentNoiseHead(2, init_scale=x),
+        lambda x: heads.MultivariateNormalDiagHead(2, init_scale=x, min_scale=0.1 * x),
+        lambda x: heads.NormalAffineTanhDistributionHead(2, -1.0, x),
+        lambda x: heads.BetaDistributionHead(2, -x, 3.0),
+        lambda x: heads.DuelingQNetwork(3, 0.1 * x, (8,)),
+    ],
+    ids=["atoms", "two_atoms", "categorical_critic", "d4pg", "gsde", "normal", "tanh_normal", "beta", "dueling"],
+)
+def test_floats_may_be_traced(make):
+    x = jax.random.normal(KEY, (2, 6))
+
+    def result(number):
+        head = make(number)
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        return first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
+
+    def range_of(number):
+        head = make(number)
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        return first.values if hasattr(first, "values") else jnp.zeros(())
+
+    for function in (result, range_of):
+        expected = jax.jit(lambda function=function: function(2.0))()
+        np.testing.assert_allclose(jax.jit(function)(jnp.float32(2.0)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("categorical", {"action_mask": jnp.ones((4, 2), bool)}),
+        ("multi_discrete", {"action_mask": jnp.ones((4, 4), bool)}),
+        ("dueling", {"action_mask": jnp.ones((3, 3), bool)}),
+        ("q", {"epsilon": jnp.full(3, 0.1)}),
+        ("iqn", {"tau": jnp.full((3, 7), 0.5)}),
+    ],
+)
+def test_wrong_shapes_are_refused(name, wrong):
+    head, _ = HEADS[name]
+    x = jnp.ones((4, 6))
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
+        head.init(KEY, x, **wrong)
+
+
 def test_policies_start_near_the_middle_of_their_range():
     x = jax.random.normal(KEY, (5, 6))
     for name in ("tanh_normal", "deterministic", "beta"):
@@ -124,8 +210,12 @@ def test_bfloat16_embeddings():
     x = jax.random.normal(KEY, (4, 6), jnp.bfloat16)
     for name in ("categorical", "tanh_normal", "normal"):
         head, _ = HEADS[name]
-        pi = jax.jit(lambda x, head=head: head.apply(head.init(KEY, x), x))(x)
-        assert pi.log_prob(pi.mode()).dtype == jnp.float32
+
+        def log_prob(x, head=head):
+            pi = head.apply(head.init(KEY, x), x)
+            return pi.log_prob(pi.mode())
+
+        assert jax.eval_shape(log_prob, x).dtype == jnp.float32
 
 
 class TestDueling:
@@ -133,7 +223,7 @@ class TestDueling:
         # q = v + a - mean a: the mean over actions is the state value alone, whatever the advantages.
         head = heads.DuelingQNetwork(3, 0.0, (4,))
         x = jax.random.normal(KEY, (5, 6))
-        params = head.init(KEY, x)
+        params = jax.jit(head.init)(KEY, x)
         q = head.apply(params, x).preferences
         value = params["params"]["Dense_0"], params["params"]["MLPTorso_0"]["Dense_0"]
         hidden = jax.nn.relu(x @ value[1]["kernel"])
@@ -161,7 +251,7 @@ class TestImplicitQuantiles:
     def test_levels_come_from_the_rng_or_evenly_or_as_given(self):
         head, _ = HEADS["implicit_quantile_critic"]
         x = jnp.ones((2, 6))
-        params = head.init(KEY, x)
+        params = jax.jit(head.init)(KEY, x)
         even = head.apply(params, x)[1]
         np.testing.assert_allclose(even, np.tile((np.arange(7) + 0.5) / 7, (2, 1)), rtol=1e-6)
         drawn = head.apply(params, x, rngs={"tau": KEY})[1]
@@ -169,6 +259,24 @@ class TestImplicitQuantiles:
         values, tau = head.apply(params, x, even[:, :4])
         np.testing.assert_allclose(values, head.apply(params, x)[0][:, :4], rtol=1e-5)
         assert tau.shape == (2, 4)
+
+    def test_by_hand(self):
+        # One feature of 2, all weights 1: the cosines of tau = 1/4 are 1, sqrt(1/2), 0, -sqrt(1/2), which sum to 1,
+        # those of tau = 1/2 are 1, 0, -1, 0, which sum to 0: z = 2 * relu(1) and 2 * relu(0).
+        head = heads.ImplicitQuantileCriticHead(2, num_cosines=4, kernel_init="ones")
+        x, tau = jnp.full((1, 1), 2.0), jnp.asarray([[0.25, 0.5]])
+        np.testing.assert_allclose(head.apply(head.init(KEY, x), x, tau)[0], [[2.0, 0.0]], atol=1e-5)
+
+    def test_levels_are_float32_whatever_the_embedding(self):
+        head = heads.ImplicitQuantileCriticHead(64)
+        x = jax.random.normal(KEY, (2, 6))
+        params = jax.jit(head.init)(KEY, x)
+        low = x.astype(jnp.bfloat16)
+        values, tau = head.apply(params, low, rngs={"tau": KEY})
+        assert tau.dtype == jnp.float32
+        assert len(np.unique(tau)) == tau.size
+        exact = head.apply(params, low.astype(jnp.float32), tau)[0]
+        np.testing.assert_allclose(values.astype(jnp.float32), exact, atol=0.02)
 
     def test_quantile_levels(self):
         np.testing.assert_allclose(heads.quantile_levels(2), [0.25, 0.75])
@@ -178,7 +286,7 @@ class TestNoisyLinear:
     def test_noise_comes_from_its_collection(self):
         layer = NoisyLinear(3)
         x = jax.random.normal(KEY, (4, 2, 5))
-        params = layer.init(KEY, x)
+        params = jax.jit(layer.init)(KEY, x)
         mean = layer.apply(params, x)
         np.testing.assert_allclose(mean, x @ params["params"]["kernel"], rtol=1e-5, atol=1e-6)
         first, again = (layer.apply(params, x, rngs={"noise": KEY}) for _ in range(2))
@@ -189,10 +297,16 @@ class TestNoisyLinear:
         # f(e)^2 = |e|, whose mean is sqrt(2/pi): Var y = s^2 (2/pi sum x^2 + sqrt(2/pi)), with s = 1/2 / sqrt(2).
         layer = NoisyLinear(1)
         x = jnp.asarray([1.0, 2.0])
-        params = layer.init(KEY, x)
+        params = jax.jit(layer.init)(KEY, x)
         noisy = jax.jit(jax.vmap(lambda key: layer.apply(params, x, rngs={"noise": key})))
         variance = noisy(jax.random.split(KEY, 20_000)).var()
         np.testing.assert_allclose(variance, (2 / np.pi * 5 + np.sqrt(2 / np.pi)) / 8, rtol=0.05)
+
+    def test_initialisers_by_name(self):
+        layer = NoisyLinear(3, kernel_init="orthogonal", bias_init="ones")
+        params = jax.jit(layer.init)(KEY, jnp.ones(3))["params"]
+        np.testing.assert_allclose(params["kernel"] @ params["kernel"].T, np.eye(3), atol=1e-5)
+        np.testing.assert_array_equal(params["bias"], 1.0)
 
     def test_without_bias(self):
         layer = NoisyLinear(3, use_bias=False)
@@ -208,13 +322,22 @@ class TestPolicyHead:
             (Box(-1.0, np.asarray([1.0, 2.0]), (2,)), heads.NormalAffineTanhDistributionHead),
             (Box(-np.inf, np.inf, (2,)), heads.MultivariateNormalDiagHead),
             (Box(0.0, np.inf, (2,)), heads.MultivariateNormalDiagHead),
+            (Box(-np.inf, np.inf, ()), heads.MultivariateNormalDiagHead),
+            (Box(-np.inf, np.inf, (3, 2)), heads.MultivariateNormalDiagHead),
         ],
     )
     def test_follows_the_action_space(self, space, kind):
         head = heads.policy_head(space)
         assert type(head) is kind
-        sample = jax.jit(lambda x: head.apply(head.init(KEY, x), x).sample(seed=KEY))(jnp.ones(4))
-        assert sample.shape == space.shape
+
+        def act(x):
+            pi = head.apply(head.init(KEY, x), x)
+            sample = pi.sample(seed=KEY)
+            return sample, pi.log_prob(sample)
+
+        sample, log_prob = jax.eval_shape(act, jnp.ones((5, 4)))
+        assert sample.shape == (5, *space.shape)
+        assert log_prob.shape == (5,)
 
     def test_bounds_are_those_of_the_space(self):
         head = heads.policy_head(Box(-1.0, np.asarray([1.0, 2.0]), (2,)))

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.errors import ScopeParamShapeError
 
 from stoix_like.networks.torso import (
     CNNTorso,
@@ -53,7 +54,7 @@ def test_final_activation_is_optional():
 def test_noisy_torso_is_noisy_only_with_its_rng():
     torso = VECTORS["noisy"]
     x = jnp.ones((2, 5))
-    params = torso.init(KEY, x)
+    params = jax.jit(torso.init)(KEY, x)
     np.testing.assert_array_equal(torso.apply(params, x), torso.apply(params, x))
     assert (torso.apply(params, x) != torso.apply(params, x, rngs={"noise": KEY})).any()
 
@@ -74,7 +75,7 @@ class TestImages:
     def test_channel_first_sees_the_same_image(self):
         x = jax.random.normal(KEY, (2, 6, 6, 3))
         last, first = (CNNTorso((4,), (3,), (1,), hidden_sizes=(4,), channel_first=first) for first in (False, True))
-        params = last.init(KEY, x)
+        params = jax.jit(last.init)(KEY, x)
         np.testing.assert_allclose(
             last.apply(params, x), first.apply(params, jnp.moveaxis(x, -1, -3)), rtol=1e-4, atol=1e-5
         )
@@ -83,6 +84,13 @@ class TestImages:
         torso = IMAGES["cnn"]
         with pytest.raises(ValueError, match="needs images.*network=mlp"):
             torso.init(KEY, jnp.zeros((4, 5)))
+
+    def test_shapes_that_do_not_fit_the_parameters_are_refused(self):
+        for name, shape, other in (("mlp", (2, 5), (2, 4)), ("cnn", (2, 6, 6, 2), (2, 6, 6, 3))):
+            torso = (VECTORS | IMAGES)[name]
+            params = jax.eval_shape(torso.init, KEY, jnp.zeros(shape))
+            with pytest.raises((ValueError, TypeError, ScopeParamShapeError)):
+                jax.eval_shape(torso.apply, params, jnp.zeros(other))
 
     def test_sizes_must_match(self):
         with pytest.raises(ValueError, match="zip"):

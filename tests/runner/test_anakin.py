@@ -2,32 +2,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toys import make_recorder
+from toys import Config, make_recorder
 
 from stoix_like.base_types import EpisodeMetrics
 from stoix_like.config import compose_config, typed
 from stoix_like.envs import factory
 from stoix_like.runner import anakin
-from stoix_like.runner.devices import make_mesh
+from stoix_like.runner.devices import find_devices, make_mesh
 from stoix_like.runner.experiment import make_system, prepare
 
 
-def recorder_program(num_devices=1, warmup_steps=0, num_envs=2, probe="value", **options):
-    mesh = make_mesh(num_devices)
+def recorder_program(
+    num_devices=1, warmup_steps=0, num_envs=2, probe="value", rollout_length=3, population=1, **options
+):
+    mesh = make_mesh(find_devices(num_devices))
     env = factory.make(typed(compose_config([f"env=probe/{probe}"])).env)
-    system = make_recorder(anakin.make_axes(mesh), **options)
-    return anakin.make_program(system, env, mesh, num_envs, rollout_length=3, warmup_steps=warmup_steps)
+
+    def build(hyperparams):
+        return make_recorder(anakin.make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
+
+    return anakin.make_program(build, env, mesh, anakin.Layout(population, num_envs, rollout_length, warmup_steps))
 
 
 def start(program, num_shards, seed=0):
     key, shards_key = jax.random.split(jax.random.key(seed))
-    return anakin.LearnerState(*program.init(key, jax.random.split(shards_key, num_shards)))
+    return program.init({}, key, jax.random.split(shards_key, num_shards))
+
+
+def train(program, state, num_updates):
+    return program.train(state, {}, np.int32(num_updates))
 
 
 @pytest.mark.parametrize(("num_devices", "num_shards"), [(1, 1), (1, 2), (2, 2), (2, 4)])
 def test_one_copy_of_what_is_shared_and_one_of_the_rest_per_shard(num_devices, num_shards):
     program = recorder_program(num_devices)
-    state, metrics, episodes = program.train(start(program, num_shards), np.int32(5))
+    state, window = train(program, start(program, num_shards), 5)
+    metrics, episodes = window.metrics, window.episodes
     # The probe pays 1 in every step, and each of its episodes lasts one step.
     assert state.shared["updates"] == 5
     assert state.shared["reward"] == 5.0
@@ -41,8 +51,8 @@ def test_one_copy_of_what_is_shared_and_one_of_the_rest_per_shard(num_devices, n
 
 def test_windows_of_different_lengths_share_one_program():
     program = recorder_program()
-    state, *_ = program.train(start(program, 1), np.int32(2))
-    state, *_ = program.train(state, np.int32(3))
+    state, _ = train(program, start(program, 1), 2)
+    state, _ = train(program, state, 3)
     assert state.shared["updates"] == 5
     assert program.train._cache_size() == 1
 
@@ -50,14 +60,14 @@ def test_windows_of_different_lengths_share_one_program():
 def test_recurrent_state_runs_on_from_rollout_to_rollout():
     program = recorder_program()
     # `act` counts its carry up by one in each of 3 steps: rollouts begin with 0, 3, 6 and 9, 4.5 on average.
-    _, metrics, _ = program.train(start(program, 1), np.int32(4))
-    assert metrics["first_carry"] == 4.5
+    _, window = train(program, start(program, 1), 4)
+    assert window.metrics["first_carry"] == 4.5
 
 
 def test_the_state_is_donated():
     program = recorder_program()
     state = start(program, 1)
-    program.train(state, np.int32(1))
+    train(program, state, 1)
     assert state.shards.local.steps.is_deleted()
 
 
@@ -66,14 +76,11 @@ def test_a_forgotten_mean_is_refused_when_the_program_is_traced(num_shards):
     # The rewards of this probe follow random observations, which differ from shard to shard.
     program = recorder_program(probe="observed_value", forget_mean=True)
     with pytest.raises(ValueError, match="vmap has mapped output"):
-        program.train(start(program, num_shards), np.int32(1))
+        train(program, start(program, num_shards), 1)
 
 
 def test_warm_up_hands_random_actions_to_observe_alone():
-    mesh = make_mesh(1)
-    env = factory.make(typed(compose_config(["env=probe/action"])).env)
-    system = make_recorder(anakin.make_axes(mesh))
-    program = anakin.make_program(system, env, mesh, num_envs=4, rollout_length=5, warmup_steps=50)
+    program = recorder_program(probe="action", num_envs=4, rollout_length=5, warmup_steps=50)
     state = start(program, 1)
     assert state.shared["updates"] == 0
     assert state.shards.local.steps == 4 * 50
@@ -88,10 +95,12 @@ def ppo_state(*overrides):
         )
     )
     plan, config = prepared.plan, prepared.run.system
+    layout = anakin.Layout(1, plan.envs_per_shard, config.rollout_length)
     program = anakin.make_program(
-        make_system(prepared), prepared.env, prepared.mesh, plan.envs_per_shard, config.rollout_length, 0
+        lambda hyperparams: make_system(prepared, hyperparams), prepared.env, prepared.mesh, layout
     )
-    return program.train(start(program, plan.num_shards), np.int32(3))
+    state, window = train(program, start(program, plan.num_shards), 3)
+    return state, window.metrics, window.episodes
 
 
 def test_same_numbers_however_the_shards_lie_on_devices():
@@ -129,8 +138,25 @@ def test_episode_sums_count_only_what_finished():
 
 
 def test_no_collective_over_one_device():
-    assert anakin.make_axes(make_mesh(1)).names == ("batch",)
-    assert anakin.make_axes(make_mesh(2)).names == ("device", "batch")
+    assert anakin.make_axes(make_mesh(find_devices(1))).names == ("batch",)
+    assert anakin.make_axes(make_mesh(find_devices(2))).names == ("device", "batch")
+    assert anakin.make_axes(make_mesh(find_devices(2), spread_members=True)).names == ("batch",)
     program = recorder_program()
-    text = program.train.lower(start(program, 1), np.int32(1)).compile().as_text()
+    text = program.train.lower(start(program, 1), {}, np.int32(1)).compile().as_text()
     assert "all-reduce" not in text
+
+
+def test_a_metric_that_goes_bad_is_dated_and_left_out_of_the_average():
+    program = recorder_program(sour_at=3.0)
+    state, window = train(program, start(program, 1), 5)
+    assert not state.healthy
+    assert window.healthy_updates == 2
+    assert {name: bool(flag) for name, flag in window.bad_metrics.items()} == {"reward": True, "first_carry": False}
+    assert window.metrics["reward"] == 1.0
+    # A single run is not frozen: whether it goes on is for the host to say.
+    assert state.shared["updates"] == 5
+
+
+def test_a_nan_parameter_is_noticed_without_any_bad_metric():
+    assert bool(anakin._any_nan({"a": jnp.ones(3), "b": jnp.asarray([0.0, jnp.nan]), "n": jnp.ones((), jnp.int32)}))
+    assert not bool(anakin._any_nan({"a": jnp.ones(3), "k": jax.random.key(0)}))

@@ -6,7 +6,7 @@ from toys import make_recorder
 from stoix_like.base_types import Axes
 from stoix_like.config import compose_config, typed
 from stoix_like.envs import factory
-from stoix_like.runner.devices import make_mesh
+from stoix_like.runner.devices import find_devices, make_mesh
 from stoix_like.runner.evaluator import make_evaluator
 
 
@@ -19,8 +19,8 @@ def test_whole_episodes_on_every_device(num_devices, scenario, limit, length):
     system = system._replace(
         eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
     )
-    evaluate = make_evaluator(system, env, make_mesh(num_devices), num_episodes=5)
-    episodes = evaluate({}, jax.random.key(0))
+    evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(num_devices)), 5, max_steps=1000)
+    episodes = evaluate({}, {}, jax.random.key(0))
     assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
     assert (episodes.lengths == length).all()
     # Every episode has its own start state, and Pendulum's rewards tell the states apart.
@@ -30,7 +30,18 @@ def test_whole_episodes_on_every_device(num_devices, scenario, limit, length):
 def test_the_first_end_counts():
     """CartPole pushed always to the left falls within a dozen steps; what happens afterwards is not counted."""
     env = factory.make_eval(typed(compose_config([])).env)
-    episodes = make_evaluator(make_recorder(Axes()), env, make_mesh(1), num_episodes=32)({}, jax.random.key(1))
+    evaluate = make_evaluator(lambda _: make_recorder(Axes()), env, make_mesh(find_devices(1)), 32, max_steps=1000)
+    episodes = evaluate({}, {}, jax.random.key(1))
     assert (episodes.lengths >= 8).all()
     assert (episodes.lengths <= 11).all()
     np.testing.assert_array_equal(episodes.returns, episodes.lengths)
+
+
+def test_an_episode_without_an_end_counts_as_far_as_it_went():
+    overrides = ["env=gymnax/pendulum", "+env.params.max_steps_in_episode=1000000"]
+    env = factory.make_eval(typed(compose_config(overrides)).env)
+    system = make_recorder(Axes())._replace(
+        eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
+    )
+    evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(1)), 3, max_steps=20)
+    assert (evaluate({}, {}, jax.random.key(0)).lengths == 20).all()

@@ -4,10 +4,12 @@ import math
 import jax
 import numpy as np
 import pytest
+import toys
 from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like.config import compose_config, typed
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.runner import experiment
@@ -23,6 +25,7 @@ TINY = [
     "arch.num_eval_episodes=3",
     "system.rollout_length=32",
 ]
+KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
 EVALUATION = {
     "eval/episode_return_mean",
     "eval/episode_return_std",
@@ -108,9 +111,9 @@ def test_the_absolute_metric_is_of_the_best_parameters_that_were_evaluated(resul
 
 def test_the_best_parameters_survive_donation():
     session = Session(prepare(typed(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
-    session._record(session._evaluate())
+    session._evaluate()
     first = jax.device_get(session.state.shared.params)
-    session._best = session._best._replace(episode_return=math.inf)
+    session._best = session._best._replace(episode_return=np.asarray(math.inf))
     session._train_window(5)
     session._evaluate()
     kept = jax.device_get(session._best.shared.params)
@@ -151,8 +154,39 @@ def test_a_logger_that_fails_is_dropped_and_training_goes_on(tmp_path, monkeypat
     assert error.count("no space left") == 1
 
 
+def toy(tmp_path, *overrides, **fields):
+    run = typed(
+        compose_config([*TINY[2:-1], *toys.overrides(**fields), "env=probe/value", "logger=silent", *overrides])
+    )
+    return experiment.run(prepare(run), tmp_path / "run")
+
+
 def test_warm_up_counts_as_steps(tmp_path):
-    done = stoix_like.train("ppo/ff_ppo", [*TINY, "system.warmup_steps=64"], run_dir=tmp_path)
+    done = toy(tmp_path, rollout_length=32, warmup_steps=64)
     # 4 x 64 = 256 steps; (5000 - 256) // 128 = 37 updates.
     assert done.history[0]["env_steps"] == 256
     assert done.summary["env_steps"] == 256 + 37 * 128
+
+
+def test_a_run_that_goes_bad_says_when_and_where(tmp_path):
+    with pytest.raises(TrainingError, match="train/reward was not finite in update 20; arch.on_nan=ignore"):
+        toy(tmp_path, rollout_length=32, sour_at=20)
+    # What came before it is kept: the evaluations at step 0 and after 13 updates.
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_may_go_on_regardless(tmp_path):
+    done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, sour_at=20)
+    assert done.summary["updates"] == 39
+
+
+def test_the_written_configuration_runs_again(result, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = OmegaConf.load(result.run_dir / "config.yaml")
+    assert ff_ppo.run_experiment(config) == result.eval_return
+
+
+def test_networks_that_do_not_fit_are_refused_before_compiling():
+    for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS]):
+        with pytest.raises(ConfigError, match="network"):
+            prepare(typed(compose_config(overrides)))

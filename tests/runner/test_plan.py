@@ -1,4 +1,5 @@
 import pytest
+import toys
 
 from stoix_like.config import compose_config, typed
 from stoix_like.errors import ConfigError
@@ -26,7 +27,7 @@ def test_exact_budget_says_nothing():
 
 def test_warm_up_is_paid_from_the_budget():
     # 8 x 256 = 2048 steps of warm-up; (10240 - 2048) // 1024 = 8 updates.
-    found = plan("arch.total_timesteps=10240", "system.warmup_steps=256")
+    found = plan(*toys.overrides(rollout_length=128, warmup_steps=256), "arch.total_timesteps=10240")
     assert (found.warmup_steps, found.num_updates) == (2048, 8)
 
 
@@ -51,7 +52,12 @@ def test_shards():
         (["arch.total_num_envs=1"], "use 2$"),
         (["arch.total_num_envs=6", "arch.update_batch_size=2"], "arch.update_batch_size=2: use 4 or 8"),
         (["arch.total_timesteps=1023"], "too small for one update, which takes 1024 steps .* use at least 1024"),
-        (["system.warmup_steps=100"], "system.warmup_steps=100 is no multiple of system.rollout_length=128"),
+        (
+            toys.overrides(rollout_length=128, warmup_steps=100),
+            "system.warmup_steps=100 is no multiple of system.rollout_length=128",
+        ),
+        (["+system.warmup_steps=128"], "system.warmup_steps=128: PPO learns from its own steps alone"),
+        (["arch.total_timesteps=1e14"], "use more evaluations"),
         (["system.num_minibatches=3"], "system.num_minibatches=3 does not divide"),
     ],
 )

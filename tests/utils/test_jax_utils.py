@@ -39,6 +39,8 @@ def test_shapes():
     for wrong in (0, 4):
         with pytest.raises(ValueError, match="cannot merge"):
             jax_utils.merge_leading_dims(x, wrong)
+    assert jax_utils.prepend_dims(x, 5).shape == (1, 1, 2, 3, 4)
+    assert jax_utils.prepend_dims(np.zeros(2), 1).shape == (2,)
     tree = {"a": x}
     np.testing.assert_array_equal(jax_utils.unreplicate_n_dims(tree)["a"], x[0, 0])
     np.testing.assert_array_equal(jax_utils.unreplicate_n_dims(tree, 1)["a"], x[0])
@@ -63,6 +65,8 @@ def test_standardize_by_hand():
     for constant in (0.0, 0.1, 1e4):
         standardized = jax_utils.standardize(jnp.full((7, 3), constant))
         assert (jnp.abs(standardized) < 1e-2).all()
+    # The mean of so many is off by rounding, which must not be taken for spread.
+    np.testing.assert_allclose(jax_utils.standardize(jnp.full(2048, 123.456)), 0.0, atol=1e-6)
 
 
 @settings(max_examples=10, deadline=None)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 from jaxtyping import TypeCheckError
 
+from stoix_like.networks import distributions
 from stoix_like.utils import loss as ls
 
 B, A, C, S, K, M, T = 4, 3, 2, 5, 6, 5, 3
@@ -59,6 +60,7 @@ def _cases(seed=0):
     return {
         "ppo_clip": Case(ls.ppo_clip_loss, (n(B), n(B), n(B)), 1, (0.2,)),
         "ppo_penalty": Case(_ppo_penalty, (n(B), n(B), n(B)), 1, (0.5,)),
+        "ppo_penalty_continuous": Case(_ppo_penalty_continuous, (n(B, A), n(B, A), n(B, A), n(B)), 1, (0.5,)),
         "dpo": Case(ls.dpo_loss, (n(B), n(B), n(B)), 1, (2.0, 0.6)),
         "clipped_value": Case(ls.clipped_value_loss, (n(B), n(B), n(B)), 1, (0.2,)),
         "q_learning": Case(ls.q_learning, q, 1, (1.0,), at(1)),
@@ -110,9 +112,16 @@ def _cases(seed=0):
 
 
 def _ppo_penalty(log_prob, b_log_prob, gae, beta):
-    pi = distrax.Categorical(logits=jnp.stack([log_prob, b_log_prob], axis=-1))
+    pi = distrax.Categorical(logits=jnp.stack([log_prob, -log_prob], axis=-1))
     b_pi = distrax.Categorical(logits=jnp.stack([b_log_prob, gae], axis=-1))
     return ls.ppo_penalty_loss(log_prob, b_log_prob, gae, beta, pi, b_pi)[0]
+
+
+def _ppo_penalty_continuous(loc, b_loc, action, gae, beta):
+    scale = jnp.full(A, 0.7)
+    pi, b_pi = (distributions.MultivariateNormalDiag(x, scale.astype(x.dtype)) for x in (loc, b_loc))
+    action = jax.lax.stop_gradient(action)
+    return ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), gae, beta, pi, b_pi)[0]
 
 
 def _sampled_cql(q_samples, q, log_prob):
@@ -152,8 +161,7 @@ def test_numbers_may_be_traced_and_targets_get_no_gradient(name):
     arrays = _arrays(case)
     actual, gradient = _value_and_grad(name)(arrays, _numbers(case))
     np.testing.assert_allclose(actual, _total(case(*arrays, *case.numbers)), rtol=1e-5, atol=1e-6)
-    surrogate = {"dpg", "impala", "ppo_clip", "ppo_penalty", "dpo", "clipped_value"}  # their data is plain numbers
-    if name not in surrogate:
+    if name not in {"dpg", "impala"}:  # where learning and fixed arguments are mixed: tests of their own
         assert all(not leaf.any() for leaf in gradient[case.num_learning :])
 
 
@@ -199,6 +207,87 @@ def test_wrong_shapes_are_refused(name):
         shortened = [arrays[0], arrays[1][:, :-1], *arrays[2:]]
     with pytest.raises((TypeCheckError, TypeError, ValueError)):
         case(*shortened, *case.numbers)
+
+
+# Losses that are means (or, one per sample, rows) over the batch: position of the batch axis of each array, None for
+# what all samples share.
+BATCH_AXES = {
+    **dict.fromkeys(("ppo_clip", "ppo_penalty_continuous", "dpo", "clipped_value", "q_learning", "double_q"), 0),
+    **dict.fromkeys(("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression"), 0),
+    **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
+    **dict.fromkeys(("sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
+    **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
+    **{"mpo_alpha": (0, None), "mpo_alpha_dual": (None, 0)},
+}
+
+
+@pytest.mark.parametrize("name", BATCH_AXES)
+def test_batch_is_vmap(name):
+    case, axes = CASES[name], BATCH_AXES[name]
+    axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
+    # Expanded on the host: each sample is a batch of one.
+    ones = [x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
+            for x, axis in zip(case.arrays, axes, strict=True)]  # fmt: skip
+    actions = [(position, array[:, None]) for position, array in case.integers]
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=([None if axis is None else 0 for axis in axes], [0] * len(actions)))
+    def one_by_one(arrays, actions):
+        integers = tuple((position, a) for (position, _), a in zip(case.integers, actions, strict=True))
+        return case._replace(integers=integers)(*arrays, *case.numbers)
+
+    each = one_by_one([jnp.asarray(x) for x in ones], [jnp.asarray(a) for _, a in actions])
+    whole = case(*_arrays(case), *case.numbers)
+    for part, expected in zip(jax.tree.leaves(each), jax.tree.leaves(whole), strict=True):
+        expected_parts = part[:, 0].mean() if expected.ndim else part.mean()
+        np.testing.assert_allclose(expected.mean(), expected_parts, rtol=1e-4, atol=1e-5)
+
+
+def test_no_gradient_into_what_impala_and_dpg_hold_fixed():
+    gradient = _value_and_grad("impala")(_arrays(CASES["impala"]), _numbers(CASES["impala"]))[1]
+    assert all(not gradient[i].any() for i in (1, 3, 4, 5))
+    assert gradient[0].any()
+    assert gradient[2].any()
+    assert not _value_and_grad("dpg")(_arrays(CASES["dpg"]), _numbers(CASES["dpg"]))[1][1].any()
+
+
+def _finite_differences(function, x, eps=1e-6):
+    """The gradient of a function of one float64 array, by central differences."""
+    steps = eps * np.eye(x.size).reshape(x.size, *x.shape)
+    return np.reshape([(function(x + step) - function(x - step)) / (2 * eps) for step in steps], x.shape)
+
+
+# The gradient that the losses promise is that of a surrogate: targets, advantages and ratios stay what they are.
+def test_impala_gradients_by_finite_differences():
+    with jax.enable_x64(True):
+        arrays = _arrays(CASES["impala"], jnp.float64)
+        log_prob, b_log_prob, v_tm1, v_t, r_t, discount_t = arrays
+        rho = jnp.minimum(jnp.exp(log_prob - b_log_prob), 1.0)
+        errors, advantages = np.zeros((2, B, T))
+        following = np.zeros(B)
+        for t in reversed(range(T)):  # equation 1 by its recursion, lambda 0.9, in numpy
+            delta = rho[:, t] * (r_t[:, t] + discount_t[:, t] * v_t[:, t] - v_tm1[:, t])
+            q = r_t[:, t] + discount_t[:, t] * (v_t[:, t] + (0.9 * following if t + 1 < T else 0.0))
+            advantages[:, t] = rho[:, t] * (q - v_tm1[:, t])
+            following = errors[:, t] = delta + discount_t[:, t] * 0.9 * rho[:, t] * following
+        targets = np.asarray(errors + v_tm1)
+        gradient = jax.jit(jax.grad(lambda *x: _total(ls.impala_loss(*x, 0.9)), argnums=(0, 2)))(*arrays)
+        by_policy = _finite_differences(lambda x: -np.mean(advantages * x), np.asarray(log_prob))
+        by_value = _finite_differences(lambda x: 0.5 * np.mean((targets - x) ** 2), np.asarray(v_tm1))
+        np.testing.assert_allclose(gradient[0], by_policy, rtol=1e-5, atol=1e-9)
+        np.testing.assert_allclose(gradient[1], by_value, rtol=1e-5, atol=1e-9)
+
+
+def test_dpg_gradient_by_finite_differences():
+    action, centre = (x.astype(np.float64) for x in CASES["dpg"].arrays)
+
+    def value(action):  # a critic, mean over the batch
+        return np.mean(np.sum(np.sin(action) * centre, axis=-1))
+
+    with jax.enable_x64(True):
+        dqda = jnp.asarray(np.cos(action) * centre)
+        gradient = jax.grad(ls.dpg_loss)(jnp.asarray(action), dqda)
+    np.testing.assert_allclose(gradient, -_finite_differences(value, action), rtol=1e-5, atol=1e-9)
 
 
 def _batched(function, *axes):
@@ -273,11 +362,15 @@ def test_mpo_agrees_with_rlax():
     ours, our_weights = ls.mpo_temperature_loss(q, temperature, 0.1)
     np.testing.assert_allclose(ours, jnp.mean(loss), rtol=1e-5)
     np.testing.assert_allclose(our_weights, weights, rtol=1e-5)
-    ones = jnp.ones(B)
-    theirs = rlax.vmpo_compute_weights_and_temperature_loss(adv, ones, ones, penalty, project, 0.5)
-    ours, our_weights = ls.vmpo_temperature_loss(adv, temperature, 0.1, 0.5)
-    np.testing.assert_allclose(ours, theirs[0], rtol=1e-5)
-    np.testing.assert_allclose(our_weights, theirs[1], rtol=1e-5)
+    # Sizes where the fraction is not a whole number of samples, too.
+    for size, fraction in ((B, 0.5), (7, 0.5), (5, 0.3), (9, 0.9)):
+        adv = jnp.asarray(_random(6)(size))
+        ones = jnp.ones(size)
+        weigh = functools.partial(rlax.vmpo_compute_weights_and_temperature_loss, top_k_fraction=fraction)
+        theirs = jax.jit(lambda x, ones, weigh=weigh: weigh(x, ones, ones, penalty, project))(adv, ones)
+        ours, our_weights = ls.vmpo_temperature_loss(adv, temperature, 0.1, fraction)
+        np.testing.assert_allclose(ours, theirs[0], rtol=1e-5)
+        np.testing.assert_allclose(our_weights, theirs[1], rtol=1e-5)
     kl = jnp.abs(adv)
     kl_loss, alpha_loss = rlax.compute_parametric_kl_penalty_and_dual_loss([(kl, penalty)], project)
     ours = ls.mpo_alpha_loss(kl, temperature, 0.1)
@@ -509,6 +602,24 @@ def test_vmpo_uses_the_whole_mapped_batch():
     mapped = jax.vmap(lambda x: ls.vmpo_temperature_loss(x, eta, 0.1, axis_names=("batch",)), axis_name="batch")(adv)
     np.testing.assert_allclose(mapped[0], jnp.stack([loss, loss]), rtol=1e-6)
     np.testing.assert_allclose(mapped[1].reshape(-1), weights, rtol=1e-5)
+
+
+def test_mean_over_axes_of_the_vmpo_policy_loss_is_the_unmapped_loss():
+    adv, x = (jnp.asarray(_random(seed)(2, 3, 4)) for seed in (7, 8))
+
+    def policy_loss(parameter, x, adv, axis_names=()):
+        weights = ls.vmpo_temperature_loss(adv, jnp.float32(0.7), 0.1, axis_names=axis_names)[1]
+        return ls.vmpo_policy_loss(-jnp.square(x - parameter), weights, axis_names)
+
+    axes = ("device", "batch")
+
+    def member(x, adv):
+        return jax.lax.pmean(jax.value_and_grad(policy_loss)(jnp.float32(0.3), x, adv, axes), axes)
+
+    mapped = jax.jit(jax.vmap(jax.vmap(member, axis_name="batch"), axis_name="device"))(x, adv)
+    expected = jax.value_and_grad(policy_loss)(jnp.float32(0.3), x.reshape(-1), adv.reshape(-1))
+    for actual, one in zip(mapped, expected, strict=True):
+        np.testing.assert_allclose(actual, jnp.full((2, 3), one), rtol=1e-5)
 
 
 # Samples drawn evenly over the interval [0, 2] have density 1/2: log(mean exp(q + log 2)) - q = log 2 for constant q.

@@ -131,8 +131,21 @@ def _vtrace_full(b, lambda_, **kw):
     )
 
 
+def _importance(b, lambda_, time_major=False, **kw):
+    """One trajectory at a time: the batch by vmap."""
+
+    def one(r_t, discount_t, log_rho, v_tm1, v_t, truncation_t):
+        # The successors' values stand in `v_t`: of `values`, only the first ones matter.
+        values, rho = jnp.append(v_tm1, jnp.zeros_like(v_tm1[:1])), jnp.exp(log_rho)
+        return ms.importance_corrected_td_errors(r_t, discount_t, rho, lambda_, values, truncation_t, v_t=v_t, **kw)
+
+    axis = 1 if time_major else 0
+    arrays = b.r_t, b.discount_t, b.log_rho, b.v_tm1, b.v_t, b.truncation_t
+    return jax.vmap(one, in_axes=axis, out_axes=axis)(*arrays)
+
+
 FUNCTIONS = [_gae, _n_step, _off_policy, _retrace, _lambda_returns, _discounted, _q_lambda, _peng, _vtrace]
-FUNCTIONS.append(_vtrace_full)
+FUNCTIONS += [_vtrace_full, _importance]
 by_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__[1:])
 
 
@@ -253,6 +266,8 @@ def _rlax(b, lambda_):
         _q_lambda: rlax.lambda_returns(b.r_t, b.discount_t, jnp.max(b.q_t, -1), lambda_),
         _peng: rlax.lambda_returns(b.r_t, b.discount_t, jnp.sum(b.pi_t * b.q_t, -1), lambda_),
         _vtrace: rlax.vtrace(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_),
+        _importance: rho
+        * (rlax.lambda_returns(b.r_t, b.discount_t, b.v_t, lambda_ * jnp.append(rho[1:], 1.0)) - values[:-1]),
         _vtrace_full: tuple(rlax.vtrace_td_error_and_advantage(b.v_tm1, b.v_t, b.r_t, b.discount_t, rho, lambda_)[:3]),
     }
 
@@ -317,17 +332,66 @@ def test_scaling_rewards_and_values_scales_the_result(function, seed, scale, lam
 def test_extremes_are_finite(function, discount):
     b = with_truncations(make_batch())
     b = b._replace(discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4))
-    for lambda_ in (0.0, 1.0):
-        for leaf in jax.tree.leaves(compiled(function)(b, lambda_)):
-            assert np.isfinite(leaf).all()
+    for associative in (False, True):
+        for lambda_ in (0.0, 1.0):
+            for leaf in jax.tree.leaves(compiled(function, associative=associative)(b, lambda_)):
+                assert np.isfinite(leaf).all()
+
+
+# Ratios whose product overflows, before and after a step where the episode terminated.
+@pytest.mark.parametrize("associative", [False, True])
+def test_products_of_large_ratios_stay_numbers(associative):
+    ones = jnp.ones(8)
+    errors = functools.partial(ms.importance_corrected_td_errors, associative=associative)
+    for rho in (1e8, 1e30, jnp.inf):
+        discount = ones.at[4].set(0.0)
+        result = jax.jit(errors)(ones, discount, rho * ones, 1.0, jnp.zeros(9))
+        assert np.isfinite(result).all()
+        assert (result > 0).all()
+        huge = jnp.full((1, 7), rho)
+        arguments = jnp.zeros((1, 7)), ones[None] * 0.0, ones[None], discount[None], huge
+        returns = ms.batch_general_off_policy_returns_from_q_and_v(*arguments, associative=associative)
+        assert np.isfinite(returns).all()
+    # Where nothing overflows, the same as ever: 1e8 at the end, 1e8 (1 + 1e8) before.
+    result = errors(ones[:2], ones[:2], 1e8 * ones[:2], 1.0, jnp.zeros(3))
+    np.testing.assert_allclose(result, [1e16, 1e8], rtol=1e-6)
+
+
+LOW = ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "log_rho", "q_t", "pi_t")
+
+
+# In bfloat16 altogether, or with only the rewards so, as replay may store them.
+@by_function
+@pytest.mark.parametrize("associative", [False, True])
+@pytest.mark.parametrize("fields", [LOW, ("r_t", "q_t")], ids=["bfloat16", "mixed"])
+def test_types_may_be_low_or_mixed(function, associative, fields):
+    exact = with_truncations(make_batch())
+    low = exact._replace(**{name: getattr(exact, name).astype(jnp.bfloat16) for name in fields})
+    rounded = low._replace(**{name: getattr(low, name).astype(jnp.float32) for name in fields})
+    # 0.75 and the discounts' 0.9 are what they are in bfloat16, too.
+    actual = compiled(function, associative=associative)(low, 0.75)
+    expected = compiled(function)(rounded, 0.75)
+    dtype = jnp.bfloat16 if fields == LOW else jnp.float32
+    tolerance = 0.15 if dtype == jnp.bfloat16 else 0.05
+    for leaf, reference in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        if fields == LOW:
+            assert leaf.dtype == dtype
+        np.testing.assert_allclose(np.asarray(leaf, np.float32), reference, rtol=tolerance, atol=tolerance)
+
+
+def test_lambda_keeps_the_precision_of_the_values():
+    b = make_batch()
+    low = b._replace(r_t=jnp.zeros_like(b.r_t, jnp.bfloat16))
+    expected = compiled(_lambda_returns)(b._replace(r_t=jnp.zeros_like(b.r_t)), 0.95)
+    np.testing.assert_allclose(compiled(_lambda_returns)(low, 0.95), expected, rtol=1e-6)
 
 
 @by_function
 def test_wrong_shapes_are_refused(function):
     b = make_batch()
-    with pytest.raises((TypeCheckError, TypeError)):
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
         function(b._replace(r_t=b.r_t[:, :-1]), 0.7)
-    with pytest.raises((TypeCheckError, TypeError)):
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
         function(b._replace(discount_t=b.discount_t[0]), 0.7)
 
 
@@ -356,6 +420,52 @@ def test_n_step_reduces_to_td_and_to_monte_carlo():
     assert_close(many, compiled(_discounted)(b, 0.0))
     with pytest.raises(ValueError, match="at least 1"):
         ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 0)
+
+
+# Against the definition, one step at a time.
+def test_n_step_for_every_n():
+    b = with_truncations(make_batch(batch=2, time=7))
+    trace = 0.8 * (1.0 - b.truncation_t)
+
+    def by_definition(n):
+        returns = np.zeros((2, 7))
+        for t in range(7):
+            last = min(t + n, 7) - 1
+            value = b.v_t[:, last]
+            for k in range(last, t - 1, -1):
+                mixed = (1 - trace[:, k]) * b.v_t[:, k] + trace[:, k] * value
+                value = b.r_t[:, k] + b.discount_t[:, k] * mixed
+            returns[:, t] = value
+        return returns
+
+    for n in (1, 2, 3, 5, 6, 7, 8, 100):
+        function = ms.batch_n_step_bootstrapped_returns
+        actual = function(b.r_t, b.discount_t, b.v_t, n, 0.8, truncation_t=b.truncation_t)
+        np.testing.assert_allclose(actual, by_definition(n), rtol=1e-4, atol=1e-5)
+
+
+def test_n_step_of_long_sequences_compiles_to_little():
+    b = make_batch(time=700)
+
+    def returns(b, n):
+        return ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, n)
+
+    for n in (600, 10**9):
+        assert len(jax.make_jaxpr(functools.partial(returns, n=n))(b).eqns) < 500
+    expected = ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t)
+    assert_close(jax.jit(functools.partial(returns, n=10**9))(b), expected)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_retrace_with_a_lambda_for_each_action(time_major):
+    b = with_truncations(make_batch())
+    lambda_ = jnp.asarray(np.random.default_rng(2).random((B, T - 1)), jnp.float32)
+    # A smaller lambda is a smaller trace, which a smaller ratio is, too.
+    logs = jnp.minimum(b.log_rho[:, 1:], 0.0) + jnp.log(lambda_)
+    expected = _retrace(b._replace(log_rho=jnp.concatenate([b.log_rho[:, :1], logs], axis=1)), 1.0)
+    swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b) if time_major else b
+    actual = compiled(_retrace, time_major=time_major)(swapped, lambda_.T if time_major else lambda_)
+    assert_close(actual, expected.T if time_major else expected)
 
 
 def test_on_policy_retrace_and_vtrace_are_lambda_returns():

@@ -58,6 +58,16 @@ def test_by_hand():
     np.testing.assert_allclose(rs.normalize(jnp.array([4.0, 30.0]), state, 2.0), [0.0, 2.0], atol=1e-6)
 
 
+def test_statistics_from_elsewhere_have_no_rounding_errors_yet():
+    data = normal(8, 3)
+    known = update(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(data[:5]))
+    fields = {name: getattr(known, name) for name in ("mean", "std", "count", "summed_variance")}
+    state = rs.RunningStatisticsState(**fields)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(state.rounding))
+    assert jax.tree.structure(state) == jax.tree.structure(known)
+    assert_one_pass(update(state, jnp.asarray(data[5:])), data)
+
+
 # A mean of 1e4 standard deviations is what a naive sum of squares cannot take.
 @pytest.mark.parametrize("mean", [0.0, 1e4, -3e-3])
 def test_merged_batches_equal_one_pass(mean):

@@ -38,7 +38,7 @@ from stoix_like.utils.training import make_learning_rate_schedule
 Learner = tuple[ActorCriticParams, ActorCriticOptStates]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
     """Hyperparameters of PPO.
 
@@ -77,7 +77,9 @@ class Config(SystemConfig):
     normalize_observations: bool
 
     def check(self, num_envs: int) -> None:
-        """Refuse a rollout that does not divide into minibatches."""
+        """Refuse a rollout that does not divide into minibatches, and random steps, which PPO cannot learn from."""
+        if self.warmup_steps:
+            raise ConfigError(f"system.warmup_steps={self.warmup_steps}: PPO learns from its own steps alone: use 0")
         batch = self.rollout_length * num_envs
         if batch % self.num_minibatches:
             raise ConfigError(

@@ -1,0 +1,61 @@
+"""Draw the final return over a hyperparameter for a population trained in one program.
+
+python scripts/population_picture.py --out docs/images/population.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+import stoix_like
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--system", default="ppo/ff_ppo")
+    parser.add_argument("--env", default="gymnax/acrobot")
+    parser.add_argument("--hyperparam", default="actor_lr")
+    parser.add_argument("--range", type=float, nargs=2, default=(1e-5, 1e-1), metavar=("LOW", "HIGH"))
+    parser.add_argument("--members", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=Path("population.png"))
+    parser.add_argument("overrides", nargs="*", help="further hydra overrides")
+    args = parser.parse_args()
+
+    low, high = args.range
+    overrides = [
+        f"env={args.env}",
+        f"arch.population.size={args.members}",
+        f"arch.population.hyperparams={{{args.hyperparam}: {{log_uniform: [{low}, {high}]}}}}",
+        *args.overrides,
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        result = stoix_like.train(args.system, overrides, run_dir=Path(directory) / "run")
+    values = np.asarray([member[args.hyperparam] for member in result.members])
+    means = np.asarray([member["absolute/episode_return_mean"] for member in result.members])
+    deviations = np.asarray([member["absolute/episode_return_std"] for member in result.members])
+
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    axis.errorbar(values, means, yerr=deviations, fmt="o", markersize=5, elinewidth=0.7, color="tab:blue")
+    axis.set_xscale("log")
+    axis.set_xlabel(args.hyperparam)
+    axis.set_ylabel("episode return, mean ± deviation")
+    title = f"{args.system} on {result.summary['environment']}: {args.members} members"
+    axis.set_title(
+        f"{title}, {result.summary['env_steps']:,} steps each, {result.summary['wall_seconds']:.0f} s in all"
+    )
+    axis.grid(alpha=0.3)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.out, dpi=120)
+    print(f"drawn to {args.out}")
+
+
+if __name__ == "__main__":
+    main()
