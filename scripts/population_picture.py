@@ -39,18 +39,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         result = stoix_like.train(args.system, overrides, run_dir=Path(directory) / "run")
     values = np.asarray([member[args.hyperparam] for member in result.members])
-    means = np.asarray([member["absolute/episode_return_mean"] for member in result.members])
-    deviations = np.asarray([member["absolute/episode_return_std"] for member in result.members])
+    means = np.asarray([member["eval/episode_return_mean"] for member in result.members])
+    deviations = np.asarray([member["eval/episode_return_std"] for member in result.members])
 
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     axis.errorbar(values, means, yerr=deviations, fmt="o", markersize=5, elinewidth=0.7, color="tab:blue")
     axis.set_xscale("log")
     axis.set_xlabel(args.hyperparam)
-    axis.set_ylabel("episode return, mean ± deviation")
-    title = f"{args.system} on {result.summary['environment']}: {args.members} members"
-    axis.set_title(
-        f"{title}, {result.summary['env_steps']:,} steps each, {result.summary['wall_seconds']:.0f} s in all"
-    )
+    axis.set_ylabel("final episode return, mean ± deviation")
+    steps = f"{args.members} members, {result.summary['env_steps']:,} steps each"
+    axis.set_title(f"{args.system} on {result.summary['environment']}\n{steps}", fontsize=10)
     axis.grid(alpha=0.3)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.out, dpi=120)

@@ -48,7 +48,7 @@ class PopulationConfig:
         axis: whether members are vectorised on every device, or spread over the devices.
     """
 
-    size: Annotated[int, at_least(1)]
+    size: Annotated[int, between(1, 1_000_000)]
     hyperparams: dict[str, Any] | None
     mode: Annotated[str, one_of("zip", "grid")]
     seeds: Annotated[int, at_least(1)]

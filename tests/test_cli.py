@@ -44,7 +44,7 @@ REFUSED = [
     (["arch.seed=4294967296"], "arch.seed=4294967296 is out of range"),
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
     (["arch.population.hyperparams={epochs: [1, 2]}"], "'epochs' cannot vary between members; those that can are"),
-    (["arch.population.size=1e9"], "at most"),
+    (["arch.population.size=1e9"], "arch.population.size=1000000000 is out of range"),
 ]
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from stoix_like.envs.probes import PROBES
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.runner.experiment import Session, prepare
+from stoix_like.systems.ppo.anakin import ff_ppo
 
 GAMMA = 0.8
 SMALL = [
@@ -80,9 +83,38 @@ def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
 
 
 def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
-    monkeypatch.setattr(Axes, "mean", lambda self, tree: tree)
+    """Everything else, the runner's own metrics included, is averaged as ever."""
+    learn = ff_ppo.PPO.learn
+    monkeypatch.setattr(ff_ppo.PPO, "learn", lambda self, *args: learn(dataclasses.replace(self, axes=Axes()), *args))
     with pytest.raises(ValueError, match="vmap has mapped output"):
         Session(prepare(typed(compose_config(SMALL))), MultiLogger([]))
+
+
+def test_advantages_are_standardised_over_all_shards(monkeypatch):
+    """Two shards whose rewards differ in scale: only together do their advantages have mean 0 and deviation 1."""
+    seen = []
+    evaluate = ff_ppo.PPO.evaluate
+
+    def spy(self, shared, trajectory):
+        scale = 1.0 + 9.0 * jax.lax.axis_index("batch")
+        steps = trajectory.transitions._replace(reward=scale * trajectory.transitions.reward)
+        batch = evaluate(self, shared, trajectory._replace(transitions=steps))
+        moments = jnp.stack([jnp.mean(batch.advantage), jnp.mean(batch.advantage**2)])
+        jax.debug.callback(
+            lambda all_moments: seen.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
+        )
+        return batch
+
+    monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
+    overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
+    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
+    session._train_window(1)
+    jax.effects_barrier()
+    mean, square = seen[0].reshape(-1, 2, 2)[0].mean(axis=0)
+    assert mean == pytest.approx(0.0, abs=1e-4)
+    assert square == pytest.approx(1.0, abs=1e-3)
+    # Each alone is far from it: the second has most of the variance.
+    assert abs(seen[0].reshape(-1, 2, 2)[0][:, 1] - 1.0).min() > 0.3
 
 
 def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation():
