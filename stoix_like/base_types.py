@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from stoix_like.envs.spaces import Space
 
 PyTree = Any
+"""Nested containers of arrays."""
 Metrics = dict[str, jax.Array]
+"""Scalars by name."""
 
 
 class Observation(NamedTuple):

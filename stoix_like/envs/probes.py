@@ -2,20 +2,18 @@
 
 A learner that fails one of them is wrong in the part that the probe isolates:
 
-=====================  ==============================  ========================  ===========================
-probe                  what it isolates                best mean return          value of the best policy
-=====================  ==============================  ========================  ===========================
-value                  a constant value                1                         1
-observed_value         a value that the view tells     0                         the view, -1 or 1
-discount               discounting over two steps      1                         gamma, then 1
-time_limit             the bootstrap at a limit        `limit`                   1 / (1 - gamma)
-termination            no bootstrap at an end          `limit`                   (1 - gamma^left) / (1 - gamma)
-action                 the better of two actions       1                         1
-policy                 an action that the view tells   1                         1
-multi_discrete         a vector of such actions        1                         1
-continuous_action      a constant in a range           0                         0
-continuous_policy      a number that the view tells    0                         0
-=====================  ==============================  ========================  ===========================
+| probe | what it isolates | best mean return | value of the best policy |
+|---|---|---|---|
+| value | a constant value | 1 | 1 |
+| observed_value | a value that the view tells | 0 | the view, -1 or 1 |
+| discount | discounting over two steps | 1 | gamma, then 1 |
+| time_limit | the bootstrap at a limit | `limit` | 1 / (1 - gamma) |
+| termination | no bootstrap at an end | `limit` | (1 - gamma^left) / (1 - gamma) |
+| action | the better of two actions | 1 | 1 |
+| policy | an action that the view tells | 1 | 1 |
+| multi_discrete | a vector of such actions | 1 | 1 |
+| continuous_action | a constant in a range | 0 | 0 |
+| continuous_policy | a number that the view tells | 0 | 0 |
 """
 
 from __future__ import annotations

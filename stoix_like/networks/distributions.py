@@ -22,7 +22,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from stoix_like.utils.jax_utils import prepend_dims
 
 Seed = Key[Array, ""] | Shaped[Array, "2"] | int
+"""A typed key, or what distrax makes one of."""
 Bound = int | float | Sequence[Any] | np.ndarray | Array
+"""One end of a range: a number, or one per action."""
 
 # Nodes and weights of Gauss-Hermite rules: few for the entropy, which training asks for at every update.
 _ENTROPY_RULE = np.polynomial.hermite_e.hermegauss(6)
@@ -745,9 +747,7 @@ class AffineTanhTransformedDistribution(_Bounded):
 class ClippedBeta(distrax.Beta):
     """A Beta distribution whose samples stay strictly inside (0, 1), where its log-density is finite.
 
-    Args:
-        alpha: first concentration, positive.
-        beta: second concentration, positive.
+    Made, as distrax's, from two positive concentrations, `alpha` and `beta`.
     """
 
     def _inside(self, value: Array) -> Array:

@@ -42,11 +42,16 @@ from stoix_like.networks.utils import Initializer, accepted, action_facts, fits,
 from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 Shape = int | Sequence[int]
+"""A number of actions, or the shape of one action."""
 Embedding = Float[Array, "*batch D"]
+"""What a torso makes: `[..., D]`."""
 Mask = Bool[Array, "*batch A"]
+"""True where an action is legal: `[..., A]`."""
 Epsilon = int | float | Float[Array, "..."]
+"""Probability of a random action: one, or one per environment."""
 Bounds = int | float | Float[Array, "..."] | Sequence[Any]
 AtomPolicy = tuple[EpsilonGreedy, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
+"""An epsilon-greedy policy, the logits of its return distributions, and their atoms or quantiles."""
 
 
 def _shape(size: Shape) -> tuple[int, ...]:

@@ -24,7 +24,9 @@ from stoix_like.networks.inputs import FlattenInput
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 
 Activation = Callable[[Array], Array]
+"""A function from arrays to arrays."""
 Initializer = Callable[..., Array]
+"""A function `(key, shape, dtype) -> array`."""
 
 # Names are listed, not searched for: `jax.nn` also holds reductions, attention and encodings.
 _ACTIVATIONS: Mapping[str, Activation] = {

@@ -22,10 +22,15 @@ from stoix_like.utils.jax_utils import Scalar, standardize
 
 # The letters are those of the layout [B, T]; with time_major every one of these is [T, B] instead.
 Sequences = Float[Array, "B T"]
+"""Floats `[B, T]`, or `[T, B]` where time leads."""
 LongerByOne = Float[Array, "B T+1"] | Float[Array, "B+1 T"]
+"""The same with one more step."""
 ShorterByOne = Float[Array, "B T-1"] | Float[Array, "B-1 T"]
+"""The same with one step less."""
 ActionSequences = Float[Array, "B T A"]
+"""Floats `[B, T, A]`, or `[T, B, A]` where time leads."""
 Flags = Bool[Array, "B T"] | Real[Array, "B T"]
+"""Flags `[B, T]`, or `[T, B]` where time leads."""
 Lambda = Scalar | Float[Array, "_"] | Float[Array, "B T"]
 """A mixing parameter: one number, one per time step, or one per time step and sequence."""
 

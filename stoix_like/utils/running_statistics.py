@@ -24,6 +24,7 @@ Path = tuple[Any, ...]
 """Where a leaf sits: dict keys, sequence positions and attribute names from the root down."""
 
 Weights = Real[Array, "..."] | Bool[Array, "..."]
+"""Weights of samples, numbers or flags: the leading shape of a batch."""
 
 # The fields of the states are annotated as trees, `count` (a float32 scalar) among them: jax also builds these classes
 # around axis numbers, partition specs and None.

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 from stoix_like.utils.jax_utils import Scalar
 
 Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
+"""A function from the number of optimiser steps to a step size."""
 
 
 def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int) -> Schedule:
