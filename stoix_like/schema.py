@@ -123,7 +123,7 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
         return tuple(_convert(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
-    converted = _scalar(hint, value) if origin is None else None
+    converted = scalar(hint, value) if origin is None else None
     if isinstance(converted, float) and not math.isfinite(converted):
         raise ConfigError(f"{key}={value} is out of range: it must be a finite number")
     if converted is None:
@@ -131,8 +131,16 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
     return converted
 
 
-def _scalar(hint: type, value: Any) -> Any:
-    """`value` as an instance of `hint`, or None where it is none."""
+def scalar(hint: type, value: Any) -> Any:
+    """A value as a configuration may write it, in the type that is wanted.
+
+    Args:
+        hint: int, float, bool, str or another class.
+        value: a whole number may be written as a float, a number as a word; only true and false are bools.
+
+    Returns:
+        An instance of `hint`, or None where `value` is none.
+    """
     if isinstance(value, bool):
         return value if hint is bool else None
     if hint in (int, float) and isinstance(value, str):

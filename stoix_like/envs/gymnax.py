@@ -21,6 +21,7 @@ from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
+from stoix_like.schema import scalar
 
 # Why some that gymnax registers are left out.
 _REFUSED = {"MNISTBandit-bsuite": "it would download its images"}
@@ -113,8 +114,8 @@ def _its_own_rules() -> AbstractContextManager[Any]:
 
 def _fit(name: str, key: str, value: Any, default: Any) -> Any:
     """`value` in the type of the default that it replaces."""
-    fitted = _array_like(value, default) if np.ndim(default) else _scalar_like(value, default)
-    if fitted is None:
+    fitted = _array_like(value, default) if np.ndim(default) else scalar(type(default), value)
+    if fitted is None or not np.all(np.isfinite(fitted)):
         raise ConfigError(f"env.params.{key}={value!r} does not fit {name}, whose default is {default!r}")
     if key == "max_steps_in_episode" and fitted < 1:
         raise ConfigError(f"env.params.{key}={value!r} must be at least 1")
@@ -127,14 +128,6 @@ def _array_like(value: Any, default: Any) -> np.ndarray | None:
     except (TypeError, ValueError):
         return None
     return array if array.shape == np.shape(default) else None
-
-
-def _scalar_like(value: Any, default: Any) -> Any:
-    kind = type(default)
-    accepted = (int, float) if kind is float else kind
-    # True is an int for Python, but not for an environment.
-    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
-    return kind(value) if fits else None
 
 
 def _bound(bound: Any) -> np.ndarray | float:

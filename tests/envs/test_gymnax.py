@@ -138,3 +138,11 @@ def test_constructors_and_arrays():
     make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 5]}))
     with pytest.raises(ConfigError, match="reward_timestep"):
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))
+
+
+def test_parameters_may_be_written_as_powers_of_ten_but_must_be_finite():
+    env = make_eval(config("CartPole-v1", params={"max_steps_in_episode": 1e3}))
+    assert env is not None
+    for gravity in (float("nan"), float("inf"), "heavy"):
+        with pytest.raises(ConfigError, match=r"env.params.gravity"):
+            make_eval(config("CartPole-v1", params={"gravity": gravity}))
