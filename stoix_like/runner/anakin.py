@@ -152,9 +152,9 @@ def make_program(build: Callable[[Hyperparams], System], env: VectorEnvironment,
 
 
 def _one_by_one(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., LearnerState]:
-    """Map over the members: one after the other on CPUs, where the batched QR of orthogonal initialisers deadlocks.
+    """Map over the members: one after the other on CPUs, where batched QR decompositions may deadlock.
 
-    Two devices of one CPU share its threads; each waits in the batched routine for threads that the other one holds.
+    Orthogonal initialisers use them; two devices of one CPU that run several at once wait for each other (jax 0.10.2).
     """
     if mesh.devices.flat[0].platform != "cpu":
         return jax.vmap(init)

@@ -1,4 +1,4 @@
-"""Small helpers over arrays, trees and compiled functions."""
+"""Small functions over arrays, trees and compiled functions."""
 
 import logging
 import time

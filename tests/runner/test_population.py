@@ -1,4 +1,5 @@
 import json
+import struct
 
 import jax
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
 from stoix_like.config import compose_config, typed
@@ -170,6 +172,7 @@ def test_a_population_of_one_has_no_axis():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
+    overrides.append("logger.tensorboard.enabled=true")
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -192,6 +195,19 @@ def test_what_a_population_writes(result):
     assert [member["eval/episode_return_mean"] for member in result.members] == scores
     assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
     assert all(not isinstance(value, list) for member in result.members for value in member.values())
+
+
+def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
+    (path,) = (result.run_dir / "tensorboard").iterdir()
+    content, position, tags = path.read_bytes(), 0, set()
+    while position < len(content):
+        # A record: its length in 8 bytes, 4 of checksum, the event, 4 of checksum.
+        (length,) = struct.unpack_from("<Q", content, position)
+        event = Event.FromString(content[position + 12 : position + 12 + length])
+        tags |= {value.tag for value in event.summary.value}
+        position += 16 + length
+    assert {f"eval/episode_return_mean/{member}" for member in range(6)} <= tags
+    assert {"eval/episode_return_iqm", "eval/episode_return_ci_low", "eval/episode_return_ci_high"} <= tags
 
 
 def test_the_absolute_metric_is_of_each_members_own_best(result):

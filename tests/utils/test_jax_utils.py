@@ -1,4 +1,4 @@
-"""Small helpers."""
+"""Small functions."""
 
 import logging
 
