@@ -80,13 +80,9 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
             _check(args)
         _run_hydra([*args.overrides, *flags])
     except ConfigError as error:
-        _refuse(str(error))
-    except TrainingError as error:
-        print(f"stoix-like: {error}", file=sys.stderr)
-        sys.exit(FAILED)
+        _stop(str(error), REFUSED)
     except KeyboardInterrupt:
-        print("stoix-like: interrupted; what was logged so far is in the run directory", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _stop("interrupted; what was logged so far is in the run directory", INTERRUPTED)
 
 
 def _config_dirs(args: argparse.Namespace) -> list[str]:
@@ -143,15 +139,14 @@ def _task(config: DictConfig) -> float:
         prepared = experiment.prepare(configuration.typed(config))
         return experiment.run(prepared, Path(HydraConfig.get().runtime.output_dir)).eval_return
     except ConfigError as error:
-        _refuse(str(error))
+        _stop(str(error), REFUSED)
     except TrainingError as error:
-        print(f"stoix-like: {error}", file=sys.stderr)
-        sys.exit(FAILED)
+        _stop(str(error), FAILED)
 
 
-def _refuse(message: str) -> NoReturn:
+def _stop(message: str, code: int) -> NoReturn:
     print(f"stoix-like: {message}", file=sys.stderr)
-    sys.exit(REFUSED)
+    sys.exit(code)
 
 
 def _help(args: argparse.Namespace) -> str:
@@ -175,7 +170,7 @@ def _help(args: argparse.Namespace) -> str:
         "",
         "Every key below can be given as group.key=value; what is not there yet, as +group.key=value.",
     ]
-    for group in ("system", "arch", "env", "network", "logger"):
+    for group in configuration.GROUPS:
         # A group whose choices share their keys has them in `_base`.
         for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
             for directory in (*map(Path, extra), configuration.config_dir()):

@@ -385,6 +385,8 @@ class Session:
         steps = np.full(scores.shape, self.env_steps)
         best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps)
         better = scores > best.episode_return
+        if self._best is not None and not better.any():
+            return
         self._best = Best(
             self._compiled.select(better, self.state.shared, best.shared),
             np.where(better, scores, best.episode_return),

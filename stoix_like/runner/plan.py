@@ -47,11 +47,9 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
     arch, system = run.arch, run.system
     num_shards = num_devices * arch.update_batch_size
     if arch.total_num_envs % num_shards:
-        lower = arch.total_num_envs // num_shards * num_shards
-        options = " or ".join(str(size) for size in (lower, lower + num_shards) if size)
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} does not divide over {num_devices} device(s) x"
-            f" arch.update_batch_size={arch.update_batch_size}: use {options}"
+            f" arch.update_batch_size={arch.update_batch_size}: use {_multiples_near(arch.total_num_envs, num_shards)}"
         )
     if system.warmup_steps % system.rollout_length:
         raise ConfigError(
@@ -106,16 +104,21 @@ def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[b
         return False, ()
     divides = population % num_devices == 0
     if axis == "device" and not divides:
-        lower = population // num_devices * num_devices
-        options = " or ".join(str(size) for size in (lower, lower + num_devices) if size)
         raise ConfigError(
-            f"arch.population.axis=device: {population} members do not divide over {num_devices} devices: use {options}"
+            f"arch.population.axis=device: {population} members do not divide over {num_devices} devices: use"
+            f" {_multiples_near(population, num_devices)}"
         )
     spread = divides if axis == "auto" else axis == "device"
     if axis != "auto":
         return spread, ()
     layout = "device: each trains members of its own" if spread else "vmap: each trains its share of every member"
     return spread, (f"{population} members on {num_devices} devices, arch.population.axis={layout}",)
+
+
+def _multiples_near(value: int, divisor: int) -> str:
+    """The positive multiples of `divisor` on both sides of `value`, in words."""
+    lower = value // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (lower, lower + divisor) if multiple)
 
 
 def _notes(run: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_windows: int) -> tuple[str, ...]:
