@@ -19,7 +19,7 @@ from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 if TYPE_CHECKING:
     from stoix_like.runner.experiment import Result
 
-__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "train"]
+__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "resume", "train"]
 
 
 def train(
@@ -52,3 +52,23 @@ def train(
     composed = compose_config([f"system={system}", *overrides], extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
     return experiment.run(experiment.prepare(typed(composed)), directory)
+
+
+def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Result:
+    """Go on with a run that was stopped or killed, or that has a larger budget now, in its own directory.
+
+    Args:
+        run_dir: the directory of the run.
+        overrides: of what may change: the budget (`["arch.total_timesteps=1e6"]`), logging, checkpoints.
+        trust: execute what the files of the run name, wherever it comes from.
+
+    Returns:
+        What the run came to, as if it had never been stopped.
+
+    Raises:
+        ConfigError: there is no such run, another process is at it, or its configuration was changed.
+        TrainingError: a metric or a parameter was no finite number any more.
+    """
+    from stoix_like.runner import experiment
+
+    return experiment.resume(Path(run_dir), overrides, trust)

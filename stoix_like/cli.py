@@ -1,13 +1,14 @@
-"""The command line: `stoix-like train|list`, and the entry point that every system file shares."""
+"""The command line: `stoix-like train|resume|evaluate|list`, and the entry point that every system file shares."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,6 +31,8 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like train system=ppo/ff_ppo env=gymnax/cartpole arch.seed=1
   stoix-like train -m arch.seed=0,1,2 system.clip_eps=0.1,0.2
   stoix-like train --help
+  stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
+  stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
   stoix-like list systems|envs|networks
 """
 
@@ -40,8 +43,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=importlib.metadata.version("stoix_like"))
-    commands = parser.add_subparsers(dest="command", metavar="train|list", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list", required=True)
     commands.add_parser("train", add_help=False, help="train a system: hydra overrides follow")
+    resuming = commands.add_parser("resume", help="go on with a run that was stopped, or with a larger budget")
+    resuming.add_argument("run_dir", type=Path, help="the directory of the run")
+    resuming.add_argument(
+        "overrides", nargs="*", help="of the budget, logging or checkpoints: arch.total_timesteps=1e6"
+    )
+    resuming.add_argument("--trust", action="store_true", help="execute what the files of the run name")
     listing = commands.add_parser("list", help="list what a configuration can choose")
     listing.add_argument("what", choices=tuple(_LISTINGS))
     known, rest = parser.parse_known_args(argv)
@@ -49,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch(None, rest)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    elif known.command == "resume":
+        with _one_line_errors():
+            _resume(known)
     else:
         print("\n".join(_LISTINGS[known.what]()))
 
@@ -72,42 +84,63 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
     # A module of the user's own may lie where the command is given.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    try:
+    with _one_line_errors():
         if args.help:
             print(_help(args))
             return
         if not (args.hydra_help or args.shell_completion):
-            _check(args)
+            flags += _check(args)
         _run_hydra([*args.overrides, *flags])
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
     except ConfigError as error:
         _stop(str(error), REFUSED)
+    except TrainingError as error:
+        _stop(str(error), FAILED)
     except KeyboardInterrupt:
-        _stop("interrupted; what was logged so far is in the run directory", INTERRUPTED)
+        _stop("interrupted", INTERRUPTED)
+
+
+def _resume(args: argparse.Namespace) -> None:
+    from stoix_like.runner import devices, experiment, saved
+
+    sys.path.append(os.getcwd())
+    wanted = saved.read_config(args.run_dir, args.overrides, args.trust).arch.num_devices
+    devices.reserve(wanted or 1)
+    experiment.resume(args.run_dir, args.overrides, args.trust)
 
 
 def _config_dirs(args: argparse.Namespace) -> list[str]:
     return [args.config_dir] if args.config_dir else []
 
 
-def _check(args: argparse.Namespace) -> None:
-    """See that every run that hydra is about to start can be run."""
+def _check(args: argparse.Namespace) -> list[str]:
+    """See that every run that hydra is about to start can be run; what to tell hydra besides."""
     from stoix_like.runner import devices, experiment
 
     extra = _config_dirs(args)
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
     composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
-        return
+        return []
     runs = [configuration.typed(config) for config in composed]
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
-            return  # The runs start elsewhere, with other devices: each checks its own.
-    else:
+            return []  # The runs start elsewhere, with other devices: each checks its own.
+    elif runs[0].arch.resume_from is None:
         experiment.check_run_dir(Path(composed[0].hydra.run.dir))
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
         experiment.prepare(run)
+    if args.multirun or runs[0].arch.resume_from is None:
+        return []
+    # The run goes on in its own directory, where hydra has been already.
+    return [f"hydra.run.dir={configuration.quoted(runs[0].arch.resume_from)}", "hydra.output_subdir=null"]
 
 
 def _check_sweep_dir(directory: Path) -> None:
@@ -135,13 +168,10 @@ def _run_hydra(arguments: Sequence[str]) -> None:
 def _task(config: DictConfig) -> float:
     from stoix_like.runner import experiment
 
-    try:
+    # Hydra would print a trace.
+    with _one_line_errors():
         prepared = experiment.prepare(configuration.typed(config))
         return experiment.run(prepared, Path(HydraConfig.get().runtime.output_dir)).eval_return
-    except ConfigError as error:
-        _stop(str(error), REFUSED)
-    except TrainingError as error:
-        _stop(str(error), FAILED)
 
 
 def _stop(message: str, code: int) -> NoReturn:

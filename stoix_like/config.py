@@ -33,7 +33,7 @@ Build = Callable[[Any, SystemSpec], System]
 PRIMARY = "config"
 # Combinations of a sweep that are checked before it starts; composing one takes about a tenth of a second.
 MAX_CHECKED = 64
-GROUPS = ("system", "env", "network", "arch", "logger")
+GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class ArchConfig:
         absolute_metric: evaluate the best parameters once more at the end, on ten times the episodes.
         on_nan: what to do when a metric or a parameter is NaN or infinite.
         compile_cache: keep compiled programs for the next start.
+        resume_from: the directory of a run to go on with, instead of a new one.
         population: members trained side by side.
     """
 
@@ -90,7 +91,26 @@ class ArchConfig:
     absolute_metric: bool
     on_nan: Annotated[str, one_of("stop", "ignore")]
     compile_cache: bool
+    resume_from: str | None
     population: PopulationConfig
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept of a run on its way.
+
+    Attributes:
+        every_evals: evaluations from one checkpoint to the next; None writes one at the end, and where a signal stops
+            the run.
+        keep: checkpoints kept, the newest ones; 0 writes none.
+        keep_best: keep the parameters of each member that evaluated best in every checkpoint.
+        replay: keep the replay buffer; without it, resuming is not exact.
+    """
+
+    every_evals: Annotated[int | None, at_least(1)]
+    keep: Annotated[int, at_least(0)]
+    keep_best: bool
+    replay: bool
 
 
 class RunConfig(NamedTuple):
@@ -103,6 +123,7 @@ class RunConfig(NamedTuple):
         arch: layout, budget and evaluation.
         env: the environment and its wrappers.
         network: the network group as composed; its modules are made when the action space is known.
+        checkpoint: what is kept on its way.
         logger: which loggers listen.
         resolved: the whole configuration as plain values.
     """
@@ -113,6 +134,7 @@ class RunConfig(NamedTuple):
     arch: ArchConfig
     env: EnvConfig
     network: Mapping[str, Any]
+    checkpoint: CheckpointConfig
     logger: LoggerConfig
     resolved: dict[str, Any]
 
@@ -160,6 +182,7 @@ def typed(config: DictConfig, build: Build | None = None) -> RunConfig:
         arch=from_mapping(ArchConfig, resolved["arch"], "arch"),
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=resolved["network"],
+        checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
         resolved=resolved,
     )
@@ -210,7 +233,7 @@ def compose_config(
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
         try:
-            search_override = [f"hydra.searchpath={_quoted(search)}"] if search else []
+            search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
             return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             _check_choices(parsed, config_dirs)
@@ -219,9 +242,39 @@ def compose_config(
             raise ConfigError(_first_line(error)) from error
 
 
-def _quoted(paths: Sequence[str]) -> str:
-    escaped = (path.replace("\\", "\\\\").replace("'", "\\'") for path in paths)
-    return "[" + ",".join(f"'{path}'" for path in escaped) + "]"
+def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Change values of a configuration that was composed earlier.
+
+    Args:
+        config: it is not changed itself.
+        overrides: hydra overrides of keys that are there, `["arch.total_timesteps=1e6"]`; of the groups, only `logger`
+            and `checkpoint` can be chosen anew.
+
+    Returns:
+        The changed configuration.
+
+    Raises:
+        ConfigError: a key that is not there, named with the nearest ones, or a malformed override.
+    """
+    config = config.copy()
+    for override in _parse(overrides):
+        key, value = override.key_or_group, override.value()
+        if override.is_sweep_override() or override.is_delete():
+            raise ConfigError(f"{override.input_line}: only key=value can be given here")
+        if key in ("logger", "checkpoint") and isinstance(value, str):
+            config[key] = compose_config([f"{key}={value}"])[key]
+            continue
+        known = list(_flatten(OmegaConf.to_container(config)))
+        if key not in known and not override.is_add():
+            raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+def quoted(text: str) -> str:
+    """Write a text as an override's value, whatever characters it has."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
@@ -22,6 +22,7 @@ class RunInfo(NamedTuple):
     notes: tuple[str, ...] = ()  # what the run wants to say aloud, such as a budget rounded down
     devices: str = ""  # in words: 2 x cpu
     members: int = 1  # of the population
+    history: Sequence[Mapping[str, Any]] = ()  # the records that a resumed run has behind it
 
 
 class Logger(Protocol):

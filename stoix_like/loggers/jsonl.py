@@ -16,7 +16,7 @@ class JsonlLogger:
     The lines are strict JSON: NaN and infinities are written as null.
 
     Args:
-        path: the file; what it already holds is kept.
+        path: the file.
     """
 
     name = "jsonl"
@@ -26,12 +26,14 @@ class JsonlLogger:
         self._file: TextIO | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Open the file.
+        """Open the file, with what a resumed run has behind it: no line more, none less, and none torn.
 
         Args:
-            info: not used.
+            info: what is known of the run.
         """
-        self._file = self._path.open("a", encoding="utf-8", newline="\n")
+        self._file = self._path.open("w", encoding="utf-8", newline="\n")
+        self._file.writelines(map(_line, info.history))
+        self._file.flush()
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line.
@@ -40,7 +42,7 @@ class JsonlLogger:
             record: the numbers of one evaluation window.
         """
         if self._file is not None:
-            self._file.write(json.dumps(plain(record), allow_nan=False) + "\n")
+            self._file.write(_line(record))
             self._file.flush()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -55,3 +57,7 @@ class JsonlLogger:
         if self._file is not None:
             file, self._file = self._file, None
             file.close()
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(plain(record), allow_nan=False) + "\n"

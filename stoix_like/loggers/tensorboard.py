@@ -51,6 +51,8 @@ class TensorBoardLogger:
         listing = json.dumps(plain(info.config), indent=2, default=str)
         # Markdown shows what is indented by four spaces as it stands.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
+        if info.history:
+            self._forget_after(int(info.history[-1]["env_steps"]))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`.
@@ -76,6 +78,14 @@ class TensorBoardLogger:
         if self._writer is not None:
             writer, self._writer = self._writer, None
             writer.close()
+
+    def _forget_after(self, step: int) -> None:
+        """Let TensorBoard leave out what the run wrote after the checkpoint that it goes on from."""
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        if self._writer is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._writer.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def _write_scalars(self, curves: Mapping[str, float], step: int) -> None:
         from tensorboardX.proto.summary_pb2 import Summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +56,8 @@ class WandbLogger:
         # "online" is also the default of W&B: not naming it lets WANDB_MODE have its say.
         mode: Any = None if config.mode == "online" else config.mode
         self._run = wandb.init(
+            id=self._run_id(),
+            resume="allow",
             project=config.project,
             entity=config.entity,
             group=config.group,
@@ -70,6 +73,13 @@ class WandbLogger:
         )
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
+
+    def _run_id(self) -> str:
+        """The identity of the W&B run, kept in a file so that a resumed run adds to its own curves."""
+        path = self._directory / "wandb_run_id"
+        if not path.exists():
+            path.write_text(secrets.token_hex(4))
+        return path.read_text()
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log the numbers of a record.

@@ -40,11 +40,19 @@ class Layout(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What belongs to one shard: `[num_shards, ...]` over the whole run."""
+    """What belongs to one shard: `[num_shards, ...]` over the whole run.
+
+    Attributes:
+        local: the agent's own, such as its replay buffer.
+        actor: environment states, last time step, recurrent state.
+        key: all that is random from here on.
+        episodes: `EpisodeSums` of the window so far.
+    """
 
     local: Any
     actor: Any
     key: Any
+    episodes: Any
 
 
 class LearnerState(NamedTuple):
@@ -53,12 +61,28 @@ class LearnerState(NamedTuple):
     Attributes:
         shared: the agent's shared state: one copy, replicated over the devices.
         shards: `Shard`, its leading axis split over the devices.
-        healthy: bool, False once a metric or a parameter was NaN; a member that is not healthy learns no more.
+        healthy: bool, False once a metric or a parameter was not finite; such a member learns no more.
+        tally: `Tally` of the window so far.
     """
 
     shared: Any
     shards: Any
     healthy: Any
+    tally: Any
+
+
+class Tally(NamedTuple):
+    """What a window of updates adds up on its way, so that it may be trained in several calls.
+
+    Attributes:
+        metrics: the system's own, summed over healthy updates.
+        healthy_updates: updates before something went bad.
+        bad_metrics: by name, whether this metric was not finite in the update that went bad.
+    """
+
+    metrics: Metrics
+    healthy_updates: jax.Array
+    bad_metrics: Metrics
 
 
 class EpisodeSums(NamedTuple):
@@ -92,7 +116,8 @@ class Program(NamedTuple):
 
     Attributes:
         init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
-        train: `(LearnerState, hyperparams, num_updates []) -> (LearnerState, Window)`; donates its state.
+        train: `(LearnerState, hyperparams, num_updates [], begin []) -> (LearnerState, Window)`; `begin` starts a new
+            window, without it the last one goes on. Donates its state.
     """
 
     init: Any
@@ -125,27 +150,30 @@ def make_program(build: Callable[[Hyperparams], System], env: VectorEnvironment,
     """
     axes = make_axes(mesh)
     over_shards = partial(jax.vmap, axis_name=BATCH_AXIS)
-    shards_of_state: Any = LearnerState(None, 0, None)
+    shards_of_state: Any = LearnerState(None, 0, None, None)
 
     def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
-        init_shard = partial(_init_shard, build(hyperparams), env, layout)
+        init_shard = partial(_init_shard, build(hyperparams), env, axes, layout)
         return over_shards(init_shard, in_axes=(None, 0), out_axes=shards_of_state)(key, shard_keys)
 
-    def train(state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array) -> tuple[LearnerState, Window]:
+    def train(
+        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, begin: jax.Array
+    ) -> tuple[LearnerState, Window]:
         train_shard = partial(_train_shard, build(hyperparams), env, axes, layout)
-        mapped = over_shards(train_shard, in_axes=(shards_of_state, None), out_axes=(shards_of_state, None))
-        return mapped(state, num_updates)
+        mapped = over_shards(train_shard, in_axes=(shards_of_state, None, None), out_axes=(shards_of_state, None))
+        return mapped(state, num_updates, begin)
 
     if layout.population > 1:
-        init, train = _one_by_one(init, mesh), jax.vmap(train, in_axes=(0, 0, None))
+        init, train = _one_by_one(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None))
     one, each = partition_specs(layout.population)
-    state_specs: Any = LearnerState(one, each, one)
+    everywhere = PartitionSpec()
+    state_specs: Any = LearnerState(one, each, one, one)
     # Replication cannot be checked through a vmapped axis name (jax 0.10 to 0.12 refuse it).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
     return Program(
         init=jax.jit(over_devices(init, in_specs=(one, one, each), out_specs=state_specs)),
         train=jax.jit(
-            over_devices(train, in_specs=(state_specs, one, PartitionSpec()), out_specs=(state_specs, one)),
+            over_devices(train, in_specs=(state_specs, one, everywhere, everywhere), out_specs=(state_specs, one)),
             donate_argnums=0,
         ),
     )
@@ -162,7 +190,7 @@ def _one_by_one(init: Callable[..., LearnerState], mesh: Mesh) -> Callable[..., 
 
 
 def _init_shard(
-    system: System, env: VectorEnvironment, layout: Layout, key: jax.Array, shard_key: jax.Array
+    system: System, env: VectorEnvironment, axes: Axes, layout: Layout, key: jax.Array, shard_key: jax.Array
 ) -> LearnerState:
     reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
     env_state, timestep = env.reset(jax.random.split(reset_key, layout.num_envs))
@@ -179,7 +207,26 @@ def _init_shard(
     if layout.warmup_steps:
         keys = jax.random.split(warmup_key, layout.warmup_steps // layout.rollout_length)
         (agent, actor), _ = jax.lax.scan(warm_up, (agent, actor), keys)
-    return LearnerState(agent.shared, Shard(agent.local, actor, shard_key), jnp.ones((), bool))
+    shard = Shard(agent.local, actor, shard_key, no_episodes())
+    _, _, metrics = jax.eval_shape(partial(_update, system, env, axes, layout), agent.shared, shard)
+    tally = Tally(
+        metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), metrics),
+        healthy_updates=jnp.zeros((), jnp.int32),
+        bad_metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, bool), metrics),
+    )
+    return LearnerState(agent.shared, shard, jnp.ones((), bool), tally)
+
+
+def _update(
+    system: System, env: VectorEnvironment, axes: Axes, layout: Layout, shared: Any, shard: Shard
+) -> tuple[Any, Shard, Metrics]:
+    """One update of one shard: act, observe, learn."""
+    key, rollout_key, update_key = jax.random.split(shard.key, 3)
+    actor, trajectory, episodes = rollout(env, system.act, shared, shard.actor, rollout_key, layout.rollout_length)
+    agent = system.observe(Agent(shared, shard.local), trajectory)
+    agent, metrics = system.update(agent, trajectory, update_key)
+    sums = add_episodes(shard.episodes, sum_episodes(episodes))
+    return agent.shared, Shard(agent.local, actor, key, sums), axes.mean(metrics)
 
 
 def _train_shard(
@@ -189,50 +236,43 @@ def _train_shard(
     layout: Layout,
     state: LearnerState,
     num_updates: jax.Array,
+    begin: jax.Array,
 ) -> tuple[LearnerState, Window]:
-    def update(shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics, EpisodeSums]:
-        local, actor, key = shard
-        key, rollout_key, update_key = jax.random.split(key, 3)
-        actor, trajectory, episodes = rollout(env, system.act, shared, actor, rollout_key, layout.rollout_length)
-        agent = system.observe(Agent(shared, local), trajectory)
-        agent, metrics = system.update(agent, trajectory, update_key)
-        return agent.shared, Shard(agent.local, actor, key), axes.mean(metrics), sum_episodes(episodes)
-
-    def body(_: Any, carry: tuple[LearnerState, Window]) -> tuple[LearnerState, Window]:
-        state, window = carry
-        shared, shard, metrics, episodes = update(state.shared, state.shards)
+    def body(_: Any, state: LearnerState) -> LearnerState:
+        shared, shard, metrics = _update(system, env, axes, layout, state.shared, state.shards)
         bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
-        healthy = state.healthy & ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & ~_any_nan(shared)
+        healthy = state.healthy & ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & _all_finite(shared)
         if layout.population > 1:
             # The others go on: a member that went bad keeps the last state that was good.
             shared = jax.tree.map(partial(jnp.where, healthy), shared, state.shared)
         failed_now = state.healthy & ~healthy
-        window = Window(
-            metrics=jax.tree.map(lambda total, metric: total + jnp.where(healthy, metric, 0), window.metrics, metrics),
-            episodes=add_episodes(window.episodes, episodes),
-            healthy_updates=window.healthy_updates + healthy,
-            bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), window.bad_metrics, bad),
+        before = state.tally
+        tally = Tally(
+            metrics=jax.tree.map(lambda total, metric: total + jnp.where(healthy, metric, 0), before.metrics, metrics),
+            healthy_updates=before.healthy_updates + healthy,
+            bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), before.bad_metrics, bad),
         )
-        return LearnerState(shared, shard, healthy), window
+        return LearnerState(shared, shard, healthy, tally)
 
-    _, _, metrics, _ = jax.eval_shape(update, state.shared, state.shards)
-    window = Window(
-        metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), metrics),
-        episodes=no_episodes(),
-        healthy_updates=jnp.zeros((), jnp.int32),
-        bad_metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, bool), metrics),
+    def restart(sums: Any, nothing: Any) -> Any:
+        return jax.tree.map(partial(jnp.where, begin), nothing, sums)
+
+    state = state._replace(
+        tally=restart(state.tally, jax.tree.map(jnp.zeros_like, state.tally)),
+        shards=state.shards._replace(episodes=restart(state.shards.episodes, no_episodes())),
     )
     # The number of updates is an argument, so that windows of different lengths share one program.
-    state, window = jax.lax.fori_loop(0, num_updates, body, (state, window))
+    state = jax.lax.fori_loop(0, num_updates, body, state)
+    totals, healthy_updates, bad_metrics = state.tally
     # Without a healthy update this is 0 / 0: there is nothing to report.
-    metrics = jax.tree.map(lambda total: total / window.healthy_updates, window.metrics)
-    return state, window._replace(metrics=metrics, episodes=_reduce_episodes(window.episodes, axes))
+    metrics = jax.tree.map(lambda total: total / healthy_updates, totals)
+    return state, Window(metrics, _reduce_episodes(state.shards.episodes, axes), healthy_updates, bad_metrics)
 
 
-def _any_nan(tree: Any) -> jax.Array:
+def _all_finite(tree: Any) -> jax.Array:
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    # A sum is NaN where any of its terms is (or where infinities cancel, which is no better).
-    return jnp.isnan(sum((jnp.sum(leaf) for leaf in floats), start=jnp.zeros(())))
+    # A sum is finite where all of its terms are.
+    return jnp.isfinite(sum((jnp.sum(leaf) for leaf in floats), start=jnp.zeros(())))
 
 
 def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
@@ -250,8 +290,8 @@ def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
 
 def no_episodes() -> EpisodeSums:
     """The sums over nothing."""
-    zero = jnp.zeros(())
-    return EpisodeSums(jnp.zeros((), jnp.int32), zero, jnp.full((), jnp.inf), jnp.full((), -jnp.inf), zero)
+    zero, infinity = jnp.zeros(()), jnp.full((), jnp.inf, jnp.float32)
+    return EpisodeSums(jnp.zeros((), jnp.int32), zero, infinity, -infinity, zero)
 
 
 def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:

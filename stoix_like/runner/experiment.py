@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
+import json
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+import filelock
 from hydra.core.hydra_config import HydraConfig
-from jax.sharding import Mesh
 from omegaconf import DictConfig, OmegaConf
 
-from stoix_like.base_types import Actor, System, SystemSpec
-from stoix_like.config import Build, RunConfig, default_run_dir, typed
-from stoix_like.envs import factory
-from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.loggers import Logger, RunInfo, check_available, make_logger
-from stoix_like.networks.utils import build_networks
-from stoix_like.runner import anakin, memory, report
-from stoix_like.runner.devices import DEVICE_AXIS, find_devices, make_mesh, set_compile_cache
-from stoix_like.runner.evaluator import make_evaluator
-from stoix_like.runner.plan import Plan, make_plan, spread_members
-from stoix_like.runner.population import Population, make_population
+from stoix_like.config import Build, default_run_dir, typed
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import RunInfo, make_logger
+from stoix_like.runner import checkpoint, report, saved
+from stoix_like.runner.prepared import Prepared, environment_name, prepare
+from stoix_like.runner.session import Session
 
-ABSOLUTE_FACTOR = 10
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,36 +42,6 @@ class Result:
     summary: dict[str, Any]
     history: list[dict[str, Any]]
     members: list[dict[str, Any]]
-
-
-class Prepared(NamedTuple):
-    """A run whose every part has been made, and nothing compiled."""
-
-    run: RunConfig
-    population: Population
-    mesh: Mesh
-    plan: Plan
-    env: VectorEnvironment
-    eval_env: VectorEnvironment
-    networks: SimpleNamespace
-
-
-class Compiled(NamedTuple):
-    """The run's compiled programs, and how long compiling took."""
-
-    init: Callable[..., Any]
-    train: Callable[..., Any]
-    evaluate: Callable[..., Any]
-    select: Callable[..., Any]
-    seconds: float
-
-
-class Best(NamedTuple):
-    """The best parameters seen, by member: copies of what was evaluated, its return, and when it was."""
-
-    shared: Any
-    episode_return: np.ndarray
-    env_steps: np.ndarray
 
 
 def run_experiment(config: DictConfig, build: Build | None = None) -> float:
@@ -104,60 +64,6 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
     return run(prepare(typed(config, build)), run_dir).eval_return
 
 
-def prepare(run: RunConfig) -> Prepared:
-    """Make every part of a run, refusing what cannot work before anything compiles or is written.
-
-    Args:
-        run: the typed configuration.
-
-    Returns:
-        Mesh, plan, environments and network modules.
-
-    Raises:
-        ConfigError: naming the key, the value and what would do.
-    """
-    check_available(run.logger)
-    population = make_population(run)
-    devices = find_devices(run.arch.num_devices)
-    spread, notes = spread_members(run, population.size, len(devices))
-    mesh = make_mesh(devices, spread)
-    plan = make_plan(run, mesh.shape[DEVICE_AXIS])
-    env = factory.make(run.env)
-    prepared = Prepared(
-        run=run,
-        population=population,
-        mesh=mesh,
-        plan=plan._replace(notes=(*plan.notes, *notes)),
-        env=env,
-        eval_env=factory.make_eval(run.env),
-        networks=build_networks(run.network, env.action_space, env.observation_space),
-    )
-    _check_networks(prepared)
-    return prepared
-
-
-def _check_networks(prepared: Prepared) -> None:
-    """Trace the agent's beginning and its first action, where networks that do not fit show."""
-    env, size = prepared.env, prepared.plan.envs_per_shard
-
-    def first_action(key: jax.Array) -> Any:
-        system = make_system(prepared, {})
-        env_state, timestep = env.reset(jax.random.split(key, size))
-        agent = system.init(key, timestep)
-        return system.eval_act(agent.shared, Actor(env_state, timestep, system.init_carry(size)), key)
-
-    try:
-        jax.eval_shape(first_action, jax.random.key(0))
-    except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
-            raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(
-            f"system={prepared.run.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
-            " where)"
-        ) from error
-
-
 def check_run_dir(run_dir: Path) -> None:
     """Refuse a run directory that cannot be written, or that holds a run already.
 
@@ -178,7 +84,10 @@ def check_run_dir(run_dir: Path) -> None:
         raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {present}: {reason}") from error
     for name in ("config.yaml", "metrics.jsonl", "summary.json", "multirun.yaml"):
         if (run_dir / name).exists():
-            raise ConfigError(f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory")
+            raise ConfigError(
+                f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory, or go on"
+                f" with it: stoix-like resume {run_dir}"
+            )
 
 
 def run(prepared: Prepared, run_dir: Path) -> Result:
@@ -186,7 +95,7 @@ def run(prepared: Prepared, run_dir: Path) -> Result:
 
     Args:
         prepared: from `prepare`.
-        run_dir: the directory to write to; made if needed.
+        run_dir: the directory to write to; made if needed. Where `arch.resume_from` names a run, it goes on there.
 
     Returns:
         What the run came to.
@@ -195,353 +104,135 @@ def run(prepared: Prepared, run_dir: Path) -> Result:
         ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
         TrainingError: a metric or a parameter was no finite number any more.
     """
-    config, run_dir = prepared.run, run_dir.absolute()
+    if prepared.run.arch.resume_from is not None:
+        return _go_on(prepared, Path(prepared.run.arch.resume_from).absolute())
+    run_dir = run_dir.absolute()
     check_run_dir(run_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        # Only one process can make this file: two runs never share a directory.
-        with (run_dir / "config.yaml").open("x") as file:
-            OmegaConf.save(OmegaConf.create(config.resolved), file)
+        with _locked(run_dir):
+            # Only one process can make this file: two runs never share a directory.
+            with (run_dir / saved.CONFIG).open("x") as file:
+                OmegaConf.save(OmegaConf.create(prepared.run.resolved), file)
+            return _train(prepared, run_dir, resuming=False)
     except OSError as error:
         raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {error}") from error
-    logger = make_logger(config.logger, run_dir)
+
+
+def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:
+    """Go on with a run that was stopped or killed, or that has a larger budget now, in its own directory.
+
+    Args:
+        run_dir: the directory of the run.
+        overrides: of what may change: the budget, logging, checkpoints.
+        trust: run what the files of the run name, wherever it comes from.
+
+    Returns:
+        What the run came to.
+
+    Raises:
+        ConfigError: there is no such run, another process is at it, or its configuration was changed.
+        TrainingError: a metric or a parameter was no finite number any more.
+    """
+    run_dir = run_dir.absolute()
+    return _go_on(prepare(typed(saved.read_config(run_dir, overrides, trust))), run_dir)
+
+
+def _go_on(prepared: Prepared, run_dir: Path) -> Result:
+    """Restore the newest whole checkpoint of a run, and spend what is left of the budget."""
+    saved.check_is_run(run_dir)
+    with _locked(run_dir):
+        session = _newest_whole(run_dir, lambda step: checkpoint.read_session(run_dir, step))
+        if session is not None:
+            saved.check_unchanged(prepared, session)
+            summary = run_dir / "summary.json"
+            if session["progress"]["updates"] == prepared.plan.num_updates and summary.exists():
+                print(f"{run_dir} is complete; with a larger budget, arch.total_timesteps=…, it would go on")
+                return _complete(prepared, run_dir, session["progress"], json.loads(summary.read_text()))
+            summary.unlink(missing_ok=True)
+        report.write_text(run_dir / saved.CONFIG, OmegaConf.to_yaml(OmegaConf.create(prepared.run.resolved)))
+        return _train(prepared, run_dir, resuming=True)
+
+
+def _train(prepared: Prepared, run_dir: Path, resuming: bool) -> Result:
+    """The run itself, in a directory that is its own."""
+    keep = prepared.run.checkpoint.keep
+    writer = checkpoint.Writer(run_dir, keep) if keep else None
+    logger = make_logger(prepared.run.logger, run_dir)
     try:
-        logger.start(_info(prepared, run_dir))
-        session = Session(prepared, logger)
+        if resuming:
+            session = Session(prepared, logger, writer)
+            notes = _restore(session, run_dir)
+            logger.start(_info(prepared, run_dir, notes, session.history))
+        else:
+            logger.start(_info(prepared, run_dir))
+            session = Session(prepared, logger, writer)
         session.train()
         summary = session.summary()
         report.write_json(run_dir / "summary.json", summary)
         logger.finish(summary)
     finally:
         logger.close()
-    return Result(session.score, run_dir, summary, session.history, session.members())
+        if writer is not None:
+            writer.close()
+    return _complete(prepared, run_dir, dataclasses.asdict(session.progress), summary)
 
 
-def make_system(prepared: Prepared, hyperparams: dict[str, Any]) -> System:
-    """Build the system of a prepared run.
-
-    Args:
-        prepared: the run.
-        hyperparams: those in which a member differs from the configuration; they may be traced.
-
-    Returns:
-        The system.
-    """
-    run, plan, env = prepared.run, prepared.plan, prepared.env
-    spec = SystemSpec(
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        networks=prepared.networks,
-        axes=anakin.make_axes(prepared.mesh),
-        num_updates=plan.num_updates,
-        num_envs=plan.envs_per_shard,
-        num_shards=plan.num_shards,
-        evaluation_greedy=run.arch.evaluation_greedy,
-    )
-    return run.build(dataclasses.replace(run.system, **hyperparams), spec)
+def _restore(session: Session, run_dir: Path) -> tuple[str, ...]:
+    """Put a session where the newest whole checkpoint was written; what to say of it."""
+    targets = session.targets()
+    found = _newest_whole(run_dir, lambda step: checkpoint.read(run_dir, step, targets))
+    if found is None:
+        return ("there is no checkpoint to go on from: the run begins anew",)
+    session.restore(found)
+    said = f"going on after {found.step:,} env steps"
+    return (said,) if session.exact else (said, "without its replay buffer: this is not exactly the run it was")
 
 
-class Session:
-    """The host's loop around the compiled programs: windows of updates, an evaluation after each.
-
-    Attributes:
-        prepared: the run.
-        history: one record per evaluation.
-        state: the learner state after the last window.
-    """
-
-    def __init__(self, prepared: Prepared, logger: Logger) -> None:
-        self.prepared = prepared
-        self.history: list[dict[str, Any]] = []
-        self._logger = logger
-        self._started = time.perf_counter()
-        self._logged = 0
-        self._updates = 0
-        self._train_seconds = 0.0
-        self._best: Best | None = None
-        self._absolute: dict[str, Any] = {}
-        self._failures: dict[int, str] = {}
-
-        keys = _keys(prepared)
-        self._eval_key = keys.evaluation
-        self._hyperparams = _hyperparams(prepared.population)
-        self._compiled = compile_programs(prepared, keys, self._hyperparams)
-        self.state = self._compiled.init(self._hyperparams, keys.agent, keys.shards)
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps of each member so far, warm-up included."""
-        plan = self.prepared.plan
-        return plan.warmup_steps + self._updates * plan.steps_per_update
-
-    @property
-    def score(self) -> float:
-        """The last evaluation in one number."""
-        last = self.history[-1]
-        return last["eval/episode_return_mean"] if self._alone else last["eval/episode_return_iqm"]
-
-    @property
-    def _alone(self) -> bool:
-        return self.prepared.population.size == 1
-
-    def train(self) -> None:
-        """Spend the whole budget, then evaluate the best parameters once more."""
-        self._record({"steps_per_second": None, **self._evaluate()})
-        for window in self.prepared.plan.windows:
-            trained = self._train_window(window)
-            self._record({**trained, **self._evaluate()})
-        self._log()
-        if self.prepared.run.arch.absolute_metric:
-            self._absolute = self._evaluate_best()
-
-    def members(self) -> list[dict[str, Any]]:
-        """One record per member: its seed, its hyperparameters, and what it came to."""
-        population = self.prepared.population
-        numbers = {name: value for name, value in self.history[-1].items() if name.startswith("eval/")} | self._absolute
-        return [
-            {
-                "member": member,
-                "seed": population.seeds[member],
-                **population.of(member),
-                **{
-                    name: value[member] if isinstance(value, list) else value
-                    for name, value in numbers.items()
-                    if isinstance(value, list) or self._alone
-                },
-                "failure": self._failures.get(member),
-            }
-            for member in range(population.size)
-        ]
-
-    def summary(self) -> dict[str, Any]:
-        """What the run came to, for `summary.json`."""
-        run, devices = self.prepared.run, self.prepared.mesh.devices
-        trained_steps = self._updates * self.prepared.plan.steps_per_update * self.prepared.population.size
-        return {
-            "system": run.system_name,
-            "environment": _environment_name(run),
-            "seed": run.arch.seed,
-            "env_steps": self.env_steps,
-            "updates": self._updates,
-            **{name: value for name, value in self.history[-1].items() if name.startswith(("eval/", "population/"))},
-            **self._absolute,
-            **({} if self._alone else self._population_summary()),
-            "compile_seconds": self._compiled.seconds,
-            "steps_per_second": trained_steps / self._train_seconds,
-            "wall_seconds": self._elapsed(),
-            "notes": list(self.prepared.plan.notes),
-            "versions": report.versions(),
-            "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
-        }
-
-    def _population_summary(self) -> dict[str, Any]:
-        members = self.members()
-        return {
-            "population/size": len(members),
-            "population/varied": list(self.prepared.population.hyperparams),
-            "population/best": members[self.history[-1]["population/best_member"]],
-            "population/members": members,
-        }
-
-    def _train_window(self, num_updates: int) -> dict[str, Any]:
-        start = time.perf_counter()
-        self.state, window = self._compiled.train(self.state, self._hyperparams, np.int32(num_updates))
-        # The device is busy with this window while the host logs the one before.
-        self._log()
-        window = jax.device_get(window)
-        seconds = time.perf_counter() - start
-        self._check_health(window, num_updates)
-        self._updates += num_updates
-        self._train_seconds += seconds
-        steps = num_updates * self.prepared.plan.steps_per_update * self.prepared.population.size
-        return {"steps_per_second": steps / seconds, **report.training(window)}
-
-    def _check_health(self, window: anakin.Window, num_updates: int) -> None:
-        """Report members that went bad in a window; a run without a population ends there."""
-        if self.prepared.run.arch.on_nan == "ignore":
-            return
-        for member, healthy_updates in enumerate(np.atleast_1d(window.healthy_updates)):
-            if healthy_updates == num_updates or member in self._failures:
-                continue
-            bad = [name for name, flags in window.bad_metrics.items() if np.atleast_1d(flags)[member]]
-            what = f"train/{bad[0]} was not finite" if bad else "a parameter was NaN"
-            failure = f"{what} in update {self._updates + int(healthy_updates) + 1}"
-            if self._alone:
-                raise TrainingError(f"training went bad: {failure}; arch.on_nan=ignore goes on regardless")
-            self._failures[member] = failure
-            print(f"member {member} went bad and is frozen: {failure}", file=sys.stderr)
-
-    def _evaluate(self) -> dict[str, Any]:
-        arch = self.prepared.run.arch
-        episodes = self._play(self.state.shared, self._updates)
-        record = report.evaluation("eval", episodes, arch.num_eval_episodes)
-        scores = np.asarray(record["eval/episode_return_mean"])
-        if arch.absolute_metric:
-            self._keep_best(scores)
-        return record if self._alone else {**record, **self._aggregate("eval", scores)}
-
-    def _keep_best(self, scores: np.ndarray) -> None:
-        """Keep copies of the members that were never better, since training donates its state."""
-        steps = np.full(scores.shape, self.env_steps)
-        best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps)
-        better = scores > best.episode_return
-        if self._best is not None and not better.any():
-            return
-        self._best = Best(
-            self._compiled.select(better, self.state.shared, best.shared),
-            np.where(better, scores, best.episode_return),
-            np.where(better, steps, best.env_steps),
-        )
-
-    def _evaluate_best(self) -> dict[str, Any]:
-        assert self._best is not None
-        count = self.prepared.run.arch.num_eval_episodes
-        # Numbers that no evaluation of the run has folded in.
-        first = self.prepared.plan.num_updates + 1
-        batches = [self._play(self._best.shared, first + batch) for batch in range(ABSOLUTE_FACTOR)]
-        trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
-        episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
-        record = report.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
-        record["absolute/env_steps"] = self._best.env_steps.tolist()
-        if self._alone:
-            return record
-        return {**record, **self._aggregate("absolute", np.asarray(record["absolute/episode_return_mean"]))}
-
-    def _play(self, shared: Any, number: int) -> Any:
-        """Evaluate on start states of their own for every `number`."""
-        key = _fold_in(self._eval_key, number)
-        return jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
-
-    def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
-        population = self.prepared.population
-        statistics = report.aggregate(scores.tolist(), population.strata)
-        named = {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
-        if prefix != "eval":
-            return named
-        return {
-            **named,
-            "population/best_member": int(np.argmax(scores)),
-            "population/worst_member": int(np.argmin(scores)),
-            "population/failed": sorted(self._failures),
-            **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},
-        }
-
-    def _record(self, numbers: dict[str, Any]) -> None:
-        self.history.append(
-            {
-                "env_steps": self.env_steps,
-                "updates": self._updates,
-                "wall_seconds": self._elapsed(),
-                **numbers,
-            }
-        )
-
-    def _log(self) -> None:
-        """Hand over what has been recorded since the last time."""
-        for record in self.history[self._logged :]:
-            self._logger.log(record)
-        self._logged = len(self.history)
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._started
+def _newest_whole(run_dir: Path, read: Callable[[int], T]) -> T | None:
+    """What `read` makes of the newest checkpoint that is whole; those that are damaged are set aside."""
+    for step in reversed(checkpoint.steps(run_dir)):
+        try:
+            return read(step)
+        except checkpoint.DamagedError as error:
+            place = checkpoint.set_aside(run_dir, step)
+            print(f"the checkpoint after {step:,} env steps is damaged: {error}; moved to {place}", file=sys.stderr)
+    return None
 
 
-class Keys(NamedTuple):
-    """The keys that a run begins with: for the agent, for each shard `[num_shards]`, and for evaluation."""
-
-    agent: jax.Array
-    shards: jax.Array
-    evaluation: jax.Array
+def _complete(prepared: Prepared, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:
+    history = progress["history"]
+    members = report.members(prepared.population, history[-1], summary, progress["failures"])
+    return Result(report.score(history[-1]), run_dir, summary, history, members)
 
 
-def _keys(prepared: Prepared) -> Keys:
-    """A member of a population begins with the keys of a run of its own seed; a lone one has no population axis."""
-
-    def split(key: jax.Array) -> Keys:
-        train_key, eval_key = jax.random.split(key)
-        agent_key, shards_key = jax.random.split(train_key)
-        return Keys(agent_key, jax.random.split(shards_key, prepared.plan.num_shards), eval_key)
-
-    seeds = prepared.population.seeds
-    if len(seeds) == 1:
-        return split(jax.random.key(seeds[0]))
-    return jax.vmap(split)(jnp.stack([jax.random.key(seed) for seed in seeds]))
-
-
-def _fold_in(key: jax.Array, number: int) -> jax.Array:
-    return jax.vmap(jax.random.fold_in, (0, None))(key, number) if key.ndim else jax.random.fold_in(key, number)
+@contextlib.contextmanager
+def _locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes away; the lock goes with the process, however that ends."""
+    lock = filelock.FileLock(run_dir / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ConfigError(f"{run_dir} is in use: another process is training there") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
-def _hyperparams(population: Population) -> dict[str, Any]:
-    """Traced hyperparameters by member; a lone member has its own as plain numbers in its configuration."""
-    return population.arrays() if population.size > 1 else {}
-
-
-def compile_programs(prepared: Prepared, keys: Keys, hyperparams: dict[str, Any]) -> Compiled:
-    """Compile everything a run needs, ahead of time, so that compiling and running are timed apart.
-
-    Args:
-        prepared: the run.
-        keys: what the run begins with.
-        hyperparams: by name, `[P]`; empty without a population.
-
-    Returns:
-        The programs.
-
-    Raises:
-        ConfigError: the run does not fit into the memory of its devices.
-    """
-    start = time.perf_counter()
-    run, plan, mesh, size = prepared.run, prepared.plan, prepared.mesh, prepared.population.size
-    set_compile_cache(run.arch.compile_cache)
-    constants = prepared.population.of(0) if size == 1 else {}
-
-    def build(traced: dict[str, Any]) -> System:
-        return make_system(prepared, constants | traced)
-
-    layout = anakin.Layout(size, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
-    program = anakin.make_program(build, prepared.env, mesh, layout)
-    evaluator = make_evaluator(
-        build, prepared.eval_env, mesh, run.arch.num_eval_episodes, run.arch.max_eval_steps, size
-    )
-    init_args = (hyperparams, keys.agent, keys.shards)
-    init = program.init.lower(*init_args).compile()
-    # Shapes alone do not say where arrays lie, and a compiled program only takes those that lie as it expects.
-    state = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        jax.eval_shape(program.init, *init_args),
-        init.output_shardings,
-    )
-    train = program.train.lower(state, hyperparams, np.int32(1)).compile()
-    memory.check(train, mesh, size)
-    evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
-    select = jax.jit(_select).lower(np.zeros(() if size == 1 else (size,), bool), state.shared, state.shared).compile()
-    return Compiled(init, train, evaluate, select, time.perf_counter() - start)
-
-
-def _select(better: jax.Array, candidate: Any, best: Any) -> Any:
-    def pick(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
-
-    return jax.tree.map(pick, candidate, best)
-
-
-def _info(prepared: Prepared, run_dir: Path) -> RunInfo:
+def _info(prepared: Prepared, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:
     run, plan, devices = prepared.run, prepared.plan, prepared.mesh.devices
     return RunInfo(
         run_dir=run_dir,
         system=run.system_name,
-        environment=_environment_name(run),
+        environment=environment_name(run),
         seed=run.arch.seed,
         num_updates=plan.num_updates,
         total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
-        num_evaluations=len(plan.windows) + 1,
+        num_evaluations=len(plan.evaluations) + 1,
         config=run.resolved,
-        notes=plan.notes,
+        notes=(*plan.notes, *notes),
         devices=f"{devices.size} x {devices.flat[0].device_kind}",
         members=prepared.population.size,
+        history=history,
     )
-
-
-def _environment_name(run: RunConfig) -> str:
-    return f"{run.env.env_name}/{run.env.scenario.name}"

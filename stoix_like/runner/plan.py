@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig
@@ -18,7 +17,7 @@ class Plan(NamedTuple):
         steps_per_update: environment steps over all shards between two updates.
         warmup_steps: environment steps over all shards before the first update.
         num_updates: updates that the budget pays for.
-        windows: updates in each evaluation window.
+        evaluations: updates after which the run is evaluated, the last of them `num_updates`.
         notes: what was rounded, to be said aloud.
     """
 
@@ -27,7 +26,7 @@ class Plan(NamedTuple):
     steps_per_update: int
     warmup_steps: int
     num_updates: int
-    windows: tuple[int, ...]
+    evaluations: tuple[int, ...]
     notes: tuple[str, ...]
 
 
@@ -72,7 +71,6 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
             f"arch.num_evaluation={arch.num_evaluation} leaves {num_updates // num_windows:,} updates between two"
             " evaluations, more than one call can count: use more evaluations"
         )
-    edges = [index * num_updates // num_windows for index in range(num_windows + 1)]
     spent = warmup_steps + num_updates * steps_per_update
     return Plan(
         num_shards=num_shards,
@@ -80,7 +78,7 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         steps_per_update=steps_per_update,
         warmup_steps=warmup_steps,
         num_updates=num_updates,
-        windows=tuple(end - start for start, end in itertools.pairwise(edges)),
+        evaluations=tuple(index * num_updates // num_windows for index in range(1, num_windows + 1)),
         notes=_notes(run, spent, num_updates, steps_per_update, num_windows),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scipy import stats
 from stoix_like.loggers import plain
 from stoix_like.runner.anakin import EpisodeSums, Window
 from stoix_like.runner.evaluator import Episodes
+from stoix_like.runner.population import Population
 
 PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
 NUM_RESAMPLES = 2000
@@ -109,6 +110,51 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def score(record: Mapping[str, Any]) -> float:
+    """A run in one number: the mean return of an evaluation, or of a population the interquartile mean.
+
+    Args:
+        record: of the last evaluation.
+
+    Returns:
+        The number.
+    """
+    return record.get("eval/episode_return_iqm", record["eval/episode_return_mean"])
+
+
+def members(
+    population: Population, last: Mapping[str, Any], absolute: Mapping[str, Any], failures: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """One record per member: its seed, its hyperparameters, and what it came to.
+
+    Args:
+        population: the members.
+        last: the record of the last evaluation.
+        absolute: what holds the absolute metric, if anything does.
+        failures: by member, what went bad.
+
+    Returns:
+        The records.
+    """
+    alone = population.size == 1
+    numbers = {name: value for name, value in last.items() if name.startswith("eval/")}
+    numbers |= {name: value for name, value in absolute.items() if name.startswith("absolute/")}
+    return [
+        {
+            "member": member,
+            "seed": population.seeds[member],
+            **population.of(member),
+            **{
+                name: value[member] if isinstance(value, list) else value
+                for name, value in numbers.items()
+                if isinstance(value, list) or alone
+            },
+            "failure": failures.get(member),
+        }
+        for member in range(population.size)
+    ]
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a file whole or not at all.
 
@@ -116,6 +162,16 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
         path: the file; replaced if it is there.
         values: what JSON can hold; NaN and infinities become null.
     """
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: the file; replaced if it is there.
+        text: what it is to hold.
+    """
+    scratch = path.with_name(path.name + ".tmp")
+    scratch.write_text(text)
     scratch.replace(path)

@@ -68,11 +68,12 @@ def test_scalars_names_the_members_of_a_population():
     assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
 
 
-def test_jsonl_writes_each_record_at_once_and_keeps_what_was_there(tmp_path):
+def test_jsonl_writes_each_record_at_once_after_those_that_a_resumed_run_has_behind_it(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"env_steps": 0}\n')
+    # What a killed process left: a record after the checkpoint, and half of another.
+    path.write_text('{"env_steps": 0}\n{"env_steps": 64}\n{"env_st')
     logger = JsonlLogger(path)
-    logger.start(run_info(tmp_path))
+    logger.start(run_info(tmp_path)._replace(history=({"env_steps": 0},)))
     logger.log({"env_steps": 128, "train/loss": float("inf"), "eval/episode_return_mean": None, "members": [1, 2.5]})
     lines = path.read_text().splitlines()  # before the file is closed
     assert [json.loads(line) for line in lines] == [

@@ -9,7 +9,7 @@ from stoix_like.config import compose_config, typed
 from stoix_like.envs import factory
 from stoix_like.runner import anakin
 from stoix_like.runner.devices import find_devices, make_mesh
-from stoix_like.runner.experiment import make_system, prepare
+from stoix_like.runner.prepared import make_system, prepare
 
 
 def recorder_program(
@@ -30,7 +30,7 @@ def start(program, num_shards, seed=0):
 
 
 def train(program, state, num_updates):
-    return program.train(state, {}, np.int32(num_updates))
+    return program.train(state, {}, np.int32(num_updates), np.bool_(True))
 
 
 @pytest.mark.parametrize(("num_devices", "num_shards"), [(1, 1), (1, 2), (2, 2), (2, 4)])
@@ -142,7 +142,7 @@ def test_no_collective_over_one_device():
     assert anakin.make_axes(make_mesh(find_devices(2))).names == ("device", "batch")
     assert anakin.make_axes(make_mesh(find_devices(2), spread_members=True)).names == ("batch",)
     program = recorder_program()
-    text = program.train.lower(start(program, 1), {}, np.int32(1)).compile().as_text()
+    text = program.train.lower(start(program, 1), {}, np.int32(1), np.bool_(True)).compile().as_text()
     assert "all-reduce" not in text
 
 
@@ -157,6 +157,18 @@ def test_a_metric_that_goes_bad_is_dated_and_left_out_of_the_average():
     assert state.shared["updates"] == 5
 
 
-def test_a_nan_parameter_is_noticed_without_any_bad_metric():
-    assert bool(anakin._any_nan({"a": jnp.ones(3), "b": jnp.asarray([0.0, jnp.nan]), "n": jnp.ones((), jnp.int32)}))
-    assert not bool(anakin._any_nan({"a": jnp.ones(3), "k": jax.random.key(0)}))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_parameter_is_noticed_without_any_bad_metric(bad):
+    number = jnp.ones((), jnp.int32)
+    assert not bool(anakin._all_finite({"a": jnp.ones(3), "b": jnp.asarray([0.0, bad]), "n": number}))
+    assert bool(anakin._all_finite({"a": jnp.ones(3), "k": jax.random.key(0), "n": number}))
+
+
+def test_a_window_may_be_trained_in_several_calls():
+    program = recorder_program(probe="observed_value")
+    whole, window = train(program, start(program, 1), 5)
+    state = start(program, 1)
+    for num_updates, begin in ((2, True), (0, False), (3, False)):
+        state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(begin))
+    jax.tree.map(np.testing.assert_array_equal, parts, window)
+    jax.tree.map(np.testing.assert_array_equal, state.shared, whole.shared)

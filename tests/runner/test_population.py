@@ -14,9 +14,10 @@ from stoix_like.config import compose_config, typed
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.runner import memory, report
-from stoix_like.runner.experiment import Session, prepare
 from stoix_like.runner.plan import spread_members
 from stoix_like.runner.population import float_fields, make_population
+from stoix_like.runner.prepared import prepare
+from stoix_like.runner.session import Session
 from stoix_like.systems.ppo.anakin import ff_ppo
 
 SMALL = [
@@ -107,7 +108,7 @@ def test_members_lie_on_devices_as_they_divide():
 
 def trained(*overrides, num_updates=4):
     session = Session(prepare(typed(compose_config([*SMALL, *overrides]))), MultiLogger([]))
-    session._train_window(num_updates)
+    session.advance(num_updates)
     return session
 
 
@@ -225,7 +226,7 @@ def test_a_member_that_goes_bad_is_frozen_and_the_others_go_on(capsys):
     assert session.state.healthy.tolist() == [True, False, True]
     assert session.state.shared["updates"].tolist() == [10, 6, 10]
     assert session.history[-1]["population/failed"] == [1]
-    assert session.members()[1]["failure"] == "train/reward was not finite in update 7"
+    assert session.progress.failures[1] == "train/reward was not finite in update 7"
     assert capsys.readouterr().err.count("member 1 went bad and is frozen") == 1
     assert session.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 

@@ -10,7 +10,8 @@ from stoix_like.config import compose_config, typed
 from stoix_like.envs.probes import PROBES
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.runner.experiment import Session, prepare
+from stoix_like.runner.prepared import prepare
+from stoix_like.runner.session import Session
 from stoix_like.systems.ppo.anakin import ff_ppo
 
 GAMMA = 0.8
@@ -108,7 +109,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
     session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
-    session._train_window(1)
+    session.advance(1)
     jax.effects_barrier()
     mean, square = seen[0].reshape(-1, 2, 2)[0].mean(axis=0)
     assert mean == pytest.approx(0.0, abs=1e-4)
@@ -122,7 +123,7 @@ def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation()
         prepare(typed(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
         MultiLogger([]),
     )
-    session._train_window(3)
+    session.advance(3)
     statistics = jax.device_get(session.state.shared.statistics)
     # 3 updates of 8 environments x 128 steps.
     assert float(statistics.count) == 3 * 8 * 128
@@ -139,7 +140,7 @@ def test_the_first_ratio_is_one():
     overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
     session = Session(prepare(typed(compose_config([*SMALL, *overrides]))), MultiLogger([]))
     for _ in range(3):
-        metrics = session._train_window(1)
+        metrics = session.advance(1)
         assert metrics["train/clip_fraction"] == 0.0
         assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -149,9 +150,9 @@ def test_learning_rates_decay_to_zero():
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
     session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
     before = jax.device_get(session.state.shared.params)
-    session._train_window(1)
+    session.advance(1)
     after = jax.device_get(session.state.shared.params)
-    session._train_window(1)
+    session.advance(1)
     later = jax.device_get(session.state.shared.params)
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), before, after)))
     jax.tree.map(np.testing.assert_array_equal, after, later)
