@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 
 if TYPE_CHECKING:
+    from stoix_like.policy import Policy
     from stoix_like.runner.experiment import Result
 
-__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "resume", "train"]
+__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "load_policy", "resume", "train"]
 
 
 def train(
@@ -72,3 +73,30 @@ def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = 
     from stoix_like.runner import experiment
 
     return experiment.resume(Path(run_dir), overrides, trust)
+
+
+def load_policy(
+    run_dir: str | Path,
+    which: str = "best",
+    member: int | Literal["best"] | None = None,
+    greedy: bool | None = None,
+    trust: bool = False,
+) -> Policy:
+    """Load what a run has trained: `policy(observation)` is an action in the units of the environment.
+
+    Args:
+        run_dir: the directory of the run.
+        which: `best`, the parameters that evaluated best; `last`; or the steps of a checkpoint that is kept.
+        member: of a population; by default the best one.
+        greedy: act by the mode of the policy; by default as the run's `arch.evaluation_greedy` says.
+        trust: execute what the files of the run name, wherever it comes from.
+
+    Returns:
+        The policy, which can also be exported.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or member, or it cannot be used as a policy.
+    """
+    from stoix_like import policy
+
+    return policy.load_policy(run_dir, which, member, greedy, trust)

@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "overrides", nargs="*", help="of the budget, logging or checkpoints: arch.total_timesteps=1e6"
     )
     resuming.add_argument("--trust", action="store_true", help="execute what the files of the run name")
+    evaluating = commands.add_parser("evaluate", help="play whole episodes with what a run has trained")
+    _add_evaluation(evaluating)
     listing = commands.add_parser("list", help="list what a configuration can choose")
     listing.add_argument("what", choices=tuple(_LISTINGS))
     known, rest = parser.parse_known_args(argv)
@@ -58,9 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         launch(None, rest)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    elif known.command == "resume":
+    elif known.command in ("resume", "evaluate"):
         with _one_line_errors():
-            _resume(known)
+            _resume(known) if known.command == "resume" else _evaluate(known)
     else:
         print("\n".join(_LISTINGS[known.what]()))
 
@@ -81,9 +83,7 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         flags.remove(override)
     if system is not None and not any(override.startswith("system=") for override in args.overrides):
         args.overrides.insert(0, f"system={system}")
-    # A module of the user's own may lie where the command is given.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    _find_own_modules()
     with _one_line_errors():
         if args.help:
             print(_help(args))
@@ -91,6 +91,12 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         if not (args.hydra_help or args.shell_completion):
             flags += _check(args)
         _run_hydra([*args.overrides, *flags])
+
+
+def _find_own_modules() -> None:
+    """A module of the user's own may lie where the command is given."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 @contextlib.contextmanager
@@ -105,10 +111,29 @@ def _one_line_errors() -> Iterator[None]:
         _stop("interrupted", INTERRUPTED)
 
 
+def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, help="the directory of a run")
+    parser.add_argument("--episodes", type=int, default=100, help="whole episodes of each member (default: 100)")
+    parser.add_argument(
+        "--which", default="best", help="best, last, or the environment steps of a checkpoint that is kept"
+    )
+    parser.add_argument("--member", default="best", help="of a population: best, all, or a number")
+    parser.add_argument("--seed", type=int, default=0, help="of the start states (default: 0)")
+    parser.add_argument("--render", type=Path, metavar="OUT.gif", help="draw one more episode")
+    parser.add_argument("--trust", action="store_true", help="allow a configuration that names code from elsewhere")
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from stoix_like.runner import evaluation
+
+    _find_own_modules()
+    evaluation.main(args)
+
+
 def _resume(args: argparse.Namespace) -> None:
     from stoix_like.runner import devices, experiment, saved
 
-    sys.path.append(os.getcwd())
+    _find_own_modules()
     wanted = saved.read_config(args.run_dir, args.overrides, args.trust).arch.num_devices
     devices.reserve(wanted or 1)
     experiment.resume(args.run_dir, args.overrides, args.trust)

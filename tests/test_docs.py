@@ -20,7 +20,8 @@ SOURCES = sorted(
 )
 REFERENCE = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference").rglob("*.md")))
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
-PAGES = [ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/guides/import_the_parts.md", OWN_SYSTEM]
+GUIDES = [ROOT / "docs/guides/import_the_parts.md", ROOT / "docs/guides/use_a_trained_policy.md", OWN_SYSTEM]
+PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 
 
 def module_name(path):

@@ -46,6 +46,26 @@ class Environment(ABC):
             The state after the step and the time step, as `transition` makes it.
         """
 
+    @property
+    def unwrapped(self) -> Environment:
+        """The environment of the suite, without what is wrapped around it."""
+        return self
+
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """The action as the suite's own environment takes it, in its units.
+
+        Args:
+            action: an element of `action_space`, which wrappers may have changed.
+
+        Returns:
+            An element of `unwrapped.action_space`.
+        """
+        return action
+
+    def native_state(self, state: State) -> State:
+        """The state of the suite's own environment, without what wrappers remember."""
+        return state
+
 
 class VectorEnvironment(ABC):
     """N environments side by side, as a rollout sees them."""

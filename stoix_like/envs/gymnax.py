@@ -44,7 +44,7 @@ class GymnaxEnvironment(Environment):
     """
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
-        self._env, self._params = env, params
+        self._env, self.params = env, params
         self._horizon_ends_task = name in _HORIZON_ENDS_TASK
         declared = env.observation_space(params)
         self._num_classes = declared.n if isinstance(declared, gymnax_spaces.Discrete) else None
@@ -58,14 +58,14 @@ class GymnaxEnvironment(Environment):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
         with _its_own_rules():
-            view, state = self._env.reset_env(key, self._params)
+            view, state = self._env.reset_env(key, self.params)
         return strongly_typed(state), restart(self._observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
         with _its_own_rules():
-            view, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
-            at_limit = self._env.is_truncated(state, self._params)
+            view, state, reward, terminated, _ = self._env.step_env(key, state, action, self.params)
+            at_limit = self._env.is_truncated(state, self.params)
         if self._horizon_ends_task:
             terminated = terminated | at_limit
         return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)

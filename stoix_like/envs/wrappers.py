@@ -32,7 +32,36 @@ class Wrapper(Environment):
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        return self.env.step(key, state, action)
+        return self.env.step(key, state, self.inner_action(action))
+
+    @property
+    def unwrapped(self) -> Environment:
+        """See `Environment.unwrapped`."""
+        return self.env.unwrapped
+
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """The action that the environment inside is handed."""
+        return action
+
+    def inner_state(self, state: State) -> State:
+        """The state of the environment inside."""
+        return state
+
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """See `Environment.native_action`."""
+        return self.env.native_action(self.inner_action(action))
+
+    def native_state(self, state: State) -> State:
+        """See `Environment.native_state`."""
+        return self.env.native_state(self.inner_state(state))
+
+
+class StatefulWrapper(Wrapper):
+    """A wrapper that remembers something; its state has the field `env_state` for that of the environment inside."""
+
+    def inner_state(self, state: State) -> State:
+        """See `Wrapper.inner_state`."""
+        return state.env_state
 
 
 class CountedState(NamedTuple):
@@ -42,7 +71,7 @@ class CountedState(NamedTuple):
     steps: jax.Array
 
 
-class TimeLimit(Wrapper):
+class TimeLimit(StatefulWrapper):
     """Truncates an episode after so many steps.
 
     Args:
@@ -86,9 +115,9 @@ class RescaleActions(Wrapper):
         self._middle, self._half_range = (high + low) / 2, (high - low) / 2
         self.action_space = replace(space, low=-1.0, high=1.0)
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
-        return self.env.step(key, state, self._middle + self._half_range * action)
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """The action between the bounds of the environment inside."""
+        return self._middle + self._half_range * action
 
 
 class ClipActions(Wrapper):
@@ -107,9 +136,9 @@ class ClipActions(Wrapper):
             raise ValueError(f"only a Box of actions can be clipped, not {env.action_space}")
         self._low, self._high = env.action_space.low, env.action_space.high
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
-        """See `Environment.step`."""
-        return self.env.step(key, state, jnp.clip(action, self._low, self._high))
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """The action, or the nearest one within the bounds."""
+        return jnp.clip(action, self._low, self._high)
 
 
 class FlattenObservation(Wrapper):
@@ -141,7 +170,7 @@ class StackedState(NamedTuple):
     frames: jax.Array
 
 
-class StackFrames(Wrapper):
+class StackFrames(StatefulWrapper):
     """Joins the last views along their last axis; at a reset the first one fills the stack.
 
     Args:
@@ -168,7 +197,7 @@ class StackFrames(Wrapper):
         return StackedState(env_state, frames), _with_view(timestep, frames)
 
 
-class CountSteps(Wrapper):
+class CountSteps(StatefulWrapper):
     """Fills `Observation.step_count` with the steps since the episode began.
 
     Args:
@@ -196,7 +225,7 @@ class RecordedState(NamedTuple):
     episode_length: jax.Array
 
 
-class RecordEpisode(Wrapper):
+class RecordEpisode(StatefulWrapper):
     """Fills `TimeStep.episode` with the return and the length of the episode so far.
 
     Args:

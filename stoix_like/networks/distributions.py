@@ -25,6 +25,8 @@ Seed = Key[Array, ""] | Shaped[Array, "2"] | int
 """A typed key, or what distrax makes one of."""
 Bound = int | float | Sequence[Any] | np.ndarray | Array
 """One end of a range: a number, or one per action."""
+Sizes = tuple[Any, ...]
+"""Whole numbers, of which some may be symbols while a function is exported for batches of any size."""
 
 # Nodes and weights of Gauss-Hermite rules: few for the entropy, which training asks for at every update.
 _ENTROPY_RULE = np.polynomial.hermite_e.hermegauss(6)
@@ -127,7 +129,7 @@ class Categorical(distrax.Categorical):
         return jax.nn.log_softmax(self._logits, axis=-1)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Sizes:
         """Shape of one sample."""
         return self._logits.shape[:-1]
 
@@ -309,7 +311,7 @@ class Deterministic(distrax.Distribution):
         return ()
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Sizes:
         """Shape of one sample."""
         return self._loc.shape
 
@@ -375,7 +377,7 @@ class MultivariateNormalDiag(distrax.Distribution):
         return self._loc.shape[self._loc.ndim - self._event_ndims :]
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Sizes:
         """Shape of the batch."""
         return self._loc.shape[: self._loc.ndim - self._event_ndims]
 
@@ -578,7 +580,7 @@ class _Bounded(distrax.Distribution):
         return ()
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
+    def batch_shape(self) -> Sizes:
         """Shape of one sample."""
         return self._distribution.batch_shape
 

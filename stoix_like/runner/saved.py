@@ -35,8 +35,14 @@ CHANGEABLE = (
     "checkpoint",
     "logger",
 )
-# A policy is the same on one device, wherever it was trained.
-_ON_ONE_DEVICE = ("arch.num_devices=1", "arch.update_batch_size=1", "arch.population.axis=vmap")
+# A policy is the same on one device, wherever it was trained, and nobody listens.
+_ALONE = (
+    "arch.num_devices=1",
+    "arch.update_batch_size=1",
+    "arch.population.axis=vmap",
+    "logger.tensorboard.enabled=false",
+    "logger.wandb.enabled=false",
+)
 
 
 class SavedRun(NamedTuple):
@@ -73,7 +79,7 @@ def open_run(run_dir: str | Path, trust: bool = False, overrides: Sequence[str] 
         ConfigError: there is no run, or its configuration names what is not trusted.
     """
     directory = Path(run_dir).absolute()
-    config = read_config(directory, (*_ON_ONE_DEVICE, *overrides), trust)
+    config = read_config(directory, (*_ALONE, *overrides), trust)
     return SavedRun(directory, prepare(typed(config)))
 
 

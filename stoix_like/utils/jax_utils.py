@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 Scalar = int | float | Float[Array, ""]
 """A number that the caller may also trace, such as a hyperparameter that differs between vmapped members."""
@@ -146,6 +146,30 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
     compiled = jitted.lower(*args, **kwargs).compile()
     _logger.info("compiled %s in %.2f s", fn_name, time.perf_counter() - start)
     return compiled
+
+
+def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
+    """Shuffles the numbers below a length, to deal a batch out into minibatches.
+
+    Sorts random bits whose lowest ones are replaced by the position. Sorting one array of numbers is several times
+    faster on a CPU than sorting positions by bits of their own, as `jax.random.permutation` does. Positions whose
+    remaining bits agree, one part of the batch in `2^32 / length` at most, stay in their order: that tells only where
+    two minibatches meet.
+
+    Source: textbook.
+
+    Args:
+        key: one key.
+        length: how many numbers; beyond 2^22 `jax.random.permutation` is used.
+
+    Returns:
+        `[length]` each number from 0 to `length - 1`, once.
+    """
+    if length > 2**22:
+        return jax.random.permutation(key, length)
+    low = jnp.uint32((1 << (length - 1).bit_length()) - 1)
+    tagged = (jax.random.bits(key, (length,)) & ~low) | jnp.arange(length, dtype=jnp.uint32)
+    return (jnp.sort(tagged, stable=False) & low).astype(jnp.int32)
 
 
 def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8) -> Float[Array, "..."]:

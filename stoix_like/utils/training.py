@@ -1,10 +1,12 @@
-"""Learning rates of a training run."""
+"""Learning rates and gradients of a training run."""
 
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import optax
+from jaxtyping import Array, Float, Int, PyTree
 
 from stoix_like.utils.jax_utils import Scalar
 
@@ -68,3 +70,28 @@ def make_learning_rate(
     return make_learning_rate_schedule(
         init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches
     )
+
+
+def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
+    """Scales gradients down to a norm where theirs is larger.
+
+        g * min(1, max_norm / ||g||)
+
+    What optax calls by this name divides every entry by the norm, once for each moment of Adam; here one number is
+    divided. The results differ by rounding.
+
+    Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
+
+    Args:
+        max_norm: largest Euclidean norm of all gradients together.
+
+    Returns:
+        The transformation, without a state.
+    """
+
+    def clip(updates: PyTree[Array], params: PyTree[Array] | None) -> PyTree[Array]:
+        del params
+        scale = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
+        return jax.tree.map(lambda update: (update * scale).astype(update.dtype), updates)
+
+    return optax.stateless(clip)

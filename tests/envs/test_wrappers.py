@@ -139,3 +139,26 @@ def test_vectorize_goes_on_after_an_end():
         state, timestep = env.step(jax.random.split(KEY, 2), state, jnp.zeros((2, 2)))
         np.testing.assert_array_equal(timestep.observation.agent_view[:, 0, 0], [count, count])
     assert env.begin_rollout(KEY, state) is state
+
+
+def test_native_actions_are_what_the_environment_inside_is_handed():
+    space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
+    inside = Ramp(action_space=space)
+    env = wrappers.RecordEpisode(wrappers.ClipActions(wrappers.RescaleActions(wrappers.TimeLimit(inside, 9))))
+    assert env.unwrapped is inside
+    # [0, 0.5] -> [0, 7.5]; [-3, 3] is clipped to [-1, 1] -> [-2, 10]
+    for action, native in (([0.0, 0.5], [0.0, 7.5]), ([-3.0, 3.0], [-2.0, 10.0])):
+        np.testing.assert_allclose(env.native_action(jnp.asarray(action)), native)
+        assert float(play(env, [action])[-1].reward) == sum(native)
+    np.testing.assert_array_equal(inside.native_action(jnp.ones(2)), jnp.ones(2))
+
+
+def test_native_states_are_without_what_wrappers_remember():
+    counted = wrappers.CountSteps(wrappers.StackFrames(wrappers.FlattenObservation(wrappers.TimeLimit(Ramp(), 9)), 2))
+    env = wrappers.ScaleReward(wrappers.RecordEpisode(counted), 2.0)
+    state, _ = env.reset(KEY)
+    for _ in range(3):
+        state, _ = env.step(KEY, state, jnp.asarray(ZERO))
+    native = env.native_state(state)
+    assert native.shape == ()
+    assert int(native) == 3

@@ -71,12 +71,11 @@ def test_the_state_is_donated():
     assert state.shards.local.steps.is_deleted()
 
 
-@pytest.mark.parametrize("num_shards", [1, 2])
-def test_a_forgotten_mean_is_refused_when_the_program_is_traced(num_shards):
+def test_a_forgotten_mean_is_refused_when_the_program_is_traced():
     # The rewards of this probe follow random observations, which differ from shard to shard.
     program = recorder_program(probe="observed_value", forget_mean=True)
     with pytest.raises(ValueError, match="vmap has mapped output"):
-        train(program, start(program, num_shards), 1)
+        train(program, start(program, 2), 1)
 
 
 def test_warm_up_hands_random_actions_to_observe_alone():

@@ -85,3 +85,25 @@ def test_standardize_over_the_whole_mapped_batch():
     np.testing.assert_allclose(mapped, jax_utils.standardize(x), rtol=1e-5, atol=1e-5)
     alone = jax.vmap(jax_utils.standardize)(x)
     assert not np.allclose(alone, mapped, atol=1e-2)
+
+
+@pytest.mark.parametrize("length", [1, 2, 12, 512, 1000])
+def test_random_order_has_every_number_once(length):
+    order = jax.jit(jax_utils.random_order, static_argnums=1)(jax.random.key(3), length)
+    np.testing.assert_array_equal(jnp.sort(order), jnp.arange(length))
+
+
+def test_random_order_beyond_what_its_bits_can_tell_apart():
+    order = jax.eval_shape(lambda key: jax_utils.random_order(key, 2**22 + 1), jax.random.key(0))
+    assert (order.shape, order.dtype) == ((2**22 + 1,), jnp.int32)
+
+
+# Every number comes to every place with probability 1/6: of 6,000 orders 1,000 each, with a deviation of
+# sqrt(6000 * 1/6 * 5/6) = 29; and each of the 15 pairs stays in its order in half, 3,000 with a deviation of 39.
+def test_random_order_is_uniform():
+    orders = jax.vmap(lambda key: jax_utils.random_order(key, 6))(jax.random.split(jax.random.key(0), 6000))
+    counts = (orders[:, :, None] == jnp.arange(6)[None, None]).sum(0)
+    assert jnp.abs(counts - 1000).max() < 5 * 29
+    places = jnp.argsort(orders, axis=1)
+    kept = (places[:, :, None] < places[:, None, :]).sum(0)[np.triu_indices(6, 1)]
+    assert jnp.abs(kept - 3000).max() < 5 * 39

@@ -1,4 +1,4 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules and clipped gradients."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ import optax
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.utils.training import make_learning_rate, make_learning_rate_schedule
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate, make_learning_rate_schedule
 
 
 # By hand, 4 windows of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.
@@ -61,3 +61,21 @@ def test_optax_takes_the_schedule():
         step, state = optimiser.update(jnp.ones(()), state)
         steps.append(float(step))
     np.testing.assert_allclose(steps, [-1.0, -0.75, -0.5, -0.25, 0.0])
+
+
+# The norm of (3, 4, 12) is 13.
+@pytest.mark.parametrize(("max_norm", "scale"), [(6.5, 0.5), (13.0, 1.0), (20.0, 1.0)])
+def test_gradients_are_clipped_together(max_norm, scale):
+    gradients = {"a": jnp.array([3.0, -4.0]), "b": jnp.array(12.0)}
+    clipped, _ = jax.jit(clip_by_global_norm(max_norm).update)(gradients, optax.EmptyState())
+    theirs, _ = optax.clip_by_global_norm(max_norm).update(gradients, optax.EmptyState())
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(clipped[name], scale * gradient, rtol=1e-6)
+        np.testing.assert_allclose(clipped[name], theirs[name], rtol=1e-6)
+
+
+def test_clipping_passes_nothing_and_nan_on():
+    update = clip_by_global_norm(1.0).update
+    np.testing.assert_array_equal(update(jnp.zeros(3), optax.EmptyState())[0], 0.0)
+    # A bad gradient must show.
+    assert jnp.isnan(update(jnp.array([1.0, jnp.nan]), optax.EmptyState())[0]).all()

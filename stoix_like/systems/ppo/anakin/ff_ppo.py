@@ -29,11 +29,11 @@ from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.runner import experiment
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition
-from stoix_like.utils.jax_utils import merge_leading_dims, standardize
+from stoix_like.utils.jax_utils import merge_leading_dims, random_order, standardize
 from stoix_like.utils.loss import clipped_value_loss, ppo_clip_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
-from stoix_like.utils.training import make_learning_rate_schedule
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
 Learner = tuple[ActorCriticParams, ActorCriticOptStates]
 
@@ -124,7 +124,7 @@ class PPO:
 
         def epoch(learner: Learner, key: jax.Array) -> tuple[Learner, Metrics]:
             shuffle_key, loss_key = jax.random.split(key)
-            order = jax.random.permutation(shuffle_key, batch.log_prob.shape[0])
+            order = random_order(shuffle_key, batch.log_prob.shape[0])
             split = (self.config.num_minibatches, -1)
             minibatches = jax.tree.map(lambda x: x[order].reshape(*split, *x.shape[1:]), batch)
             return jax.lax.scan(self.learn, learner, (minibatches, jax.random.split(loss_key, split[0])))
@@ -222,7 +222,7 @@ def build(config: Config, spec: SystemSpec) -> System:
 def _optimiser(config: Config, spec: SystemSpec, lr: Any) -> optax.GradientTransformation:
     if config.decay_learning_rates:
         lr = make_learning_rate_schedule(lr, spec.num_updates, config.epochs, config.num_minibatches)
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(lr, eps=1e-5))
+    return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.adam(lr, eps=1e-5))
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

@@ -1,0 +1,310 @@
+"""Evaluating what a run has trained: `stoix-like evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import System
+from stoix_like.envs import factory
+from stoix_like.errors import ConfigError
+from stoix_like.loggers.console import format_number
+from stoix_like.policy import choose_member, take_member
+from stoix_like.runner import report, saved
+from stoix_like.runner.devices import set_compile_cache
+from stoix_like.runner.evaluator import make_evaluator
+from stoix_like.runner.prepared import Prepared, environment_name, make_system
+from stoix_like.runner.saved import SavedRun
+
+DIRECTORY = "evaluations"
+INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {report.NUM_RESAMPLES} resamples"
+# More are played one batch after the other, in as much memory.
+_MOST_AT_ONCE = 1024
+_SHOWN = 40
+
+
+class Trained(NamedTuple):
+    """What is evaluated of a run.
+
+    Attributes:
+        shared: its state, beginning with an axis `[M]` where there are several members.
+        members: their numbers.
+        env_steps: after which each was saved, `[M]`.
+    """
+
+    shared: Any
+    members: tuple[int, ...]
+    env_steps: tuple[int, ...]
+
+    def only(self, index: int) -> Any:
+        """The state of one of the members."""
+        return take_member(self.shared, index) if len(self.members) > 1 else self.shared
+
+
+def evaluate_run(
+    run_dir: str | Path,
+    episodes: int = 100,
+    which: str = "best",
+    member: int | str | None = "best",
+    seed: int = 0,
+    render: str | Path | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Play whole episodes with what a run has trained, in fresh environments, and write what came of it.
+
+    The start states follow from `seed` alone: two members, checkpoints or runs with the same `seed` and the same
+    number of episodes meet the same ones. Several evaluations of one run never replace each other's files.
+
+    Args:
+        run_dir: the run.
+        episodes: how many, of each member.
+        which: `best`, the parameters with the best evaluation; `last`; or the number of environment steps of a
+            checkpoint that is kept.
+        member: of a population: its number, `best`, or `all`.
+        seed: of the start states and of everything else that is random.
+        render: a gif to draw one more episode in; of `all` members, of the one that did best here.
+        trust: allow a configuration that names code outside this package.
+
+    Returns:
+        What has been written: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`,
+        `episode_length_mean`, each episode in `episode_returns` and `episode_lengths`, and where it was written,
+        `path`. With `all`, `members` holds one such record per member, and `episode_return_iqm` is the interquartile
+        mean over members.
+
+    Raises:
+        ConfigError: an argument is not possible, or there is no such run, checkpoint or member.
+        MissingExtraError: a picture is asked for and matplotlib is not installed.
+    """
+    run_dir = Path(run_dir)
+    _check(episodes, which, seed)
+    picture = None if render is None else Path(render)
+    if picture is not None:
+        from stoix_like.rendering.animation import check_picture
+
+        check_picture(picture)
+    run = saved.open_run(run_dir, trust)
+    prepared = run.prepared
+    if picture is not None:
+        from stoix_like.rendering.scenes import find_scene
+
+        find_scene(prepared.run.env, factory.make_single(prepared.run.env))
+    trained = _load(run, which, member)
+    directory = _make_directory(run_dir)
+    set_compile_cache(prepared.run.arch.compile_cache)
+    play_key, picture_key = jax.random.split(jax.random.key(seed))
+    returns, lengths = _play(prepared, trained, episodes, play_key)
+    record = _record(prepared, trained, returns, lengths)
+    record |= {"which": which, "seed": seed, "episodes": episodes}
+    if picture is not None:
+        best = int(np.argmax(returns.mean(-1)))
+        record["render"] = _render(prepared, trained, best, picture_key, picture)
+    path = _new_file(directory, f"{which}{_of_members(prepared, trained)}-seed{seed}-{episodes}episodes")
+    report.write_json(path, record)
+    return {**record, "path": path}
+
+
+def main(args: argparse.Namespace) -> None:
+    """Evaluate as the command line asks, and print what came of it.
+
+    Args:
+        args: those of `stoix-like evaluate`.
+
+    Raises:
+        ConfigError: as `evaluate_run` does.
+    """
+    record = evaluate_run(args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust)
+    print(describe(record))
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """An evaluation as a few lines to read.
+
+    Args:
+        record: from `evaluate_run`.
+
+    Returns:
+        The lines.
+    """
+    acting = "greedy" if record["greedy"] else "sampled"
+    lines = [
+        f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
+        f" ({acting}), seed {record['seed']}"
+    ]
+    members = record.get("members")
+    lines += [_line(member) for member in members[:_SHOWN]] if members else [_line(record)]
+    if members:
+        if len(members) > _SHOWN:
+            lines.append(f"  … {len(members) - _SHOWN} more members are in the file")
+        iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
+        lines.append(f"  interquartile mean over members {iqm}   95 % {low} to {high}")
+    if record["episodes_cut"]:
+        lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
+    if picture := record.get("render"):
+        lines.append(f"  {picture['frames']} frames of {picture['steps']} steps in {picture['path']}")
+    return "\n".join([*lines, f"  written to {record['path']}"])
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    values = {name: format_number(value) for name, value in record.items() if name.startswith("episode_")}
+    varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
+    member = f"member {record['member']}{varied}   " if "member" in record else ""
+    interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
+    return (
+        "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
+        "   max {episode_return_max}   length {episode_length_mean}   env steps {:,}"
+    ).format(member, interval, record["env_steps"], **values)
+
+
+def _check(episodes: int, which: str, seed: int) -> None:
+    if episodes < 1:
+        raise ConfigError(f"--episodes {episodes} must be at least 1")
+    if which not in ("best", "last") and not which.isdigit():
+        raise ConfigError(f"--which {which} is not known: use best, last, or a number of environment steps")
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"--seed {seed} is out of range: it must be at least 0 and below 2**32")
+
+
+def _load(run: SavedRun, which: str, member: int | str | None) -> Trained:
+    size = run.prepared.population.size
+    loaded = saved.load_shared(run, which)
+    steps = tuple(int(step) for step in np.atleast_1d(loaded.env_steps))
+    if member == "all":
+        return Trained(loaded.shared, tuple(range(size)), steps)
+    chosen = choose_member(run, loaded.env_steps, member)
+    shared = take_member(loaded.shared, chosen) if size > 1 else loaded.shared
+    return Trained(shared, (chosen,), (steps[chosen],))
+
+
+def _make_directory(run_dir: Path) -> Path:
+    directory = run_dir / DIRECTORY
+    try:
+        directory.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
+    return directory
+
+
+def _build(prepared: Prepared, trained: Trained, index: int) -> System:
+    return make_system(prepared, prepared.population.of(trained.members[index]))
+
+
+def _play(prepared: Prepared, trained: Trained, episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths `[M, E]`, on the host."""
+    members, population = len(trained.members), prepared.population
+    several = members > 1
+    hyperparams = population.arrays() if several else {}
+    play = make_evaluator(
+        lambda traced: make_system(prepared, traced if several else population.of(trained.members[0])),
+        prepared.eval_env,
+        prepared.mesh,
+        min(episodes, _MOST_AT_ONCE),
+        prepared.run.arch.max_eval_steps,
+        members,
+    )
+    batches = []
+    for batch in range(-(-episodes // _MOST_AT_ONCE)):
+        drawn = jax.random.fold_in(key, batch)
+        # Every member meets the same start states.
+        keys = jnp.stack([drawn] * members) if several else drawn
+        batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1)[..., :episodes], *batches)
+    return np.atleast_2d(np.float64(joined.returns)), np.atleast_2d(joined.lengths)
+
+
+def _record(prepared: Prepared, trained: Trained, returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+    run, population = prepared.run, prepared.population
+    records = []
+    for index, member in enumerate(trained.members):
+        identity = {"member": member, "trained_with_seed": population.seeds[member]} if population.size > 1 else {}
+        records.append(
+            {
+                **identity,
+                "hyperparams": population.of(member),
+                "env_steps": trained.env_steps[index],
+                **_statistics(returns[index], lengths[index]),
+            }
+        )
+    common = {
+        "system": run.system_name,
+        "environment": environment_name(run),
+        "greedy": run.arch.evaluation_greedy,
+        "interval": INTERVAL,
+        "episodes_cut": int((lengths >= run.arch.max_eval_steps).sum()),
+        "versions": report.versions(),
+        "devices": [f"{device.platform}:{device.device_kind}" for device in prepared.mesh.devices.flat],
+    }
+    if len(records) == 1:
+        return {**common, **records[0]}
+    scores = report.aggregate(returns.mean(-1).tolist(), population.strata)
+    return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": records}
+
+
+def _statistics(returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+    low, high = _interval(returns)
+    return {
+        "episode_return_mean": float(returns.mean()),
+        "episode_return_std": float(returns.std()),
+        "episode_return_ci_low": low,
+        "episode_return_ci_high": high,
+        "episode_return_min": float(returns.min()),
+        "episode_return_max": float(returns.max()),
+        "episode_length_mean": float(lengths.mean()),
+        "episode_returns": returns.tolist(),
+        "episode_lengths": lengths.tolist(),
+    }
+
+
+def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean; one value tells nothing of it."""
+    if len(values) < 2:
+        return None, None
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(report.NUM_RESAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _render(prepared: Prepared, trained: Trained, index: int, key: jax.Array, path: Path) -> dict[str, Any]:
+    from stoix_like.rendering.animation import write_gif
+    from stoix_like.rendering.episode import record_episode
+    from stoix_like.rendering.scenes import find_scene
+
+    run = prepared.run
+    env = factory.make_single(run.env)
+    system = _build(prepared, trained, index)
+    recording = record_episode(system, trained.only(index), env, key, run.arch.max_eval_steps)
+    frames = write_gif(path, find_scene(run.env, env), env, recording)
+    return {
+        "path": str(path),
+        "member": trained.members[index],
+        "steps": len(recording.returns) - 1,
+        "frames": frames,
+        "episode_return": float(recording.returns[-1]),
+    }
+
+
+def _of_members(prepared: Prepared, trained: Trained) -> str:
+    if prepared.population.size == 1:
+        return ""
+    return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
+
+
+def _new_file(directory: Path, stem: str) -> Path:
+    """A file of this process alone, made empty: its name is that of no other evaluation."""
+    number = 1
+    while True:
+        path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+        else:
+            return path

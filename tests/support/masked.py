@@ -1,0 +1,44 @@
+"""A suite of one environment, in which an action is legal in some states and not in others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.environment import Environment, restart, transition
+from stoix_like.envs.spaces import Box, Discrete
+
+
+class Masked(Environment):
+    """Three steps; in step `t` the action `t` is the only one that is not legal."""
+
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Discrete(3)
+
+    def reset(self, key: jax.Array) -> tuple[jax.Array, TimeStep]:
+        """See `Environment.reset`."""
+        del key
+        steps = jnp.zeros((), jnp.int32)
+        return steps, restart(self._observation(steps))
+
+    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
+        """See `Environment.step`."""
+        del key
+        illegal = action == state
+        return state + 1, transition(self._observation(state + 1), -1.0 * illegal, state >= 2, False)
+
+    def _observation(self, steps: jax.Array) -> Observation:
+        return Observation(jnp.full((2,), steps / 3), jnp.arange(3) != steps)
+
+
+def scenarios() -> list[str]:
+    """The one there is."""
+    return ["masked"]
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Environment:
+    """Make it."""
+    del name, kwargs, params
+    return Masked()
