@@ -58,11 +58,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     known, rest = parser.parse_known_args(argv)
     if known.command == "train":
         launch(None, rest)
+    elif known.command == "resume" and not any(word.startswith("-") for word in rest):
+        known.overrides += rest  # those behind an option
+        with _one_line_errors():
+            _resume(known)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    elif known.command in ("resume", "evaluate"):
+    elif known.command == "evaluate":
         with _one_line_errors():
-            _resume(known) if known.command == "resume" else _evaluate(known)
+            _evaluate(known)
     else:
         print("\n".join(_LISTINGS[known.what]()))
 
@@ -126,16 +130,18 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.runner import evaluation
 
-    _find_own_modules()
+    if args.trust:
+        _find_own_modules()
     evaluation.main(args)
 
 
 def _resume(args: argparse.Namespace) -> None:
     from stoix_like.runner import devices, experiment, saved
 
-    _find_own_modules()
-    wanted = saved.read_config(args.run_dir, args.overrides, args.trust).arch.num_devices
-    devices.reserve(wanted or 1)
+    if args.trust:
+        _find_own_modules()
+    run = configuration.typed(saved.read_config(args.run_dir, args.overrides, args.trust))
+    devices.reserve(run.arch.num_devices or 1)
     experiment.resume(args.run_dir, args.overrides, args.trust)
 
 
@@ -145,7 +151,7 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 
 def _check(args: argparse.Namespace) -> list[str]:
     """See that every run that hydra is about to start can be run; what to tell hydra besides."""
-    from stoix_like.runner import devices, experiment
+    from stoix_like.runner import devices, experiment, saved
 
     extra = _config_dirs(args)
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
@@ -159,6 +165,8 @@ def _check(args: argparse.Namespace) -> list[str]:
             return []  # The runs start elsewhere, with other devices: each checks its own.
     elif runs[0].arch.resume_from is None:
         experiment.check_run_dir(Path(composed[0].hydra.run.dir))
+    else:
+        saved.check_is_run(Path(runs[0].arch.resume_from))
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
         experiment.prepare(run)

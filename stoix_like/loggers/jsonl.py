@@ -31,9 +31,12 @@ class JsonlLogger:
         Args:
             info: what is known of the run.
         """
-        self._file = self._path.open("w", encoding="utf-8", newline="\n")
-        self._file.writelines(map(_line, info.history))
-        self._file.flush()
+        if info.history:
+            # Whole or not at all: what was there is not given up before its place is taken.
+            scratch = self._path.with_name(self._path.name + ".tmp")
+            scratch.write_text("".join(map(_line, info.history)), encoding="utf-8", newline="\n")
+            scratch.replace(self._path)
+        self._file = self._path.open("a" if info.history else "w", encoding="utf-8", newline="\n")
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line.

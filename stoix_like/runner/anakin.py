@@ -31,12 +31,14 @@ class Layout(NamedTuple):
         num_envs: environments of one shard, N.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
+        on_nan_ignore: whether an update that goes bad is an update like any other.
     """
 
     population: int
     num_envs: int
     rollout_length: int
     warmup_steps: int = 0
+    on_nan_ignore: bool = False
 
 
 class Shard(NamedTuple):
@@ -269,8 +271,10 @@ def _train_shard(
     def body(_: Any, state: LearnerState) -> LearnerState:
         shared, shard, metrics = _update(system, env, axes, layout, state.shared, state.shards)
         bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
-        healthy = state.healthy & ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & _all_finite(shared)
-        if layout.population > 1:
+        healthy = state.healthy
+        if not layout.on_nan_ignore:
+            healthy &= ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & _all_finite(shared)
+        if layout.population > 1 and not layout.on_nan_ignore:
             # The others go on: a member that went bad keeps the last state that was good.
             shared = jax.tree.map(partial(jnp.where, healthy), shared, state.shared)
         failed_now = state.healthy & ~healthy

@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+
+from stoix_like.errors import ConfigError
 
 DIRECTORY = "checkpoints"
 SET_ASIDE = "checkpoints-damaged"
@@ -83,6 +86,9 @@ class Writer:
             manager = self._open()
             self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text))
             self._pending = step
+            if step in manager.all_steps():
+                # Stopped here between two evaluations, and with another budget one of them now falls on this step.
+                manager.delete(step)
             manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -156,7 +162,7 @@ def steps(run_dir: Path) -> list[int]:
         Their environment steps, the newest last.
     """
     found = (run_dir / DIRECTORY).glob("*") if (run_dir / DIRECTORY).is_dir() else ()
-    return sorted(int(path.name) for path in found if path.name.isdigit() and path.is_dir())
+    return sorted(int(path.name) for path in found if re.fullmatch("[0-9]+", path.name) and path.is_dir())
 
 
 def read_session(run_dir: Path, step: int) -> dict[str, Any]:
@@ -189,6 +195,7 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
 
     Raises:
         DamagedError: it cannot be read, or does not hold what was written.
+        ConfigError: the file system or the memory is at fault.
     """
     text = _read_text(run_dir, step)
     written = text["bit_sums"]
@@ -237,12 +244,22 @@ def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
         with ocp.CheckpointManager((run_dir / DIRECTORY).absolute(), options=options) as manager:
             return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
     except Exception as error:  # Orbax, its array store and its JSON raise what they like where bytes are wrong.
+        if _may_pass(error):
+            raise ConfigError(f"{run_dir / DIRECTORY / str(step)} cannot be read: {_reason(error)}") from error
         # One array that cannot be read ends the loop that the threads of the others still report to.
         sys.unraisablehook = lambda left: None if "loop is closed" in str(left.exc_value) else hook(left)
         time.sleep(0.5)
         raise DamagedError(f"{run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
     finally:
         sys.unraisablehook = hook
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is not the checkpoint that is at fault, but its surroundings."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return False
+    passing = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
+    return isinstance(error, (OSError, MemoryError)) or any(status in str(error) for status in passing)
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -265,7 +282,7 @@ def _sum_bits(items: Any) -> Any:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         if leaf.dtype != jnp.bool_:
-            leaf = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
+            leaf = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{min(8 * leaf.dtype.itemsize, 32)}"))
         words = leaf.reshape(-1).astype(jnp.uint32)
         return jnp.sum(words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
 
@@ -277,11 +294,11 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-class _WithoutOrbax(logging.Filter):
-    """Orbax logs the traces of errors that it raises as well."""
+class _WithoutTraces(logging.Filter):
+    """The threads of Orbax log the trace of an error that is raised, and reported here, as well."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname
+        return not record.pathname.endswith("orbax/checkpoint/_src/futures/future.py")
 
 
-logging.getLogger("absl").addFilter(_WithoutOrbax())
+logging.getLogger("absl").addFilter(_WithoutTraces())

@@ -23,6 +23,7 @@ from stoix_like.runner.prepared import Prepared, environment_name, prepare
 from stoix_like.runner.session import Session
 
 T = TypeVar("T")
+SUMMARY = "summary.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +109,13 @@ def run(prepared: Prepared, run_dir: Path) -> Result:
         return _go_on(prepared, Path(prepared.run.arch.resume_from).absolute())
     run_dir = run_dir.absolute()
     check_run_dir(run_dir)
-    try:
+    with _written(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        with _locked(run_dir):
-            # Only one process can make this file: two runs never share a directory.
-            with (run_dir / saved.CONFIG).open("x") as file:
-                OmegaConf.save(OmegaConf.create(prepared.run.resolved), file)
-            return _train(prepared, run_dir, resuming=False)
-    except OSError as error:
-        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {error}") from error
+    with _locked(run_dir):
+        # Only one process can make this file: two runs never share a directory.
+        with _written(run_dir), (run_dir / saved.CONFIG).open("x") as file:
+            OmegaConf.save(OmegaConf.create(prepared.run.resolved), file)
+        return _train(prepared, run_dir, resuming=False)
 
 
 def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:
@@ -143,15 +142,21 @@ def _go_on(prepared: Prepared, run_dir: Path) -> Result:
     saved.check_is_run(run_dir)
     with _locked(run_dir):
         session = _newest_whole(run_dir, lambda step: checkpoint.read_session(run_dir, step))
+        summary = _read_summary(run_dir)
         if session is not None:
             saved.check_unchanged(prepared, session)
-            summary = run_dir / "summary.json"
-            if session["progress"]["updates"] == prepared.plan.num_updates and summary.exists():
+            if session["progress"]["updates"] == prepared.plan.num_updates and summary:
                 print(f"{run_dir} is complete; with a larger budget, arch.total_timesteps=…, it would go on")
-                return _complete(prepared, run_dir, session["progress"], json.loads(summary.read_text()))
-            summary.unlink(missing_ok=True)
-        report.write_text(run_dir / saved.CONFIG, OmegaConf.to_yaml(OmegaConf.create(prepared.run.resolved)))
-        return _train(prepared, run_dir, resuming=True)
+                return _complete(prepared, run_dir, session["progress"], summary)
+        else:
+            saved.check_same_config(prepared, saved.plain_config(run_dir))
+            if summary:
+                raise ConfigError(f"{run_dir} is complete, and holds no checkpoint from which it could go on")
+            print(f"{run_dir} holds no checkpoint yet: the run begins anew", file=sys.stderr)
+        with _written(run_dir):
+            (run_dir / SUMMARY).unlink(missing_ok=True)
+            report.write_text(run_dir / saved.CONFIG, OmegaConf.to_yaml(OmegaConf.create(prepared.run.resolved)))
+        return _train(prepared, run_dir, resuming=session is not None)
 
 
 def _train(prepared: Prepared, run_dir: Path, resuming: bool) -> Result:
@@ -169,7 +174,10 @@ def _train(prepared: Prepared, run_dir: Path, resuming: bool) -> Result:
             session = Session(prepared, logger, writer)
         session.train()
         summary = session.summary()
-        report.write_json(run_dir / "summary.json", summary)
+        try:
+            report.write_json(run_dir / SUMMARY, summary)
+        except OSError as error:
+            print(f"{run_dir / SUMMARY} cannot be written: {error}", file=sys.stderr)
         logger.finish(summary)
     finally:
         logger.close()
@@ -182,22 +190,52 @@ def _restore(session: Session, run_dir: Path) -> tuple[str, ...]:
     """Put a session where the newest whole checkpoint was written; what to say of it."""
     targets = session.targets()
     found = _newest_whole(run_dir, lambda step: checkpoint.read(run_dir, step, targets))
-    if found is None:
-        return ("there is no checkpoint to go on from: the run begins anew",)
+    assert found is not None
     session.restore(found)
-    said = f"going on after {found.step:,} env steps"
-    return (said,) if session.exact else (said, "without its replay buffer: this is not exactly the run it was")
+    notes = [f"going on after {found.step:,} env steps"]
+    if found.session["num_updates"] != session.prepared.plan.num_updates:
+        notes.append("schedules and evaluations follow the new budget from here on")
+    if not session.exact:
+        notes.append("without its replay buffer: this is not exactly the run it was")
+    return tuple(notes)
 
 
 def _newest_whole(run_dir: Path, read: Callable[[int], T]) -> T | None:
-    """What `read` makes of the newest checkpoint that is whole; those that are damaged are set aside."""
+    """What `read` makes of the newest checkpoint that is whole; those after it, which are not, are set aside.
+
+    None where no checkpoint was ever written. Where there are some, and none is whole, nothing is touched.
+    """
+    damaged: list[tuple[int, checkpoint.DamagedError]] = []
     for step in reversed(checkpoint.steps(run_dir)):
         try:
-            return read(step)
+            found = read(step)
         except checkpoint.DamagedError as error:
-            place = checkpoint.set_aside(run_dir, step)
-            print(f"the checkpoint after {step:,} env steps is damaged: {error}; moved to {place}", file=sys.stderr)
+            damaged.append((step, error))
+            continue
+        for bad, reason in damaged:
+            place = checkpoint.set_aside(run_dir, bad)
+            print(f"the checkpoint after {bad:,} env steps is damaged: {reason}; moved to {place}", file=sys.stderr)
+        return found
+    if damaged:
+        raise ConfigError(f"no checkpoint of {run_dir} is whole: {'; '.join(str(error) for _, error in damaged)}")
     return None
+
+
+def _read_summary(run_dir: Path) -> dict[str, Any]:
+    """The summary of a run that reached its end; nothing where there is none that can be read."""
+    try:
+        return json.loads((run_dir / SUMMARY).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+@contextlib.contextmanager
+def _written(run_dir: Path) -> Iterator[None]:
+    """What cannot be written before the run begins is refused."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {error}") from error
 
 
 def _complete(prepared: Prepared, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:
@@ -211,7 +249,8 @@ def _locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes away; the lock goes with the process, however that ends."""
     lock = filelock.FileLock(run_dir / ".lock", timeout=0)
     try:
-        lock.acquire()
+        with _written(run_dir):
+            lock.acquire()
     except filelock.Timeout:
         raise ConfigError(f"{run_dir} is in use: another process is training there") from None
     try:

@@ -38,7 +38,14 @@ class Keys(NamedTuple):
 
 
 def make_keys(prepared: Prepared) -> Keys:
-    """A member of a population begins with the keys of a run of its own seed; a lone one has no population axis."""
+    """The keys of a run; a member of a population begins with those of a run of its own seed.
+
+    Args:
+        prepared: the run.
+
+    Returns:
+        Its keys; with a population, each begins with its axis.
+    """
 
     def split(key: jax.Array) -> Keys:
         train_key, eval_key = jax.random.split(key)
@@ -52,12 +59,27 @@ def make_keys(prepared: Prepared) -> Keys:
 
 
 def fold_in(key: jax.Array, number: int) -> jax.Array:
-    """A key, or one key for each member, for the `number`-th use."""
+    """A key for the `number`-th use.
+
+    Args:
+        key: one key, or one for each member.
+        number: of the use.
+
+    Returns:
+        As many keys.
+    """
     return jax.vmap(jax.random.fold_in, (0, None))(key, number) if key.ndim else jax.random.fold_in(key, number)
 
 
 def traced_hyperparams(population: Population) -> dict[str, Any]:
-    """Traced hyperparameters by member; a lone member has its own as plain numbers in its configuration."""
+    """What the programs are handed as hyperparameters.
+
+    Args:
+        population: the members.
+
+    Returns:
+        `[P]` by name; none for a lone member, which has its own as plain numbers in its configuration.
+    """
     return population.arrays() if population.size > 1 else {}
 
 
@@ -83,7 +105,9 @@ def compile_programs(prepared: Prepared, keys: Keys, hyperparams: dict[str, Any]
     def build(traced: dict[str, Any]) -> System:
         return make_system(prepared, constants | traced)
 
-    layout = anakin.Layout(size, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
+    layout = anakin.Layout(
+        size, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps, run.arch.on_nan == "ignore"
+    )
     program = anakin.make_program(build, prepared.env, mesh, layout)
     evaluator = make_evaluator(
         build, prepared.eval_env, mesh, run.arch.num_eval_episodes, run.arch.max_eval_steps, size

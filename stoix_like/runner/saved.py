@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import importlib
+import re
+import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import numpy as np
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stoix_like.config import override_config, typed
+from stoix_like.config import GROUPS, override_config, typed
 from stoix_like.errors import ConfigError
 from stoix_like.runner import checkpoint
 from stoix_like.runner.prepared import Prepared, make_system, prepare
 from stoix_like.runner.programs import make_keys, traced_hyperparams
 
 CONFIG = "config.yaml"
-# What a configuration may name, and so have executed, without being trusted.
-TRUSTED = ("stoix_like.networks.", "flax.linen.")
-TRUSTED_SYSTEMS = "stoix_like.systems."
-# What may change when a run goes on: none of it decides what is learnt until then.
+# What a configuration may have executed without being trusted: layers and networks, and two functions that make them.
+TRUSTED_MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
+TRUSTED_FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
+TRUSTED_SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
+# What may change when a run goes on. The number of shards may not, which devices and update batches make together.
 CHANGEABLE = (
     "arch.total_timesteps",
     "arch.num_evaluation",
+    "arch.num_devices",
+    "arch.update_batch_size",
+    "arch.population.axis",
     "arch.on_nan",
     "arch.compile_cache",
     "arch.resume_from",
@@ -58,19 +65,20 @@ class Loaded(NamedTuple):
     Attributes:
         shared: parameters and all else that acting needs.
         env_steps: environment steps of each member, `[]` or `[P]`.
+        episode_return: what these parameters returned when they were evaluated, `[]` or `[P]`; NaN where they were not.
     """
 
     shared: Any
     env_steps: np.ndarray
+    episode_return: np.ndarray
 
 
-def open_run(run_dir: str | Path, trust: bool = False, overrides: Sequence[str] = ()) -> SavedRun:
+def open_run(run_dir: str | Path, trust: bool = False) -> SavedRun:
     """Read a run's configuration and make its parts, on one device.
 
     Args:
         run_dir: the directory of the run.
         trust: execute what its configuration names, wherever it comes from.
-        overrides: `["env.time_limit=1000"]`.
 
     Returns:
         The run.
@@ -79,7 +87,7 @@ def open_run(run_dir: str | Path, trust: bool = False, overrides: Sequence[str] 
         ConfigError: there is no run, or its configuration names what is not trusted.
     """
     directory = Path(run_dir).absolute()
-    config = read_config(directory, (*_ALONE, *overrides), trust)
+    config = read_config(directory, _ALONE, trust)
     return SavedRun(directory, prepare(typed(config)))
 
 
@@ -91,7 +99,7 @@ def load_shared(saved: SavedRun, which: str = "best") -> Loaded:
         which: `best`, each member's parameters that evaluated best; `last`; or the environment steps of a checkpoint.
 
     Returns:
-        The agent's shared state.
+        The agent's shared state; `best` and `last` from the newest checkpoint that is whole.
 
     Raises:
         ConfigError: there is no such checkpoint, or it is damaged.
@@ -102,16 +110,32 @@ def load_shared(saved: SavedRun, which: str = "best") -> Loaded:
     if which not in ("best", "last") and which not in map(str, steps):
         raise ConfigError(f"which={which} is not known: use best, last, or one of {', '.join(map(str, steps))}")
     item = "best" if which == "best" else "shared"
-    step = steps[-1] if which in ("best", "last") else int(which)
-    try:
-        found = checkpoint.read(run_dir, step, {item: _shapes(saved.prepared)})
-    except checkpoint.DamagedError as error:
-        raise ConfigError(f"a checkpoint is damaged: {error}") from error
+    shapes, found = {item: _shapes(saved.prepared)}, None
+    for step in reversed(steps) if which in ("best", "last") else [int(which)]:
+        try:
+            found = checkpoint.read(run_dir, step, shapes)
+            break
+        except checkpoint.DamagedError as error:
+            print(f"the checkpoint after {step:,} env steps cannot be used: {error}", file=sys.stderr)
+    if found is None:
+        raise ConfigError(f"which={which}: no checkpoint of {run_dir} can be used")
     if item not in found.items:
-        raise ConfigError(f"which=best: {run_dir} did not keep it (checkpoint.keep_best=false): use last")
-    size = saved.prepared.population.size
-    taken = np.asarray(found.session["best"]["env_steps"] if item == "best" else [step] * size)
-    return Loaded(found.items[item], taken if size > 1 else taken.reshape(()))
+        raise ConfigError(
+            f"which=best: {run_dir} did not keep it (checkpoint.keep_best=false, arch.absolute_metric=false): use last"
+        )
+    env_steps, returns = _when_and_how_good(found, item)
+    shape = (size,) if (size := saved.prepared.population.size) > 1 else ()
+    return Loaded(found.items[item], np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape))
+
+
+def _when_and_how_good(found: checkpoint.Checkpoint, item: str) -> tuple[Any, Any]:
+    """The environment steps of what was loaded, and the return of its evaluation, of each member."""
+    if item == "best":
+        best = found.session["best"]
+        return best["env_steps"], best["episode_return"]
+    last = found.session["progress"]["history"][-1]
+    # Stopped between two evaluations, the parameters are not those of the last one.
+    return found.step, last["eval/episode_return_mean"] if last["env_steps"] == found.step else np.nan
 
 
 def _shapes(prepared: Prepared) -> Any:
@@ -156,17 +180,37 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trust: bool = Fals
     Raises:
         ConfigError: there is none, it cannot be read, or it names what is not trusted.
     """
+    config = _load(run_dir)
+    if not trust:
+        check_trusted(plain_config(run_dir), str(run_dir / CONFIG))
+    return override_config(config, overrides)
+
+
+def plain_config(run_dir: Path) -> dict[str, Any]:
+    """The configuration of a run as plain values, by which nothing is looked up or executed.
+
+    Args:
+        run_dir: the directory of the run.
+
+    Returns:
+        The values.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    return typing.cast(dict[str, Any], OmegaConf.to_container(_load(run_dir)))
+
+
+def _load(run_dir: Path) -> DictConfig:
     check_is_run(run_dir)
     path = run_dir / CONFIG
     try:
         config = OmegaConf.load(path)
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, DictConfig):
-        raise ConfigError(f"{path} holds no configuration")
-    if not trust:
-        check_trusted(typing.cast(dict[str, Any], OmegaConf.to_container(config)), str(path))
-    return override_config(config, overrides)
+    if not isinstance(config, DictConfig) or not all(isinstance(config.get(group), DictConfig) for group in GROUPS):
+        raise ConfigError(f"{path} is not the configuration of a run, which has {', '.join(GROUPS)}")
+    return config
 
 
 def check_trusted(config: Mapping[str, Any], where: str) -> None:
@@ -180,13 +224,15 @@ def check_trusted(config: Mapping[str, Any], where: str) -> None:
         ConfigError: naming the key and the value.
     """
     for key, value in _flatten(config):
-        name = key.rpartition(".")[2]
-        if name == "_target_" and not _is_trusted(value):
-            allowed = " and ".join(f"{prefix}*" for prefix in TRUSTED)
-            refused = f"{where}: {key}={value} is executed when the run is loaded, and only {allowed} are trusted"
-        elif key == "system.module" and not str(value).startswith(TRUSTED_SYSTEMS):
+        names = key.split(".")
+        if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
             refused = (
-                f"{where}: {key}={value} is imported when the run is loaded, and only {TRUSTED_SYSTEMS}* is trusted"
+                f"{where}: {key}={value} is executed when the run is loaded, and only the modules of"
+                " stoix_like.networks and flax.linen are trusted"
+            )
+        elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(TRUSTED_SYSTEMS, value)):
+            refused = (
+                f"{where}: {key}={value} is imported when the run is loaded, and only stoix_like.systems is trusted"
             )
         elif isinstance(value, str) and "${" in value:
             refused = f"{where}: {key}={value} would be looked up when the run is loaded"
@@ -196,15 +242,44 @@ def check_trusted(config: Mapping[str, Any], where: str) -> None:
 
 
 def _is_trusted(target: Any) -> bool:
-    """Whether a name begins as it should, and what it names was made there and not only imported."""
-    if not str(target).startswith(TRUSTED):
+    """Whether a name is that of a flax module which was made where it says, or of one of the known functions."""
+    if target in TRUSTED_FUNCTIONS:
+        return True
+    if not _fits(TRUSTED_MODULES, target):
         return False
-    module, _, name = str(target).rpartition(".")
+    module, _, name = target.rpartition(".")
     try:
-        made_in = getattr(getattr(importlib.import_module(module), name), "__module__", "")
+        found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
-        return True  # Making it will say better what is wrong.
-    return f"{made_in}.".startswith(TRUSTED)
+        return False
+    is_module = isinstance(found, type) and issubclass(found, nn.Module)
+    return is_module and _fits(TRUSTED_MODULES, found.__module__)
+
+
+def _fits(pattern: re.Pattern[str], name: Any) -> bool:
+    return isinstance(name, str) and pattern.fullmatch(name) is not None
+
+
+def check_same_config(prepared: Prepared, config: Mapping[str, Any]) -> None:
+    """Refuse to go on with another run than the one that was begun.
+
+    Args:
+        prepared: the run that is to go on.
+        config: plain values of the configuration that it had.
+
+    Raises:
+        ConfigError: naming the keys that differ.
+    """
+    now, then = dict(_flatten(prepared.run.resolved)), dict(_flatten(config))
+    changed = [
+        f"{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
+        for key in sorted(now.keys() | then.keys())
+        if now.get(key) != then.get(key) and not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
+    ]
+    if changed:
+        raise ConfigError(
+            f"this is not the run that was saved: {'; '.join(changed)}. Only {', '.join(CHANGEABLE)} may change"
+        )
 
 
 def check_unchanged(prepared: Prepared, session: Mapping[str, Any]) -> None:
@@ -217,16 +292,7 @@ def check_unchanged(prepared: Prepared, session: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: naming the keys that differ, or a budget that is spent already.
     """
-    now, then = dict(_flatten(prepared.run.resolved)), dict(_flatten(session["config"]))
-    changed = [
-        f"{key} was {then.get(key, 'not there')} and is {now.get(key, 'not there')}"
-        for key in sorted(now.keys() | then.keys())
-        if now.get(key) != then.get(key) and not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
-    ]
-    if changed:
-        raise ConfigError(
-            f"this is not the run that was saved: {'; '.join(changed)}. Only {', '.join(CHANGEABLE)} may change"
-        )
+    check_same_config(prepared, session["config"])
     updates, plan = session["progress"]["updates"], prepared.plan
     if session["num_shards"] != plan.num_shards:
         raise ConfigError(

@@ -155,8 +155,9 @@ class Session:
                     self._save_regularly()
                     self._stop_if_asked(signals)
             self._log()
-        if self.prepared.run.arch.absolute_metric and self._best is not None:
-            self._absolute = self._evaluate_best(self._best)
+            if self.prepared.run.arch.absolute_metric and self._best is not None:
+                self._absolute = self._evaluate_best(self._best, signals)
+            self._stop_if_asked(signals)
 
     def advance(self, num_updates: int) -> dict[str, Any]:
         """Train so many updates more, without evaluating, logging or saving.
@@ -265,6 +266,7 @@ class Session:
         session: dict[str, Any] = {
             "config": self.prepared.run.resolved,
             "num_shards": self.prepared.plan.num_shards,
+            "num_updates": self.prepared.plan.num_updates,
             "progress": dataclasses.asdict(self.progress),
         }
         if self._best is not None:
@@ -280,13 +282,15 @@ class Session:
         if signals.received is None:
             return
         self._log()
-        saved = "nothing is saved (checkpoint.keep=0)"
+        saved = "nothing was saved"
         if self.writer is not None:
             self.writer.wait()
             if self.writer.newest != self.env_steps:
                 self._save()
-            self.writer.wait()
-            saved = f"saved; stoix-like resume {self.writer.run_dir} goes on"
+                self.writer.wait()
+            if self.writer.newest is not None:
+                since = "" if self.writer.newest == self.env_steps else f" those after {self.writer.newest:,}"
+                saved = f"saved{since}; stoix-like resume {self.writer.run_dir} goes on"
         signals.leave(f"stopped after {self.env_steps:,} env steps, {saved}")
 
     def _evaluate(self) -> dict[str, Any]:
@@ -311,11 +315,14 @@ class Session:
             np.where(better, steps, best.env_steps),
         )
 
-    def _evaluate_best(self, best: Best) -> dict[str, Any]:
+    def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
         count = self.prepared.run.arch.num_eval_episodes
         # Numbers that no evaluation of the run has folded in.
         first = self.prepared.plan.num_updates + 1
-        batches = [self._play(best.shared, first + batch) for batch in range(ABSOLUTE_FACTOR)]
+        batches = []
+        for batch in range(ABSOLUTE_FACTOR):
+            batches.append(self._play(best.shared, first + batch))
+            self._stop_if_asked(signals)
         trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
         episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
         record = report.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)

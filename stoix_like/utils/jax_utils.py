@@ -152,9 +152,9 @@ def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
     """Shuffles the numbers below a length, to deal a batch out into minibatches.
 
     Sorts random bits whose lowest ones are replaced by the position. Sorting one array of numbers is several times
-    faster on a CPU than sorting positions by bits of their own, as `jax.random.permutation` does. Positions whose
-    remaining bits agree, one part of the batch in `2^32 / length` at most, stay in their order: that tells only where
-    two minibatches meet.
+    faster on a CPU than sorting positions by bits of their own, as `jax.random.permutation` does. Two positions whose
+    remaining bits agree, with a probability of `length / 2^31` at most, stay in their order: that tells only where two
+    minibatches meet.
 
     Source: textbook.
 

@@ -13,7 +13,14 @@ from stoix_like.runner.prepared import make_system, prepare
 
 
 def recorder_program(
-    num_devices=1, warmup_steps=0, num_envs=2, probe="value", rollout_length=3, population=1, **options
+    num_devices=1,
+    warmup_steps=0,
+    num_envs=2,
+    probe="value",
+    rollout_length=3,
+    population=1,
+    ignore=False,
+    **options,
 ):
     mesh = make_mesh(find_devices(num_devices))
     env = factory.make(typed(compose_config([f"env=probe/{probe}"])).env)
@@ -21,7 +28,9 @@ def recorder_program(
     def build(hyperparams):
         return make_recorder(anakin.make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
 
-    return anakin.make_program(build, env, mesh, anakin.Layout(population, num_envs, rollout_length, warmup_steps))
+    return anakin.make_program(
+        build, env, mesh, anakin.Layout(population, num_envs, rollout_length, warmup_steps, ignore)
+    )
 
 
 def start(program, num_shards, seed=0):
@@ -154,6 +163,20 @@ def test_a_metric_that_goes_bad_is_dated_and_left_out_of_the_average():
     assert window.metrics["reward"] == 1.0
     # A single run is not frozen: whether it goes on is for the host to say.
     assert state.shared["updates"] == 5
+
+
+@pytest.mark.parametrize("population", [1, 2])
+def test_what_is_to_be_ignored_neither_freezes_nor_stops_the_sums(population):
+    program = recorder_program(sour_at=3.0, population=population, ignore=True)
+    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
+    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
+    state, window = train(program, program.init({}, keys, shard_keys), 5)
+    assert np.all(state.shared["updates"] == 5)
+    assert np.all(state.healthy)
+    assert np.all(window.healthy_updates == 5)
+    assert np.all(np.isnan(window.metrics["reward"]))
+    _, window = train(program, state, 2)
+    assert np.all(window.metrics["reward"] == 1.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -18,7 +18,8 @@ import toys
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import compose_config, typed
+from stoix_like import cli
+from stoix_like.config import compose_config, group_choices, typed
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.runner import checkpoint, experiment, saved
@@ -107,6 +108,7 @@ def stop_when(process, happened, number):
     while not happened():
         assert process.poll() is None, "it ended before it could be stopped"
         assert time.monotonic() < end
+        time.sleep(0.001)
     process.send_signal(number)
     return process.wait(timeout=100)
 
@@ -155,6 +157,7 @@ def test_a_second_process_is_refused(tmp_path, environment, reference):
     # It makes its configuration true when the directory is its own.
     while OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 76800:
         assert time.monotonic() < end
+        time.sleep(0.1)
     second = subprocess.run(resume, env=environment, capture_output=True, text=True)
     first.kill()
     first.wait()
@@ -335,6 +338,7 @@ def test_a_complete_run_is_left_as_it_is(tmp_path, capsys, toy_run):
         (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
         (["system=ppo/ff_ppo"], "system"),
         (["arch.seed=1,2"], "only key=value"),
+        (["arch.update_batch_size=2"], "the run was saved on 1 shard"),
     ],
 )
 def test_another_run_is_refused(toy_run, overrides, message):
@@ -360,6 +364,13 @@ def test_train_can_resume_as_well(tmp_path, toy_run):
         ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
         # It is there, but only imported.
         ("network.actor_network.action_head._target_", "stoix_like.networks.utils.OmegaConf", "is executed"),
+        # These are made there, and would import or execute what they are handed.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
+        ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
+        ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
+        ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
+        ("system.module", ["evil"], "is imported"),
+        ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
         ("system.module", "toys", "is imported when the run is loaded"),
         ("logger.wandb.project", "${oc.env:HOME}", "would be looked up"),
     ],
@@ -373,6 +384,121 @@ def test_a_foreign_run_executes_nothing(tmp_path, key, value, message):
     assert key in str(error.value)
     assert "--trust" in str(error.value)
     saved.read_config(tmp_path, trust=True)
+
+
+def test_a_foreign_run_is_refused_from_the_shell_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w')")
+    config = OmegaConf.create(typed(compose_config(SMALL)).resolved)
+    config.network.actor_network.action_head._target_ = "evil.Head"
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    for command in ("evaluate", "resume"):
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([command, "."])
+        assert exit_info.value.code == 2
+        assert "action_head._target_=evil.Head is executed" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+def test_every_network_of_this_package_is_trusted():
+    for network in group_choices("network"):
+        saved.check_trusted({"network": typed(compose_config([f"network={network}"])).resolved["network"]}, "here")
+
+
+def test_what_passes_is_not_taken_for_damage(tmp_path, toy_run, monkeypatch):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+
+    def too_many(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", too_many)
+    with pytest.raises(ConfigError, match="cannot be read: .*Too many open files"):
+        stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
+
+
+def test_where_no_checkpoint_is_whole_nothing_is_touched(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    for step in checkpoint.steps(run_dir):
+        damage(run_dir, step, "session")
+    with pytest.raises(ConfigError, match="no checkpoint of .* is whole"):
+        stoix_like.resume(run_dir, trust=True)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
+    assert metrics(run_dir) == metrics(toy_run)
+
+
+def test_without_a_checkpoint_another_run_is_refused_as_well(tmp_path, toy_run, capsys):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    shutil.rmtree(run_dir / "checkpoints")
+    with pytest.raises(ConfigError, match="arch.seed was 42 and is 7"):
+        stoix_like.resume(run_dir, ["arch.seed=7"], trust=True)
+    with pytest.raises(ConfigError, match="is complete, and holds no checkpoint"):
+        stoix_like.resume(run_dir, trust=True)
+    (run_dir / "summary.json").unlink()
+    stoix_like.resume(run_dir, trust=True)
+    assert "the run begins anew" in capsys.readouterr().err
+    assert metrics(run_dir) == metrics(toy_run)
+
+
+def test_a_signal_during_a_write_that_fails_promises_nothing(tmp_path, monkeypatch, capsys):
+    asked_after(monkeypatch, 7)
+    session = toy_session(tmp_path, "checkpoint.every_evals=null")
+    session.writer.directory.write_text("a file where the directory should be")
+    with pytest.raises(KeyboardInterrupt):
+        session.train()
+    said = capsys.readouterr().err
+    assert "no checkpoint can be written" in said
+    assert said.endswith("stopped after 112 env steps, nothing was saved\n")
+
+
+def test_a_signal_while_the_best_is_evaluated_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    # 20 updates, 4 evaluations and a few of the ten batches of the absolute metric.
+    asked_after(monkeypatch, 27)
+    session = toy_session(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        session.train()
+    assert checkpoint.steps(tmp_path)[-1] == 320
+    assert len(session.history) == 5
+
+
+def test_an_evaluation_that_falls_on_a_step_that_was_saved_is_saved_there(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        asked_after(patched, 7)
+        with pytest.raises(KeyboardInterrupt):
+            toy_session(tmp_path).train()
+    resumed = restored(tmp_path, "arch.total_timesteps=112")
+    resumed.train()
+    resumed.writer.close()
+    history = checkpoint.read_session(tmp_path, 112)["progress"]["history"]
+    assert [record["env_steps"] for record in history] == [0, 80, 112]
+
+
+def test_options_and_overrides_come_in_any_order(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    cli.main(["resume", str(run_dir), "--trust", "arch.total_timesteps=480"])
+    assert json.loads((run_dir / "summary.json").read_text())["env_steps"] == 480
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resume", "nowhere"], "nowhere holds no run: there is no config.yaml"),
+        (["train", "arch.resume_from=nowhere"], "nowhere holds no run"),
+        (["resume", "foreign"], "foreign/config.yaml is not the configuration of a run"),
+        (["resume", "toy", "--trust", "arch.num_devices=abc"], "arch.num_devices=abc"),
+        (["resume", "toy", "--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_misuse_is_said_in_one_line(tmp_path, monkeypatch, capsys, toy_run, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy_run, tmp_path / "toy")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/config.yaml").write_text("a: 1\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "toy"]
 
 
 def test_no_run_is_said(tmp_path):
