@@ -248,11 +248,11 @@ def _complete(prepared: Prepared, run_dir: Path, progress: dict[str, Any], summa
 def _locked(run_dir: Path) -> Iterator[None]:
     """Keep other processes away; the lock goes with the process, however that ends."""
     lock = filelock.FileLock(run_dir / ".lock", timeout=0)
-    try:
-        with _written(run_dir):
+    with _written(run_dir):
+        try:
             lock.acquire()
-    except filelock.Timeout:
-        raise ConfigError(f"{run_dir} is in use: another process is training there") from None
+        except filelock.Timeout:  # an OSError, too
+            raise ConfigError(f"{run_dir} is in use: another process is training there") from None
     try:
         yield
     finally:
