@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ from stoix_like.envs.environment import restart
 from stoix_like.errors import ConfigError
 from stoix_like.runner import saved
 from stoix_like.runner.prepared import Prepared, make_system
-from stoix_like.runner.saved import SavedRun
+from stoix_like.runner.saved import Loaded, SavedRun
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 # The key that an exported policy is handed as plain numbers is one of this kind.
@@ -244,54 +243,77 @@ def load_policy(
         ConfigError: there is no such run, checkpoint or member, or it cannot be used as a policy.
     """
     run = saved.open_run(run_dir, trust)
-    loaded = saved.load_shared(run, which)
-    index = choose_member(run, loaded.env_steps, member)
-    return Policy(
-        run.prepared,
-        take_member(loaded.shared, index) if run.prepared.population.size > 1 else loaded.shared,
-        run.prepared.population.of(index),
-        greedy=greedy,
-        env_steps=int(np.atleast_1d(loaded.env_steps)[index]),
-    )
+    chosen = load_member(run, which, member)
+    hyperparams = run.prepared.population.of(chosen.member)
+    return Policy(run.prepared, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)
 
 
-def choose_member(run: SavedRun, env_steps: np.ndarray, member: int | str | None) -> int:
-    """Which member of a population is asked for.
+class TrainedMember(NamedTuple):
+    """What a run has trained, of one member.
+
+    Attributes:
+        shared: its state, without a population axis.
+        member: its number, 0 without a population.
+        env_steps: environment steps after which it was saved.
+    """
+
+    shared: Any
+    member: int
+    env_steps: int
+
+
+def load_member(run: SavedRun, which: str, member: int | str | None) -> TrainedMember:
+    """Load one member of what a run has trained.
 
     Args:
         run: the run.
-        env_steps: `[P]`, the environment steps after which each member was saved; `[]` without a population.
-        member: its number; `best` or None is the one with the highest return when it was saved.
+        which: as for `load_policy`.
+        member: its number; `best` or None is the one that `choose_member` takes.
+
+    Returns:
+        The member.
+
+    Raises:
+        ConfigError: there is no such checkpoint or member.
+    """
+    loaded, size = saved.load_shared(run, which), run.prepared.population.size
+    index = choose_member(loaded, member)
+    shared = take_member(loaded.shared, index) if size > 1 else loaded.shared
+    return TrainedMember(shared, index, int(np.atleast_1d(loaded.env_steps)[index]))
+
+
+def choose_member(loaded: Loaded, member: int | str | None) -> int:
+    """Which member of a population is asked for.
+
+    Args:
+        loaded: what was trained, of every member.
+        member: its number; `best` or None is the one whose parameters returned most when they were evaluated, the
+            first where none were.
 
     Returns:
         The member's number, 0 without a population.
 
     Raises:
-        ConfigError: there is no such member, or no evaluation tells which is best.
+        ConfigError: there is no such member.
     """
-    size = run.prepared.population.size
+    returns = np.atleast_1d(loaded.episode_return)
     if isinstance(member, str) and member.isdigit():
         member = int(member)
     if member in (None, "best"):
-        return _best_member(run.run_dir, env_steps) if size > 1 else 0
-    if not isinstance(member, int) or not 0 <= member < size:
-        raise ConfigError(f"member={member} is not there: use best, or 0 to {size - 1}")
+        return int(np.where(np.isnan(returns), -np.inf, returns).argmax())
+    if not isinstance(member, int) or not 0 <= member < returns.size:
+        raise ConfigError(f"member={member} is not there: use best, or 0 to {returns.size - 1}")
     return member
 
 
 def take_member(tree: Any, member: int) -> Any:
-    """One member's entry of every leaf `[P, ...]`."""
+    """One member's part of what all of them have.
+
+    Args:
+        tree: of arrays `[P, ...]`.
+        member: its number, 0 to P - 1.
+
+    Returns:
+        The tree of arrays `[...]`.
+    """
     return jax.tree.map(lambda leaf: leaf[member], tree)
-
-
-def _best_member(run_dir: Path, env_steps: np.ndarray) -> int:
-    """The member with the highest mean return in the evaluation of what was saved, or the one before."""
-    path = run_dir / "metrics.jsonl"
-    try:
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} does not tell which member is best ({error}): name one") from error
-    returns = {record["env_steps"]: record["eval/episode_return_mean"] for record in records}
-    evaluated = [max((step for step in returns if step <= at), default=None) for at in env_steps.tolist()]
-    scores = [None if step is None else returns[step][member] for member, step in enumerate(evaluated)]
-    return int(np.argmax([-np.inf if score is None else score for score in scores]))

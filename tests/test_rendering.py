@@ -96,7 +96,7 @@ def test_a_pendulum_of_angle_zero_is_upright_and_a_positive_torque_turns_it_to_t
     assert bars == [0, -0.5, 1]
 
 
-@pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (2.8, 0.1), (-1.9, 2.9), (1.5, -0.5), (3.0, -2.0)])
+@pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (2.8, 0.1), (3.0, -2.0)])
 def test_an_acrobot_is_done_when_its_tip_is_above_the_line(first, second):
     axes, update = scene_of("Acrobot-v1", joint_angle1=[first], joint_angle2=[second])
     update(0)

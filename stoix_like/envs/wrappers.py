@@ -40,11 +40,25 @@ class Wrapper(Environment):
         return self.env.unwrapped
 
     def inner_action(self, action: jax.Array) -> jax.Array:
-        """The action that the environment inside is handed."""
+        """The action that the environment inside is handed.
+
+        Args:
+            action: one of this environment's `action_space`.
+
+        Returns:
+            One of the `action_space` of the environment inside.
+        """
         return action
 
     def inner_state(self, state: State) -> State:
-        """The state of the environment inside."""
+        """The state of the environment inside.
+
+        Args:
+            state: of this environment.
+
+        Returns:
+            The part of it that the environment inside keeps.
+        """
         return state
 
     def native_action(self, action: jax.Array) -> jax.Array:

@@ -31,13 +31,13 @@ def check_picture(path: Path) -> None:
         MissingExtraError: matplotlib is not installed.
     """
     if path.suffix != ".gif":
-        raise ConfigError(f"--render {path}: the picture is an animated gif: use {path.with_suffix('.gif').name}")
+        raise ConfigError(f"render={path}: the picture is an animated gif: use {path.with_suffix('.gif').name}")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"--render {path}: {path.parent} is no directory that can be written to")
+        raise ConfigError(f"render={path}: {path.parent} is no directory that can be written to")
     try:
         importlib.import_module("matplotlib")
     except ModuleNotFoundError as error:
-        raise MissingExtraError("--render", "matplotlib", "analysis") from error
+        raise MissingExtraError(f"render={path}", "matplotlib", "analysis") from error
 
 
 def frame_steps(length: int) -> list[int]:

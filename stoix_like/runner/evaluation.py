@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import System
 from stoix_like.envs import factory
+from stoix_like.envs.environment import Environment
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.console import format_number
-from stoix_like.policy import choose_member, take_member
+from stoix_like.policy import load_member, take_member
+from stoix_like.rendering.animation import check_picture, write_gif
+from stoix_like.rendering.episode import record_episode
+from stoix_like.rendering.scenes import Scene, find_scene
 from stoix_like.runner import report, saved
 from stoix_like.runner.devices import set_compile_cache
-from stoix_like.runner.evaluator import make_evaluator
+from stoix_like.runner.evaluator import Episodes, make_evaluator
 from stoix_like.runner.prepared import Prepared, environment_name, make_system
 from stoix_like.runner.saved import SavedRun
 
@@ -45,6 +50,14 @@ class Trained(NamedTuple):
     def only(self, index: int) -> Any:
         """The state of one of the members."""
         return take_member(self.shared, index) if len(self.members) > 1 else self.shared
+
+
+class Picture(NamedTuple):
+    """A picture that can be drawn: its file, how, and the environment that an episode is played in."""
+
+    path: Path
+    scene: Scene
+    env: Environment
 
 
 def evaluate_run(
@@ -74,38 +87,28 @@ def evaluate_run(
     Returns:
         What has been written: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`,
         `episode_length_mean`, each episode in `episode_returns` and `episode_lengths`, and where it was written,
-        `path`. With `all`, `members` holds one such record per member, and `episode_return_iqm` is the interquartile
-        mean over members.
+        `path`, None if it could not be. With `all`, `members` holds one such record per member, and
+        `episode_return_iqm` is the interquartile mean over members.
 
     Raises:
         ConfigError: an argument is not possible, or there is no such run, checkpoint or member.
         MissingExtraError: a picture is asked for and matplotlib is not installed.
     """
-    run_dir = Path(run_dir)
-    _check(episodes, which, seed)
-    picture = None if render is None else Path(render)
-    if picture is not None:
-        from stoix_like.rendering.animation import check_picture
-
-        check_picture(picture)
+    _check(episodes, seed)
     run = saved.open_run(run_dir, trust)
-    prepared = run.prepared
-    if picture is not None:
-        from stoix_like.rendering.scenes import find_scene
-
-        find_scene(prepared.run.env, factory.make_single(prepared.run.env))
+    picture = None if render is None else _make_picture(run, Path(render))
     trained = _load(run, which, member)
-    directory = _make_directory(run_dir)
-    set_compile_cache(prepared.run.arch.compile_cache)
+    set_compile_cache(run.prepared.run.arch.compile_cache)
     play_key, picture_key = jax.random.split(jax.random.key(seed))
-    returns, lengths = _play(prepared, trained, episodes, play_key)
-    record = _record(prepared, trained, returns, lengths)
-    record |= {"which": which, "seed": seed, "episodes": episodes}
+    played = _play(run.prepared, trained, episodes, play_key)
+    record = {**_record(run.prepared, trained, played), "which": which, "seed": seed, "episodes": episodes}
+    stem = f"{which}{_of_members(run.prepared, trained)}-seed{seed}-{episodes}episodes"
+    path = _write(Path(run_dir) / DIRECTORY, stem, record)
     if picture is not None:
-        best = int(np.argmax(returns.mean(-1)))
-        record["render"] = _render(prepared, trained, best, picture_key, picture)
-    path = _new_file(directory, f"{which}{_of_members(prepared, trained)}-seed{seed}-{episodes}episodes")
-    report.write_json(path, record)
+        record["render"] = _render(run.prepared, trained, played, picture_key, picture)
+        if path is not None:
+            with _said_if_unwritten():
+                report.write_json(path, record)
     return {**record, "path": path}
 
 
@@ -147,7 +150,9 @@ def describe(record: Mapping[str, Any]) -> str:
         lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
     if picture := record.get("render"):
         lines.append(f"  {picture['frames']} frames of {picture['steps']} steps in {picture['path']}")
-    return "\n".join([*lines, f"  written to {record['path']}"])
+    if record["path"] is not None:
+        lines.append(f"  written to {record['path']}")
+    return "\n".join(lines)
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -161,41 +166,31 @@ def _line(record: Mapping[str, Any]) -> str:
     ).format(member, interval, record["env_steps"], **values)
 
 
-def _check(episodes: int, which: str, seed: int) -> None:
+def _check(episodes: int, seed: int) -> None:
     if episodes < 1:
-        raise ConfigError(f"--episodes {episodes} must be at least 1")
-    if which not in ("best", "last") and not which.isdigit():
-        raise ConfigError(f"--which {which} is not known: use best, last, or a number of environment steps")
+        raise ConfigError(f"episodes={episodes} must be at least 1")
     if not 0 <= seed < 2**32:
-        raise ConfigError(f"--seed {seed} is out of range: it must be at least 0 and below 2**32")
+        raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+
+
+def _make_picture(run: SavedRun, path: Path) -> Picture:
+    """See that a picture can be drawn."""
+    check_picture(path)
+    config = run.prepared.run.env
+    env = factory.make_single(config)
+    return Picture(path, find_scene(config, env), env)
 
 
 def _load(run: SavedRun, which: str, member: int | str | None) -> Trained:
-    size = run.prepared.population.size
-    loaded = saved.load_shared(run, which)
-    steps = tuple(int(step) for step in np.atleast_1d(loaded.env_steps))
     if member == "all":
-        return Trained(loaded.shared, tuple(range(size)), steps)
-    chosen = choose_member(run, loaded.env_steps, member)
-    shared = take_member(loaded.shared, chosen) if size > 1 else loaded.shared
-    return Trained(shared, (chosen,), (steps[chosen],))
+        loaded = saved.load_shared(run, which)
+        return Trained(loaded.shared, tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist()))
+    chosen = load_member(run, which, member)
+    return Trained(chosen.shared, (chosen.member,), (chosen.env_steps,))
 
 
-def _make_directory(run_dir: Path) -> Path:
-    directory = run_dir / DIRECTORY
-    try:
-        directory.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{directory} cannot be written: {error.strerror}") from error
-    return directory
-
-
-def _build(prepared: Prepared, trained: Trained, index: int) -> System:
-    return make_system(prepared, prepared.population.of(trained.members[index]))
-
-
-def _play(prepared: Prepared, trained: Trained, episodes: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths `[M, E]`, on the host."""
+def _play(prepared: Prepared, trained: Trained, episodes: int, key: jax.Array) -> Episodes:
+    """Episodes `[M, E]`, on the host."""
     members, population = len(trained.members), prepared.population
     several = members > 1
     hyperparams = population.arrays() if several else {}
@@ -213,11 +208,11 @@ def _play(prepared: Prepared, trained: Trained, episodes: int, key: jax.Array) -
         # Every member meets the same start states.
         keys = jnp.stack([drawn] * members) if several else drawn
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1)[..., :episodes], *batches)
-    return np.atleast_2d(np.float64(joined.returns)), np.atleast_2d(joined.lengths)
+    joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
+    return joined._replace(returns=np.float64(joined.returns))
 
 
-def _record(prepared: Prepared, trained: Trained, returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+def _record(prepared: Prepared, trained: Trained, played: Episodes) -> dict[str, Any]:
     run, population = prepared.run, prepared.population
     records = []
     for index, member in enumerate(trained.members):
@@ -227,7 +222,7 @@ def _record(prepared: Prepared, trained: Trained, returns: np.ndarray, lengths: 
                 **identity,
                 "hyperparams": population.of(member),
                 "env_steps": trained.env_steps[index],
-                **_statistics(returns[index], lengths[index]),
+                **_statistics(played.returns[index], played.lengths[index]),
             }
         )
     common = {
@@ -235,17 +230,17 @@ def _record(prepared: Prepared, trained: Trained, returns: np.ndarray, lengths: 
         "environment": environment_name(run),
         "greedy": run.arch.evaluation_greedy,
         "interval": INTERVAL,
-        "episodes_cut": int((lengths >= run.arch.max_eval_steps).sum()),
+        "episodes_cut": int((~played.finished).sum()),
         "versions": report.versions(),
         "devices": [f"{device.platform}:{device.device_kind}" for device in prepared.mesh.devices.flat],
     }
     if len(records) == 1:
         return {**common, **records[0]}
-    scores = report.aggregate(returns.mean(-1).tolist(), population.strata)
+    scores = report.aggregate(played.returns.mean(-1).tolist(), population.strata)
     return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": records}
 
 
-def _statistics(returns: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
     low, high = _interval(returns)
     return {
         "episode_return_mean": float(returns.mean()),
@@ -270,16 +265,13 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def _render(prepared: Prepared, trained: Trained, index: int, key: jax.Array, path: Path) -> dict[str, Any]:
-    from stoix_like.rendering.animation import write_gif
-    from stoix_like.rendering.episode import record_episode
-    from stoix_like.rendering.scenes import find_scene
-
-    run = prepared.run
-    env = factory.make_single(run.env)
-    system = _build(prepared, trained, index)
-    recording = record_episode(system, trained.only(index), env, key, run.arch.max_eval_steps)
-    frames = write_gif(path, find_scene(run.env, env), env, recording)
+def _render(prepared: Prepared, trained: Trained, played: Episodes, key: jax.Array, picture: Picture) -> dict[str, Any]:
+    """Draw one more episode, of the member that did best."""
+    path, scene, env = picture
+    index = int(played.returns.mean(-1).argmax())
+    system = make_system(prepared, prepared.population.of(trained.members[index]))
+    recording = record_episode(system, trained.only(index), env, key, prepared.run.arch.max_eval_steps)
+    frames = write_gif(path, scene, env, recording)
     return {
         "path": str(path),
         "member": trained.members[index],
@@ -295,6 +287,28 @@ def _of_members(prepared: Prepared, trained: Trained) -> str:
     return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
 
 
+@contextlib.contextmanager
+def _said_if_unwritten() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        print(f"these numbers could not be written: {error}", file=sys.stderr)
+
+
+def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
+    """Write a new file; None where that is not possible."""
+    with _said_if_unwritten():
+        directory.mkdir(exist_ok=True)
+        path = _new_file(directory, stem)
+        try:
+            report.write_json(path, record)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+    return None
+
+
 def _new_file(directory: Path, stem: str) -> Path:
     """A file of this process alone, made empty: its name is that of no other evaluation."""
     number = 1
@@ -304,7 +318,5 @@ def _new_file(directory: Path, stem: str) -> Path:
             path.open("x").close()
         except FileExistsError:
             number += 1
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
         else:
             return path

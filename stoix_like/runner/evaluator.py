@@ -17,10 +17,17 @@ from stoix_like.runner.devices import DEVICE_AXIS
 
 
 class Episodes(NamedTuple):
-    """Whole episodes: returns `[E]` and lengths `[E]` in steps."""
+    """Whole episodes.
+
+    Attributes:
+        returns: `[E]`.
+        lengths: `[E]`, in steps.
+        finished: `[E]` bool; False where an episode was cut before its end.
+    """
 
     returns: jax.Array
     lengths: jax.Array
+    finished: jax.Array
 
 
 def make_evaluator(
@@ -84,4 +91,4 @@ def _play(
 
     start = (actor, timestep.episode, key, jnp.zeros((), jnp.int32))
     _, episode, _, _ = jax.lax.while_loop(unfinished, step, start)
-    return Episodes(episode.episode_return, episode.episode_length)
+    return Episodes(episode.episode_return, episode.episode_length, episode.finished)

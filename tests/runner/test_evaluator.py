@@ -35,6 +35,7 @@ def test_the_first_end_counts():
     assert (episodes.lengths >= 8).all()
     assert (episodes.lengths <= 11).all()
     np.testing.assert_array_equal(episodes.returns, episodes.lengths)
+    assert episodes.finished.all()
 
 
 def test_an_episode_without_an_end_counts_as_far_as_it_went():
@@ -44,4 +45,6 @@ def test_an_episode_without_an_end_counts_as_far_as_it_went():
         eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
     )
     evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(1)), 3, max_steps=20)
-    assert (evaluate({}, {}, jax.random.key(0)).lengths == 20).all()
+    episodes = evaluate({}, {}, jax.random.key(0))
+    assert (episodes.lengths == 20).all()
+    assert not episodes.finished.any()

@@ -1,0 +1,44 @@
+"""Small runs that several files look at; each is trained once."""
+
+import stoix_like
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "system.rollout_length=16",
+    "system.num_minibatches=2",
+    "arch.total_num_envs=4",
+    "arch.num_eval_episodes=2",
+    "arch.absolute_metric=false",
+    "arch.compile_cache=false",
+    "logger=silent",
+]
+_TRAINED = [*SMALL, "arch.total_timesteps=128", "arch.num_evaluation=2"]
+_run_dirs = {}
+
+
+def _train(tmp_path_factory, name, *overrides):
+    if name not in _run_dirs:
+        directory = tmp_path_factory.mktemp("runs") / name
+        _run_dirs[name] = stoix_like.train("ppo/ff_ppo", [*_TRAINED, *overrides], run_dir=directory).run_dir
+    return _run_dirs[name]
+
+
+def train_pendulum(tmp_path_factory):
+    """The directory of a lone agent's run; its episodes end exactly when they would be cut."""
+    return _train(
+        tmp_path_factory,
+        "pendulum",
+        "env=gymnax/pendulum",
+        "env.time_limit=20",
+        "arch.max_eval_steps=20",
+        "system.normalize_observations=true",
+        # Large steps, so that few of them make a policy that acts.
+        "system.actor_lr=0.1",
+    )
+
+
+def train_members(tmp_path_factory):
+    """The directory of the run of a population of three."""
+    varied = "arch.population.hyperparams={actor_lr: [1e-4, 1e-1, 1e-2]}"
+    return _train(tmp_path_factory, "members", varied, "env.time_limit=30")
