@@ -1,0 +1,337 @@
+"""Make a markdown table of returns from run directories, beside published ones.
+
+Runs that differ in their seeds alone are one row: the interquartile mean over seeds and its 95 % bootstrap interval.
+A run is a directory with a `metrics.jsonl`; a directory above runs stands for all of them.
+
+python scripts/results.py runs --reference docs/reference_returns.yaml --readme README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from stoix_like.config import compose_config, config_dir, group_choices
+from stoix_like.errors import ConfigError
+from stoix_like.runner.report import aggregate
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+# What tells members of a row apart, or does not change their numbers.
+OUTSIDE = ("arch.seed", "arch.population", "arch.compile_cache", "logger")
+# A mapping that an override gives as a whole.
+WHOLE = "arch.population.hyperparams"
+
+
+class Run(NamedTuple):
+    """A finished run: its resolved configuration, what `summary.json` holds, and its overrides but for the seed."""
+
+    directory: Path
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    overrides: tuple[str, ...]
+
+
+class Member(NamedTuple):
+    """What one seed came to; `hyperparams` are those in which it differs from the run's configuration."""
+
+    run: Run
+    seed: int
+    hyperparams: dict[str, float]
+    final: float
+    best: float | None
+    failed: bool
+
+
+class Published(NamedTuple):
+    """A return from elsewhere; `env_steps` is None where the source does not say."""
+
+    episode_return: float
+    env_steps: float | None
+    source: str
+
+
+class References(NamedTuple):
+    """Published returns by system and environment, and what their sources are."""
+
+    sources: dict[str, str]
+    returns: dict[tuple[str, str], list[Published]]
+
+    def of(self, rows: Sequence[Member]) -> list[Published]:
+        summary = rows[0].run.summary
+        return self.returns.get((summary["system"], summary["environment"]), [])
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run directories that are given, or lie below those that are given."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"{path} is no directory")
+        runs = sorted(file.parent.resolve() for file in path.rglob("metrics.jsonl"))
+        if not runs:
+            raise ConfigError(f"{path} holds no run: a run is a directory with a metrics.jsonl")
+        found |= dict.fromkeys(runs)
+    unfinished = [str(run) for run in found if not (run / "summary.json").exists()]
+    if unfinished:
+        raise ConfigError(f"not finished, since there is no summary.json: {', '.join(unfinished)}; leave them out")
+    return list(found)
+
+
+def read_run(directory: Path) -> Run:
+    try:
+        summary = json.loads((directory / "summary.json").read_text())
+        config = _load(directory / "config.yaml")
+        recorded = directory / ".hydra/overrides.yaml"
+        given = _load(recorded) if recorded.exists() else derive_overrides(config)
+    except (OSError, ValueError, YAMLError) as error:
+        raise ConfigError(f"{directory} cannot be read: {error}") from error
+    overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
+    return Run(directory, config, summary, overrides)
+
+
+def _load(path: Path) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(path))
+
+
+def members(run: Run) -> Iterator[Member]:
+    """The members of a run; without a population there is one."""
+    alone = [{**run.summary, "seed": run.config["arch"]["seed"]}]
+    varied = run.summary.get("population/varied", [])
+    for member in run.summary.get("population/members", alone):
+        final, best = (member.get(f"{kind}/episode_return_mean") for kind in ("eval", "absolute"))
+        if final is None:
+            raise ConfigError(f"{run.directory}: the return of seed {member['seed']} is no finite number")
+        hyperparams = {name: member[name] for name in varied}
+        yield Member(run, member["seed"], hyperparams, final, best, member.get("failure") is not None)
+
+
+def group(runs: Iterable[Run]) -> list[list[Member]]:
+    """Members that differ in their seeds alone, by their seeds; groups in the order in which their runs are given."""
+    groups: dict[str, dict[int, Member]] = {}
+    for member in (member for run in runs for member in members(run)):
+        config = {key: value for key, value in flatten(member.run.config) if not _below(key, OUTSIDE)}
+        config |= {f"system.{name}": value for name, value in member.hyperparams.items()}
+        seeds = groups.setdefault(json.dumps(config, sort_keys=True), {})
+        if member.seed in seeds:
+            raise ConfigError(
+                f"seed {member.seed} is there twice, in {seeds[member.seed].run.directory} and {member.run.directory}:"
+                " a seed counts once, leave one of them out"
+            )
+        seeds[member.seed] = member
+    return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
+
+
+def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a configuration by their dotted keys; a list is a leaf, an empty mapping is nothing."""
+    for name, value in node.items():
+        key = f"{path}.{name}" if path else str(name)
+        if isinstance(value, Mapping) and key != WHOLE:
+            yield from flatten(value, key)
+        else:
+            yield key, value
+
+
+def _below(key: str, prefixes: Iterable[str]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def derive_overrides(config: Mapping[str, Any]) -> list[str]:
+    """Overrides that compose to a configuration, for a run that recorded none.
+
+    Group by group the choice that leaves the fewest keys to be named, then those keys.
+    """
+    chosen: list[str] = []
+    for name, prefix in (("experiment", "+"), ("system", ""), ("env", ""), ("network", "")):
+        choices = [[], *([f"{prefix}{name}={choice}"] for choice in group_choices(name) if _fits(name, choice, config))]
+        chosen += min(choices, key=lambda choice: len(choice) + len(_differences([*chosen, *choice], config)))
+    return chosen + _differences(chosen, config)
+
+
+def _fits(name: str, choice: str, config: Mapping[str, Any]) -> bool:
+    """Of the many environments, only the one with the right name is worth composing."""
+    if name != "env":
+        return True
+    environment = OmegaConf.load(config_dir() / f"env/{choice}.yaml")
+    return bool(OmegaConf.select(environment, "scenario.name") == config["env"]["scenario"]["name"])
+
+
+def _differences(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    base, wanted = _composed(tuple(overrides)), dict(flatten(config))
+    changed = [key for key, value in wanted.items() if key not in base or base[key] != value]
+    named = [f"{'' if key in base else '+'}{key}={_written(wanted[key])}" for key in changed]
+    return named + [f"~{key}" for key in base if key not in wanted]
+
+
+@functools.cache
+def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    composed: Any = OmegaConf.to_container(compose_config(overrides), resolve=True)
+    return dict(flatten(composed))
+
+
+def _written(value: Any) -> str:
+    """A value in hydra's grammar."""
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_written(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        # A bare word may read as a number, a truth value or nothing.
+        return value if "/" in value and re.fullmatch(r"[a-z_/]+", value) else f"'{escaped}'"
+    return json.dumps(value)
+
+
+def commands(rows: Iterable[Member]) -> list[str]:
+    """The shell commands that made the runs of a group; runs that differ in `arch.seed` alone share one."""
+    runs = {member.run.directory: member.run for member in rows}.values()
+    seeds: dict[tuple[str, ...], list[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.overrides, []).append(run.config["arch"]["seed"])
+    return [_command(overrides, sorted(given)) for overrides, given in seeds.items()]
+
+
+def _command(overrides: Sequence[str], seeds: Sequence[int]) -> str:
+    sweep = ["-m"] if len(seeds) > 1 else []
+    given = f"range({seeds[0]},{seeds[-1] + 1})" if _consecutive(seeds) else ",".join(map(str, seeds))
+    return shlex.join(["stoix-like", "train", *sweep, *overrides, f"arch.seed={given}"])
+
+
+def _consecutive(seeds: Sequence[int]) -> bool:
+    return len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+
+
+def read_references(path: Path) -> References:
+    """Published returns: `sources` by name, `returns` by system and environment."""
+    try:
+        loaded = _load(path)
+        sources = {
+            name: f"[{source['title']}]({source['url']}), {source['what']}"
+            for name, source in loaded["sources"].items()
+        }
+        returns = {
+            (system, environment): [
+                Published(entry["return"], entry["env_steps"], entry["source"]) for entry in entries
+            ]
+            for system, environments in loaded["returns"].items()
+            for environment, entries in environments.items()
+        }
+    except (OSError, YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} must hold sources, each with title, url and what, and returns by system and environment, each a"
+            f" list of return, env_steps and source ({type(error).__name__}: {error})"
+        ) from error
+    for (system, environment), entries in returns.items():
+        for entry in entries:
+            if entry.source not in sources:
+                raise ConfigError(f"{path}: returns.{system}.{environment}: no source is called {entry.source}")
+    return References(sources, returns)
+
+
+def table(groups: Sequence[Sequence[Member]], references: References | None = None) -> str:
+    """The markdown table, and below it what its numbers are."""
+    rows = [_row(rows, references) for rows in groups]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *_legend(groups, references)])
+
+
+def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
+    """The cells of a group, by the titles of their columns."""
+    run, best = rows[0].run, [member.best for member in rows if member.best is not None]
+    arch = run.config["arch"]
+    point = [f"`{name}={value:g}`" for name, value in rows[0].hyperparams.items()]
+    cells = {
+        "system": " ".join([f"`{run.summary['system']}`", *point]),
+        "environment": run.config["env"]["scenario"]["name"],
+        "seeds": _seeds(rows),
+        "env steps": count(arch["total_timesteps"]),
+        "episodes": f"{arch['num_eval_episodes']} {'greedy' if arch['evaluation_greedy'] else 'sampled'}",
+        "final policy": score([member.final for member in rows]),
+        "best policy": score(best) if len(best) == len(rows) else "",
+    }
+    if references is not None:
+        published = (f"{x.episode_return:g} ({x.source}, {count(x.env_steps)})" for x in references.of(rows))
+        cells["published"] = "<br>".join(published)
+    return {**cells, "command": "<br>".join(f"`{command}`" for command in commands(rows))}
+
+
+def score(returns: Sequence[float]) -> str:
+    """The interquartile mean over seeds, and the ends of its interval."""
+    statistics = aggregate(returns, [0] * len(returns))
+    return "{iqm:.1f} [{ci_low:.1f}, {ci_high:.1f}]".format(**statistics)
+
+
+def count(number: float | None) -> str:
+    """Steps as one writes them: 500k, 1M, 1.5M."""
+    if number is None:
+        return "?"
+    unit, suffix = (1e6, "M") if number >= 1e6 else (1e3, "k") if number >= 1e3 else (1, "")
+    return f"{number / unit:g}{suffix}"
+
+
+def _seeds(rows: Sequence[Member]) -> str:
+    seeds, failed = [member.seed for member in rows], sum(member.failed for member in rows)
+    listed = f"{seeds[0]}–{seeds[-1]}" if _consecutive(seeds) else ", ".join(map(str, seeds))
+    return f"{listed} ({failed} went bad)" if failed else listed
+
+
+def _legend(groups: Sequence[Sequence[Member]], references: References | None) -> list[str]:
+    runs = [member.run for rows in groups for member in rows]
+    lines = [
+        "Interquartile means over seeds of the mean episode return, with 95 % bootstrap intervals. Env steps and"
+        " episodes are those of each seed. The best policy of a run, by its evaluations, plays ten times as many"
+        " episodes once more.",
+        *(f"Measured with {line}." for line in dict.fromkeys(map(_measured_with, runs))),
+    ]
+    used = dict.fromkeys(entry.source for rows in groups for entry in references.of(rows)) if references else {}
+    sources = [f"- {name}: {references.sources[name]}" for name in used] if references else []
+    return [*lines, *(["", "Published:", "", *sources] if sources else [])]
+
+
+def _measured_with(run: Run) -> str:
+    versions = (f"{name} {version}" for name, version in run.summary["versions"].items() if version)
+    return f"{', '.join(versions)} on {', '.join(dict.fromkeys(run.summary['devices']))}"
+
+
+def replace_block(page: Path, text: str) -> None:
+    """Put a text between the two markers of a page, and leave all else as it is."""
+    try:
+        before = page.read_text()
+    except OSError as error:
+        raise ConfigError(f"{page} cannot be read: {error}") from error
+    match = re.fullmatch(f"(.*{BEGIN}\n).*({END}.*)", before, re.DOTALL)
+    if match is None or before.count(BEGIN) != 1 or before.count(END) != 1:
+        raise ConfigError(f"{page} must hold {BEGIN} on a line of its own and, below it, {END}, once each")
+    page.write_text(f"{match[1]}{text}\n{match[2]}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="run directories, or directories above them")
+    parser.add_argument("--reference", type=Path, help="a yaml file of published returns, for a column of them")
+    parser.add_argument("--readme", type=Path, help=f"a page whose text between {BEGIN} and {END} is replaced")
+    args = parser.parse_args(arguments)
+    try:
+        references = read_references(args.reference) if args.reference else None
+        text = table(group(map(read_run, find_runs(args.runs))), references)
+        if args.readme:
+            replace_block(args.readme, text)
+        else:
+            print(text)
+    except ConfigError as error:
+        sys.exit(f"results.py: {error}")
+
+
+if __name__ == "__main__":
+    main()

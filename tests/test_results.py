@@ -1,0 +1,243 @@
+import importlib.util
+import json
+import shlex
+from pathlib import Path
+
+import jax
+import pytest
+import toys
+from omegaconf import OmegaConf
+
+import stoix_like
+from stoix_like import cli
+from stoix_like.config import compose_config, group_choices, typed
+from stoix_like.errors import ConfigError
+from stoix_like.runner import report
+
+ROOT = Path(__file__).parent.parent
+specification = importlib.util.spec_from_file_location("results", ROOT / "scripts/results.py")
+results = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(results)
+
+TINY = [
+    *toys.overrides(),
+    "env=probe/policy",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=128",
+    "arch.num_evaluation=1",
+    "arch.num_eval_episodes=2",
+    "logger=silent",
+]
+VERSIONS = {"python": "3.11.7", "jax": "0.10.2", "optax": None}
+
+
+def resolved(overrides):
+    return OmegaConf.to_container(compose_config(overrides), resolve=True)
+
+
+def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
+    """A run directory by hand: a single run, or with several returns a population."""
+    config = resolved(overrides)
+    seed, bests = config["arch"]["seed"], bests or finals
+    numbers = [
+        {"eval/episode_return_mean": final, "absolute/episode_return_mean": best}
+        for final, best in zip(finals, bests, strict=True)
+    ]
+    members = [{"seed": seed + index, "failure": None, **number} for index, number in enumerate(numbers)]
+    common = {
+        "system": config["system"]["name"],
+        "environment": f"gymnax/{config['env']['scenario']['name']}",
+        "versions": VERSIONS,
+        "devices": ["cpu:cpu"],
+    }
+    several = {"population/members": members, "population/varied": []} if len(finals) > 1 else numbers[0]
+    directory.mkdir(parents=True)
+    (directory / "metrics.jsonl").write_text("")
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    (directory / "summary.json").write_text(json.dumps(common | several | summary))
+    (directory / ".hydra").mkdir()
+    (directory / ".hydra/overrides.yaml").write_text(OmegaConf.to_yaml(list(overrides)))
+    return directory
+
+
+def cells(text):
+    """The table as one dictionary per row."""
+    head, _, *lines = (line for line in text.splitlines() if line.startswith("|"))
+    titles = [title.strip() for title in head.strip("|").split("|")]
+    return [dict(zip(titles, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
+
+
+def rows(*directories, reference=None):
+    groups = results.group(map(results.read_run, results.find_runs(directories)))
+    return cells(results.table(groups, reference and results.read_references(reference)))
+
+
+def test_interquartile_mean_and_interval(tmp_path):
+    # Of five, the lowest and the highest are left out: final (2 + 3 + 4) / 3 = 3. Of two, none is: best (0 + 10) / 2.
+    write_run(tmp_path / "five", finals=(4.0, 1.0, 2.0, 100.0, 3.0))
+    # Two resampled of {0, 10}: the mean is 0, 5 or 10, with 1/4, 1/2 and 1/4, so 95 % reach from 0 to 10.
+    write_run(
+        tmp_path / "two", ["env=gymnax/acrobot", "arch.evaluation_greedy=false"], finals=(7.0, 7.0), bests=(0.0, 10.0)
+    )
+    two, five = rows(tmp_path / "two", tmp_path / "five")
+    assert two["final policy"] == "7.0 [7.0, 7.0]"
+    assert two["best policy"] == "5.0 [0.0, 10.0]"
+    assert five["final policy"].startswith("3.0 [")
+    assert (two["environment"], five["environment"]) == ("Acrobot-v1", "CartPole-v1")
+    assert (two["seeds"], five["seeds"], five["env steps"]) == ("42, 43", "42–46", "500k")
+    assert (two["episodes"], five["episodes"]) == ("32 sampled", "32 greedy")
+
+
+def test_runs_that_differ_in_seed_and_logger_alone_are_one_row(tmp_path):
+    for seed, final in enumerate((10.0, 20.0, 60.0)):
+        write_run(tmp_path / str(seed), [f"arch.seed={seed}", "logger=silent", "system.gamma=0.9"], [final])
+    write_run(tmp_path / "other", ["arch.seed=0", "system.gamma=0.8"], [5.0])
+    write_run(tmp_path / "more", ["arch.seed=7", "arch.population.size=2", "system.gamma=0.9"], [30.0, 80.0])
+    joined, other = rows(tmp_path)
+    # 10, 20, 30, 60 and 80 without the first and the last.
+    assert joined["final policy"].startswith("36.7 [")
+    assert joined["seeds"] == "0, 1, 2, 7, 8"
+    assert joined["command"] == (
+        "`stoix-like train -m system.gamma=0.9 'arch.seed=range(0,3)'`<br>"
+        "`stoix-like train arch.population.size=2 system.gamma=0.9 arch.seed=7`"
+    )
+    assert (other["seeds"], other["final policy"]) == ("0", "5.0 [5.0, 5.0]")
+
+
+def test_members_of_different_hyperparameters_are_different_rows(tmp_path):
+    given = "arch.population.hyperparams={clip_eps: [0.1, 0.3]}"
+    members = [
+        {"seed": 42 + i, "clip_eps": eps, "failure": failure, "eval/episode_return_mean": final}
+        for i, (eps, final, failure) in enumerate([(0.1, 1.0, None), (0.1, 3.0, "NaN"), (0.3, 5.0, None)])
+    ]
+    changes = {"population/members": members, "population/varied": ["clip_eps"]}
+    write_run(tmp_path / "varied", [given], **changes)
+    write_run(tmp_path / "single", ["system.clip_eps=0.3", "arch.seed=1"], [6.0])
+    low, high = rows(tmp_path / "varied", tmp_path / "single")
+    assert low["system"] == "`ppo/ff_ppo` `clip_eps=0.1`"
+    assert (low["final policy"], low["best policy"], low["seeds"]) == ("2.0 [1.0, 3.0]", "", "42, 43 (1 went bad)")
+    assert (high["seeds"], high["final policy"]) == ("1, 44", "5.5 [5.0, 6.0]")
+    assert shlex.split(low["command"].strip("`"))[2:] == [given, "arch.seed=42"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["+experiment=ppo_pendulum", "system.gamma=0.9"],
+        ["env=gymnax/breakout", "network=cnn", "network.actor_network.pre_torso.hidden_sizes=[32, 16]"],
+        ["env=gymnax", "env.scenario.name=Catch-bsuite", "+env.params.max_steps_in_episode=5", "arch.num_devices=1"],
+        ["arch.population.hyperparams={actor_lr: [1e-4, 1e-3], gamma: {uniform: [0.9, 1.0]}}", "arch.seed=3"],
+        ["logger.wandb.name='1e3'", "logger.wandb.group='it\\'s'", "~env.step_count"],
+    ],
+    ids=" ".join,
+)
+def test_overrides_are_derived_where_none_were_recorded(overrides):
+    wanted = dict(results.flatten(resolved(overrides)))
+    derived = results.derive_overrides(resolved(overrides))
+    assert dict(results.flatten(resolved(derived))) == wanted
+    assert len(derived) <= len(overrides) + 1
+
+
+def test_real_runs(tmp_path, capsys):
+    """A sweep from the shell and a population from Python, with the same seeds; and the page that they end in."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        cli.main(["train", "-m", *TINY, "arch.seed=0,1", f"hydra.sweep.dir={tmp_path}/sweep"])
+        overrides = [*TINY, "arch.population.size=3", "arch.seed=2", "arch.num_devices=1"]
+        population = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "population")
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    page = tmp_path / "page.md"
+    page.write_text(f"# Before\n\n{results.BEGIN}\nold\n{results.END}\n\nafter\n")
+    reference = tmp_path / "references.yaml"
+    published = "{return: -80.5, env_steps: 2.0e+4, source: me}, {return: 7, env_steps: null, source: you}"
+    sources = "{me: {title: Mine, url: m.org, what: tuned}, you: {title: Yours, url: y.org, what: not tuned}}"
+    reference.write_text(f"sources: {sources}\nreturns: {{toy: {{probe/policy: [{published}]}}}}\n")
+    arguments = [f"{tmp_path}/sweep", f"{tmp_path}/population", "--reference", str(reference)]
+    capsys.readouterr()
+    results.main(arguments)
+    text = capsys.readouterr().out
+    results.main([*arguments, "--readme", str(page)])
+    assert page.read_text() == f"# Before\n\n{results.BEGIN}\n{text}{results.END}\n\nafter\n"
+
+    swept, members = cells(text)
+    statistics = report.aggregate([member["eval/episode_return_mean"] for member in population.members], [0, 0, 0])
+    assert members["final policy"] == "{iqm:.1f} [{ci_low:.1f}, {ci_high:.1f}]".format(**statistics)
+    assert members["final policy"].split()[0] == f"{population.eval_return:.1f}"
+    assert (swept["seeds"], members["seeds"], swept["env steps"]) == ("0, 1", "2–4", "128")
+    assert swept["published"] == "-80.5 (me, 20k)<br>7 (you, ?)"
+    assert "- you: [Yours](y.org), not tuned" in text.splitlines()
+    assert f"jax {jax.__version__}" in text
+    assert "on cpu:cpu" in text
+    for row, run in ((swept, tmp_path / "sweep/1-seed1"), (members, tmp_path / "population")):
+        given = [override for override in shlex.split(row["command"].strip("`"))[2:] if override != "-m"]
+        config = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
+        # As the command says, but for the logger, and the seeds of the sweep.
+        again = resolved([*given[:-1], f"arch.seed={config['arch']['seed']}", "logger=silent"])
+        assert again == config
+
+
+def test_the_published_returns_can_be_read():
+    references = results.read_references(ROOT / "docs/reference_returns.yaml")
+    assert {entry.source for entries in references.returns.values() for entry in entries} <= set(references.sources)
+    assert results.Published(-110.4, 1e6, "sb3-zoo") in references.returns["ppo/ff_ppo", "gymnax/MountainCar-v0"]
+
+
+def test_wrong_input(tmp_path, capsys):
+    good = write_run(tmp_path / "good", finals=(1.0,))
+    write_run(tmp_path / "unfinished/run")
+    (tmp_path / "unfinished/run/summary.json").unlink()
+    write_run(tmp_path / "torn/run")
+    (tmp_path / "torn/run/summary.json").write_text("{")
+    write_run(tmp_path / "nan/run", finals=(None,))
+    write_run(tmp_path / "twice/run")
+    (tmp_path / "empty").mkdir()
+    for paths, message in (
+        (["nowhere"], "nowhere is no directory"),
+        (["empty"], "empty holds no run"),
+        (["good", "unfinished"], "not finished, since there is no summary.json:"),
+        (["torn"], "torn/run cannot be read"),
+        (["nan"], "the return of seed 42 is no finite number"),
+        (["good", "twice"], "seed 42 is there twice"),
+    ):
+        with pytest.raises(SystemExit, match=f"^results.py: .*{message}"):
+            results.main([str(tmp_path / path) for path in paths])
+    # One directory, however often it is named, is one run.
+    results.main([str(good), str(tmp_path / "good/../good")])
+    assert "| 42 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("returns: {}", "must hold sources"),
+        ("sources: {}\nreturns: {ppo/ff_ppo: {gymnax/CartPole-v1: [{return: 500}]}}", "KeyError: 'env_steps'"),
+        (
+            "sources: {}\nreturns: {ppo/ff_ppo: {gymnax/CartPole-v1: [{return: 5, env_steps: null, source: me}]}}",
+            "no source is called me",
+        ),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_wrong_references(text, message, tmp_path):
+    (tmp_path / "references.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        results.read_references(tmp_path / "references.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["", results.BEGIN, f"{results.END}\n{results.BEGIN}\n", f"{results.BEGIN}\n" * 2 + results.END]
+)
+def test_a_page_without_its_markers_is_left_alone(text, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ConfigError, match="once each"):
+        results.replace_block(page, "new")
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize("name", group_choices("experiment"))
+def test_every_experiment_fits_its_types(name):
+    run = typed(compose_config([f"+experiment={name}"]))
+    assert name.startswith(run.system_name.partition("/")[0])
