@@ -7,9 +7,13 @@ INSTALLED := $(VENV)/.installed
 # Test processes; each compiles its own programs.
 JOBS ?= 2
 ARGS ?=
+# Peers to measure beside ours, each in an environment of its own; JAX_EXTRA=[cuda12] for an accelerator.
+PEERS ?= rejax sbx
+BENCH := .bench
+JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning check docs format constraints clean
+.PHONY: help install train test test-learning bench bench-peers check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -32,6 +36,19 @@ test: $(INSTALLED) ## run the tests
 test-learning: $(INSTALLED) ## run the learning tests of minutes
 	$(BIN)/pytest -n $(JOBS) -m learning $(ARGS)
 
+bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" for some scenarios
+	$(BIN)/python scripts/benchmark.py $(ARGS)
+
+bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## the same beside rejax and sbx, with the same jax
+	$(BIN)/python scripts/benchmark.py --peers $(BENCH) $(ARGS)
+
+$(BENCH)/rejax/.installed: PACKAGES = rejax==0.1.3 gymnax==0.0.9
+$(BENCH)/sbx/.installed: PACKAGES = sbx-rl
+$(BENCH)/%/.installed: | $(INSTALLED)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/pip install --quiet $(PACKAGES) "jax$(JAX_EXTRA)==$$($(BIN)/python -c 'import jax; print(jax.__version__)')"
+	@touch $@
+
 check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -50,4 +67,4 @@ constraints: ## pin every dependency anew, for all platforms and Python versions
 		--no-header --no-annotate --quiet --output-file constraints.txt
 
 clean: ## remove the environment and what was built
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,333 @@
+"""Measures how fast stoix_like is, beside its peers where these are installed.
+
+Every scenario, and every peer of it, compiles in a process of its own, makes one run that does not count, and then
+takes turns with the others. Steps per wall second are the median of the runs, steps per CPU second (of all threads)
+the best of them: on a machine that has other work, too, the least CPU time is what moves least.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+SCRIPTS = Path(__file__).resolve().parent
+OURS = "stoix_like"
+
+PPO_SMALL = ("system=ppo/ff_ppo", "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
+PPO_WIDE = (
+    *PPO_SMALL[:3],
+    "arch.total_num_envs=512",
+    "arch.total_timesteps=2e6",
+    "system.num_minibatches=16",
+    *(f"network.{name}_network.pre_torso.layer_sizes=[256,256]" for name in ("actor", "critic")),
+    *(f"network.{name}_network.pre_torso.activation=relu" for name in ("actor", "critic")),
+)
+REJAX_PPO = {
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "num_steps": 128,
+    "num_epochs": 4,
+    "num_minibatches": 4,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 0.5,
+    "total_timesteps": 500_000,
+    "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": [64, 64]},
+}
+REJAX_PPO_WIDE = REJAX_PPO | {
+    "num_envs": 512,
+    "num_minibatches": 16,
+    "total_timesteps": 2_000_000,
+    "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": [256, 256]},
+}
+# A minibatch is 4 environments x 128 steps / 4; sbx steps them one by one, so that a tenth of the budget is enough.
+SBX_PPO = {
+    "algorithm": "PPO",
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "steps": 50_000,
+    "model": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "policy_kwargs": {"net_arch": [64, 64]}},
+}
+
+
+class Goal(NamedTuple):
+    """What is wanted: `value` of a number, or of its ratio to a peer's, at least or at most."""
+
+    number: Literal["wall", "cpu", "value"]
+    value: float
+    at_least: bool = True
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is measured.
+
+    Attributes:
+        overrides: of our configuration.
+        measure: a function of `benchmark_ours.py`.
+        unit: of the number that a measure other than of speed gives.
+        peers: by name, the settings that its script takes.
+        goal: for our number, or for its ratio to that of the first peer.
+        on_cpu: whether it is measured where there is no accelerator, without being asked for by name.
+    """
+
+    overrides: tuple[str, ...]
+    measure: str = "train"
+    unit: str = ""
+    peers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    goal: Goal | None = None
+    on_cpu: bool = True
+
+
+def rejax(create: dict[str, Any], algorithm: str = "PPO", members: int = 1) -> dict[str, Any]:
+    """The settings of `benchmark_rejax.py`."""
+    return {"algorithm": algorithm, "members": members, "create": create}
+
+
+SCENARIOS = {
+    "ppo_small": Scenario(PPO_SMALL, peers={"rejax": rejax(REJAX_PPO), "sbx": SBX_PPO}, goal=Goal("cpu", 1.15)),
+    "ppo_wide": Scenario(PPO_WIDE, peers={"rejax": rejax(REJAX_PPO_WIDE)}, goal=Goal("cpu", 1.0)),
+    "ppo_4096": Scenario((*PPO_WIDE, "arch.total_num_envs=4096", "arch.total_timesteps=2e7"), on_cpu=False),
+    "population": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={os.cpu_count()}"),
+        peers={"rejax": rejax(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
+        goal=Goal("wall", 1.3),
+    ),
+    "env_only": Scenario(PPO_SMALL, "env_only"),
+    "net_only": Scenario(PPO_SMALL, "net_only"),
+    "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),
+    "time_to_first_update": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1024", "arch.num_evaluation=2"),
+        "time_to_first_update",
+        unit="s",
+        goal=Goal("value", 6.0, at_least=False),
+    ),
+}
+
+
+class Process:
+    """A measuring process, asked for one run at a time.
+
+    Args:
+        command: its program and arguments.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+        self.ready = self._read()
+
+    def run(self) -> dict[str, Any]:
+        """Measure once."""
+        assert self._process.stdin
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def close(self) -> None:
+        """End the process, which waits for the next line."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+        self._errors.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            # Libraries print, too.
+            if line.startswith("{"):
+                return json.loads(line)
+        self._errors.seek(0)
+        reason = self._errors.read()[-3000:]
+        self.close()
+        raise SystemExit(f"{' '.join(self._command)}\n{reason}")
+
+
+def commands(name: str, pythons: dict[str, Path], profile: str) -> dict[str, list[str]]:
+    """The processes of a scenario: ours, and those of its peers that are installed."""
+    scenario = SCENARIOS[name]
+    directory = str(Path(profile) / name) if profile else ""
+    ours = [sys.executable, str(SCRIPTS / "benchmark_ours.py"), scenario.measure, directory, *scenario.overrides]
+    theirs = {
+        peer: [str(pythons[peer]), str(SCRIPTS / f"benchmark_{peer}.py"), json.dumps(settings)]
+        for peer, settings in scenario.peers.items()
+        if peer in pythons
+    }
+    return {OURS: ours, **theirs}
+
+
+def measure(name: str, pythons: dict[str, Path], repeats: int, profile: str = "") -> list[dict[str, Any]]:
+    """Take turns, and reduce the runs to one row for each process."""
+    processes = {who: Process(command) for who, command in commands(name, pythons, profile).items()}
+    for process in processes.values():
+        process.run()
+    runs: dict[str, list[dict[str, Any]]] = {who: [] for who in processes}
+    for _ in range(repeats):
+        for who, process in processes.items():
+            runs[who].append(process.run())
+    for process in processes.values():
+        process.close()
+    rows = [
+        {"scenario": name, "who": who, **processes[who].ready, **reduced(measured)} for who, measured in runs.items()
+    ]
+    for row in rows[1:]:
+        row["ratio"] = {number: rows[0][number] / row[number] for number in ("wall", "cpu")}
+    goal, value = SCENARIOS[name].goal, _compared(SCENARIOS[name], rows)
+    if goal and value is not None:
+        rows[0]["goal"] = {"value": value, "met": value >= goal.value if goal.at_least else value <= goal.value}
+    return rows
+
+
+def _compared(scenario: Scenario, rows: list[dict[str, Any]]) -> float | None:
+    """What is held against the goal; None where the peer that it names was not measured."""
+    if not scenario.goal or scenario.goal.number == "value":
+        return rows[0].get("value")
+    ratios = [row["ratio"] for row in rows[1:] if row["who"] == next(iter(scenario.peers))]
+    return ratios[0][scenario.goal.number] if ratios else None
+
+
+def reduced(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row of several runs: steps per second, or the median of whatever else was measured."""
+    if "value" in runs[0]:
+        return {"value": statistics.median(run["value"] for run in runs)}
+    row = {
+        "wall": statistics.median(run["steps"] / run["wall"] for run in runs),
+        "cpu": max(run["steps"] / run["cpu"] for run in runs),
+    }
+    returns = [run["return"] for run in runs if "return" in run]
+    return row | ({"return": statistics.mean(returns)} if returns else {})
+
+
+COLUMNS = ("scenario", "", "compile, s", "steps / wall s", "steps / CPU s", "return", "goal")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row of the table in words."""
+    scenario, ours = SCENARIOS[row["scenario"]], row["who"] == OURS
+    compiling = "" if row["compile"] is None else f"{row['compile']:.1f}"
+    if "value" in row:
+        speeds = [f"{row['value']:.1f} {scenario.unit}", ""]
+    else:
+        speeds = [f"{row['wall']:,.0f}", f"{row['cpu']:,.0f}"]
+        if "ratio" in row:
+            pairs = zip(speeds, row["ratio"].values(), strict=True)
+            speeds = [f"{speed} (ours {ratio:.2f} x)" for speed, ratio in pairs]
+    final = f"{row['return']:.0f}" if "return" in row else ""
+    return [row["scenario"] if ours else "", row["who"], compiling, *speeds, final, _goal(scenario, row)]
+
+
+def _goal(scenario: Scenario, row: dict[str, Any]) -> str:
+    if "goal" not in row or not scenario.goal:
+        return ""
+    goal, reached = scenario.goal, row["goal"]
+    sign = "≥" if goal.at_least else "≤"
+    if goal.number == "value":
+        return f"{sign} {goal.value:g} {scenario.unit}: {'met' if reached['met'] else 'missed'}"
+    peer = next(iter(scenario.peers))
+    per = {"wall": "wall", "cpu": "CPU"}[goal.number]
+    return (
+        f"{sign} {goal.value:g} x {peer} per {per} s: {reached['value']:.2f}, {'met' if reached['met'] else 'missed'}"
+    )
+
+
+def markdown(rows: list[dict[str, Any]], command: str) -> str:
+    """The table as it stands in the documentation, with the machine and the command above."""
+    lines = [f"    {command}", "", f"{machine()}, jax {rows[0]['jax']}.", ""]
+    lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells(row))} |" for row in rows)])
+
+
+def machine() -> str:
+    """The processor, or the accelerator, in words."""
+    accelerator = device()
+    if accelerator["platform"] != "cpu":
+        return accelerator["kind"]
+    cpuinfo = Path("/proc/cpuinfo")
+    models = [line.split(": ")[1] for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+    return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores"
+
+
+def device() -> dict[str, str]:
+    """What jax runs on, asked of a process of its own, because an accelerator's memory goes to whoever comes first."""
+    code = "import jax, json; d = jax.devices()[0]; print(json.dumps({'platform': d.platform, 'kind': d.device_kind}))"
+    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+def write_into(page: Path, name: str, table: str) -> None:
+    """Replace what a page holds between `<!-- name -->` and `<!-- end -->`."""
+    before, found, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, closed, after = rest.partition("<!-- end -->")
+    if not found or not closed:
+        raise SystemExit(f"{page} has no <!-- {name} --> … <!-- end -->")
+    page.write_text(f"{before}{found}\n{table}\n\n{closed}{after}")
+
+
+def installed(directory: Path | None) -> dict[str, Path]:
+    """The interpreters of the peers below a directory."""
+    finished = directory.glob("*/.installed") if directory else ()
+    found = {path.parent.name: path.parent / "bin/python" for path in finished}
+    if directory and not found:
+        raise SystemExit(f"no peer is installed in {directory}: make bench-peers")
+    return found
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"of {', '.join(SCENARIOS)}; default: all")
+    parser.add_argument("--repeats", type=int, default=5, help="runs that count, of each")
+    parser.add_argument("--peers", type=Path, help="directory with an environment per peer: rejax, sbx")
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--into", type=Path, help="put the table into this page of the documentation")
+    parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
+    parser.add_argument("--profile", default="", help="write traces of jax's profiler to this directory")
+    asked = parser.parse_args()
+    unknown = [name for name in asked.scenarios if name not in SCENARIOS]
+    if unknown or asked.repeats < 1:
+        parser.error(f"unknown scenario {unknown[0]!r}: choose from {', '.join(SCENARIOS)}" if unknown else "--repeats")
+    return asked
+
+
+def main() -> None:
+    """Measure what was asked for and print a table."""
+    asked = arguments()
+    pythons = installed(asked.peers)
+    on_cpu = device()["platform"] == "cpu"
+    # With peers, what has none is left to the table without them.
+    default = [name for name, scenario in SCENARIOS.items() if (scenario.on_cpu or not on_cpu)]
+    default = [name for name in default if not pythons or set(SCENARIOS[name].peers) & set(pythons)]
+    rows: list[dict[str, Any]] = []
+    for name in asked.scenarios or default:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        rows += measure(name, pythons, asked.repeats, asked.profile)
+    target = "bench-peers" if pythons else "bench"
+    options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""
+    table = markdown(rows, f"make {target}{options}")
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=2))
+    if asked.into:
+        write_into(asked.into, target, table)
+    if asked.markdown:
+        print(table)
+    else:
+        shown = Table(*COLUMNS)
+        for row in rows:
+            shown.add_row(*cells(row))
+        Console(width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Measures a training run of rejax; the settings are json, see `benchmark.py`. Runs in an environment of its own.
+
+One compiled function makes the agent and trains it, vmapped over seeds for several members; its evaluation while
+training is off, and that of the result is not timed.
+"""
+
+import itertools
+import json
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import rejax
+from benchmark_worker import serve, timed
+
+
+def main() -> None:
+    """Compile, then train with another seed for every line read."""
+    settings = json.loads(sys.argv[1])
+    members = settings["members"]
+    create = settings["create"] | {"eval_freq": settings["create"]["total_timesteps"]}
+    algorithm = getattr(rejax, settings["algorithm"]).create(**create)
+    silent = algorithm.replace(eval_callback=lambda *_: jnp.zeros(()))
+    train = partial(type(silent).train, silent)
+    with timed() as compiling:
+        program = jax.jit(jax.vmap(train) if members > 1 else train).lower(keys(0, members)).compile()
+    seeds = itertools.count(1)
+
+    def run() -> dict[str, Any]:
+        seed = next(seeds)
+        with timed() as clock:
+            state, _ = jax.block_until_ready(program(keys(seed, members)))
+        evaluate = partial(algorithm.eval_callback, algorithm)
+        _, returns = (jax.vmap(evaluate) if members > 1 else evaluate)(state, keys(seed, members))
+        steps = members * create["total_timesteps"]
+        return {"wall": clock.wall, "cpu": clock.cpu, "steps": steps, "return": float(returns.mean())}
+
+    serve(run, compile=compiling.wall, jax=jax.__version__)
+
+
+def keys(seed: int, members: int) -> jax.Array:
+    """One key per member; a lone one has no axis."""
+    key = jax.random.PRNGKey(seed)
+    return jax.random.split(key, members) if members > 1 else key
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Measures a training run of sbx; the settings are json, see `benchmark.py`. Runs in an environment of its own.
+
+Its environments are those of gymnasium, stepped on the host; what it compiles, it compiles in the first run, which is
+not counted.
+"""
+
+import itertools
+import json
+import sys
+from typing import Any
+
+import jax
+import sbx
+from benchmark_worker import serve, timed
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+
+def main() -> None:
+    """Train with another seed for every line read."""
+    settings = json.loads(sys.argv[1])
+    seeds = itertools.count(1)
+
+    def run() -> dict[str, Any]:
+        env = make_vec_env(settings["env"], n_envs=settings["num_envs"])
+        model = getattr(sbx, settings["algorithm"])("MlpPolicy", env, seed=next(seeds), **settings["model"])
+        with timed() as clock:
+            model.learn(settings["steps"])
+        mean, _ = evaluate_policy(model, env, n_eval_episodes=32)
+        return {"wall": clock.wall, "cpu": clock.cpu, "steps": settings["steps"], "return": float(mean)}
+
+    serve(run, compile=None, jax=jax.__version__)
+
+
+if __name__ == "__main__":
+    main()

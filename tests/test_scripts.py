@@ -1,0 +1,79 @@
+"""The benchmark measures and writes what the documentation shows."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    # Compiling badly is quick; what is measured here does not matter.
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    import benchmark
+
+    yield benchmark
+    sys.modules.pop("benchmark")
+
+
+def test_a_training_run_beside_a_peer(benchmark, tmp_path, monkeypatch):
+    # The peer is this process's own python with a script that is as quick as it can be.
+    monkeypatch.setattr(benchmark, "SCRIPTS", tmp_path)
+    for path in (ROOT / "scripts").glob("benchmark_*.py"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "benchmark_slow.py").write_text(
+        "import json, sys\n"
+        "from benchmark_worker import serve\n"
+        "print('noise')\n"
+        "settings = json.loads(sys.argv[1])\n"
+        "serve(lambda: {'wall': 2.0, 'cpu': 4.0, 'steps': settings['steps'], 'return': 9.0}, compile=None, jax='0')\n"
+    )
+    scenario = benchmark.Scenario(
+        (*benchmark.PPO_SMALL, "arch.total_timesteps=1024", "arch.num_eval_episodes=2", "arch.max_eval_steps=5"),
+        peers={"slow": {"steps": 8}},
+        goal=benchmark.Goal("cpu", 1.5),
+    )
+    monkeypatch.setitem(benchmark.SCENARIOS, "tiny", scenario)
+    rows = benchmark.measure("tiny", {"slow": Path(sys.executable)}, repeats=2)
+    ours, theirs = json.loads(json.dumps(rows))
+    assert (ours["scenario"], ours["who"], theirs["who"]) == ("tiny", "stoix_like", "slow")
+    # 8 steps in 2 seconds of wall time, and in 4 of the processor.
+    assert (theirs["wall"], theirs["cpu"], theirs["return"]) == (4.0, 2.0, 9.0)
+    assert theirs["ratio"] == {"wall": ours["wall"] / 4.0, "cpu": ours["cpu"] / 2.0}
+    assert ours["goal"] == {"value": ours["cpu"] / 2.0, "met": True}
+    # Two episodes of at most five steps, one reward each.
+    assert 0 < ours["return"] <= 5.0
+    assert ours["compile"] > 0
+
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench -->\nold\n<!-- end -->\nafter\n")
+    benchmark.write_into(page, "bench", benchmark.markdown(rows, "make bench"))
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert "| tiny | stoix_like |" in text
+    assert "≥ 1.5 x slow per CPU s" in text
+    assert "old" not in text
+
+
+def test_a_process_that_fails_says_why(benchmark):
+    with pytest.raises(SystemExit, match="no such thing"):
+        benchmark.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
+
+
+def test_every_scenario_names_what_exists(benchmark):
+    for name, scenario in benchmark.SCENARIOS.items():
+        for command in benchmark.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
+            assert Path(command[1]).is_file(), command
+
+
+@pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"]])
+def test_what_cannot_be_measured_is_refused(benchmark, monkeypatch, capsys, arguments):
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+    assert ("ppo_small" if "ppo_tiny" in arguments else "repeats") in capsys.readouterr().err
