@@ -19,7 +19,8 @@ from benchmark_worker import serve, timed
 from stoix_like.base_types import Actor
 from stoix_like.config import compose_config, typed
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.runner import experiment
+from stoix_like.runner.prepared import Prepared, prepare
+from stoix_like.runner.programs import compile_programs, make_keys, traced_hyperparams
 from stoix_like.runner.rollout import rollout
 
 Run = Callable[[], dict[str, Any]]
@@ -64,7 +65,8 @@ def train(overrides: list[str]) -> tuple[Run, float]:
 def evaluation(overrides: list[str]) -> tuple[Run, float]:
     """The share of the wall time of a run that its evaluations cost."""
     prepared = _prepare(overrides)
-    programs, windows = _programs(prepared), prepared.plan.windows
+    programs = _programs(prepared)
+    windows = [end - start for start, end in itertools.pairwise((0, *prepared.plan.evaluations))]
     numbers = itertools.count()
 
     def run() -> dict[str, Any]:
@@ -158,26 +160,26 @@ def time_to_first_update(overrides: list[str]) -> tuple[Run, float]:
     return run, run()["value"]
 
 
-def _prepare(overrides: list[str]) -> experiment.Prepared:
+def _prepare(overrides: list[str]) -> Prepared:
     # A program from the cache would not show what compiling costs.
-    return experiment.prepare(typed(compose_config([*overrides, "arch.compile_cache=false"])))
+    return prepare(typed(compose_config([*overrides, "arch.compile_cache=false"])))
 
 
-def _programs(prepared: experiment.Prepared) -> Programs:
+def _programs(prepared: Prepared) -> Programs:
     """The only function here that knows how the runner calls its programs."""
     population = prepared.population
-    hyperparams = experiment._hyperparams(population)
+    hyperparams = traced_hyperparams(population)
 
     def keys(number: int) -> Any:
         seeds = tuple(seed + number * population.size for seed in population.seeds)
-        return experiment._keys(prepared._replace(population=population._replace(seeds=seeds)))
+        return make_keys(prepared._replace(population=population._replace(seeds=seeds)))
 
     first = keys(0)
-    compiled = experiment.compile_programs(prepared, first, hyperparams)
+    compiled = compile_programs(prepared, first, hyperparams)
     return Programs(
         keys=keys,
         init=lambda keys: compiled.init(hyperparams, keys.agent, keys.shards),
-        train=lambda state, updates: compiled.train(state, hyperparams, np.int32(updates))[0],
+        train=lambda state, updates: compiled.train(state, hyperparams, np.int32(updates), np.bool_(True))[0],
         evaluate=lambda state: compiled.evaluate(state.shared, hyperparams, first.evaluation).returns,
         compile_seconds=compiled.seconds,
     )
