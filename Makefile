@@ -13,7 +13,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-learning bench bench-peers check docs format constraints clean
+.PHONY: help install train test test-slow test-learning bench bench-peers check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,10 @@ train: $(INSTALLED) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.s
 	$(BIN)/stoix-like train $(ARGS)
 
 test: $(INSTALLED) ## run the tests
-	$(BIN)/pytest -n $(JOBS) -m 'not learning' $(ARGS)
+	$(BIN)/pytest -n $(JOBS) -m 'not learning and not slow' $(ARGS)
+
+test-slow: $(INSTALLED) ## run the tests that every system takes some time for
+	$(BIN)/pytest -n $(JOBS) -m slow $(ARGS)
 
 test-learning: $(INSTALLED) ## run the learning tests of minutes
 	$(BIN)/pytest -n $(JOBS) -m learning $(ARGS)

@@ -194,11 +194,12 @@ class SystemConfig:
     rollout_length: Annotated[int, at_least(1)]
     warmup_steps: Annotated[int, at_least(0)] = 0
 
-    def check(self, num_envs: int) -> None:
+    def check(self, num_envs: int, num_shards: int) -> None:
         """Refuse sizes that do not fit together.
 
         Args:
             num_envs: environments of one shard.
+            num_shards: shards in the whole run.
 
         Raises:
             ConfigError: naming the keys, their values and what would do.

@@ -41,3 +41,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(f"'{match}'" for match in close) + "?"
     return "there is: " + ", ".join(names)
+
+
+def multiples_near(value: int, divisor: int) -> str:
+    """The positive multiples of `divisor` on both sides of `value`, in words."""
+    lower = value // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (lower, lower + divisor) if multiple)

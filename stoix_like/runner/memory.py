@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from stoix_like.errors import ConfigError
@@ -30,9 +31,7 @@ def check(program: Any, mesh: Mesh, population: int) -> None:
         + analysis.temp_size_in_bytes
         - analysis.alias_size_in_bytes
     )
-    first = mesh.devices.flat[0]
-    # The devices that a CPU is split into share one memory.
-    available = memory_of(first) // (mesh.size if first.platform == "cpu" else 1)
+    available = _available(mesh)
     if needed <= available:
         return
     per_device = population // mesh.shape[POPULATION_AXIS]
@@ -45,5 +44,43 @@ def check(program: Any, mesh: Mesh, population: int) -> None:
     )
 
 
+def check_replay(local: Any, mesh: Mesh, population: int, update_batches: int) -> tuple[str, ...]:
+    """Say how large the replay will be, and refuse one that needs more memory than its devices have.
+
+    Args:
+        local: shapes of what belongs to one shard of one member.
+        mesh: the devices.
+        population: members of the whole run.
+        update_batches: shards on each device.
+
+    Returns:
+        What to say aloud; nothing where there is no replay.
+
+    Raises:
+        ConfigError: with the arithmetic, and what would fit.
+    """
+    shard = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(local))
+    if not shard:
+        return ()
+    members = population // mesh.shape[POPULATION_AXIS]
+    needed, available = members * update_batches * shard, _available(mesh)
+    arithmetic = (
+        f"{members} member(s) x {update_batches} update batch(es) x {_gib(shard)} = {_gib(needed)} on each device"
+    )
+    if needed > available:
+        raise ConfigError(
+            f"system.total_buffer_size is too large: the replay takes {arithmetic}, and there are {_gib(available)};"
+            f" at most {available / needed:.2g} of that size would fit, or up to twice as many steps with"
+            " system.store_next_observation=false"
+        )
+    return (f"the replay takes {arithmetic}",)
+
+
+def _available(mesh: Mesh) -> int:
+    """The memory of each device in bytes; the devices that a CPU is split into share one memory."""
+    first = mesh.devices.flat[0]
+    return memory_of(first) // (mesh.size if first.platform == "cpu" else 1)
+
+
 def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.3g} GiB"
+    return f"{num_bytes / 2**30:.3g} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.3g} MiB"

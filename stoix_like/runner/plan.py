@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, multiples_near
 
 
 class Plan(NamedTuple):
@@ -48,14 +48,14 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
     if arch.total_num_envs % num_shards:
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} does not divide over {num_devices} device(s) x"
-            f" arch.update_batch_size={arch.update_batch_size}: use {_multiples_near(arch.total_num_envs, num_shards)}"
+            f" arch.update_batch_size={arch.update_batch_size}: use {multiples_near(arch.total_num_envs, num_shards)}"
         )
     if system.warmup_steps % system.rollout_length:
         raise ConfigError(
             f"system.warmup_steps={system.warmup_steps} is no multiple of system.rollout_length={system.rollout_length}"
         )
     envs_per_shard = arch.total_num_envs // num_shards
-    system.check(envs_per_shard)
+    system.check(envs_per_shard, num_shards)
     steps_per_update = arch.total_num_envs * system.rollout_length
     warmup_steps = arch.total_num_envs * system.warmup_steps
     num_updates = (arch.total_timesteps - warmup_steps) // steps_per_update
@@ -104,19 +104,13 @@ def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[b
     if axis == "device" and not divides:
         raise ConfigError(
             f"arch.population.axis=device: {population} members do not divide over {num_devices} devices: use"
-            f" {_multiples_near(population, num_devices)}"
+            f" {multiples_near(population, num_devices)}"
         )
     spread = divides if axis == "auto" else axis == "device"
     if axis != "auto":
         return spread, ()
     layout = "device: each trains members of its own" if spread else "vmap: each trains its share of every member"
     return spread, (f"{population} members on {num_devices} devices, arch.population.axis={layout}",)
-
-
-def _multiples_near(value: int, divisor: int) -> str:
-    """The positive multiples of `divisor` on both sides of `value`, in words."""
-    lower = value // divisor * divisor
-    return " or ".join(str(multiple) for multiple in (lower, lower + divisor) if multiple)
 
 
 def _notes(run: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_windows: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import check_available
 from stoix_like.networks.utils import build_networks
-from stoix_like.runner import anakin
+from stoix_like.runner import anakin, memory
 from stoix_like.runner.devices import DEVICE_AXIS, find_devices, make_mesh
 from stoix_like.runner.plan import Plan, make_plan, spread_members
 from stoix_like.runner.population import Population, make_population
@@ -63,22 +63,24 @@ def prepare(run: RunConfig) -> Prepared:
         eval_env=factory.make_eval(run.env),
         networks=build_networks(run.network, env.action_space, env.observation_space),
     )
-    _check_networks(prepared)
-    return prepared
+    local = _check_networks(prepared)
+    replay = memory.check_replay(local, mesh, population.size, run.arch.update_batch_size)
+    return prepared._replace(plan=prepared.plan._replace(notes=(*prepared.plan.notes, *replay)))
 
 
-def _check_networks(prepared: Prepared) -> None:
-    """Trace the agent's beginning and its first action, where networks that do not fit show."""
+def _check_networks(prepared: Prepared) -> Any:
+    """Trace the agent's beginning and its first action, where networks that do not fit show; shapes of `local`."""
     env, size = prepared.env, prepared.plan.envs_per_shard
 
     def first_action(key: jax.Array) -> Any:
         system = make_system(prepared, {})
         env_state, timestep = env.reset(jax.random.split(key, size))
         agent = system.init(key, timestep)
-        return system.eval_act(agent.shared, Actor(env_state, timestep, system.init_carry(size)), key)
+        action = system.eval_act(agent.shared, Actor(env_state, timestep, system.init_carry(size)), key)
+        return agent.local, action
 
     try:
-        jax.eval_shape(first_action, jax.random.key(0))
+        return jax.eval_shape(first_action, jax.random.key(0))[0]
     except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise

@@ -9,7 +9,7 @@ value distribution; `*B` stands for any number of batch dimensions.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -58,6 +58,22 @@ def _probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
     log_ratio = log_prob - b_log_prob
     excess = jnp.maximum(log_ratio - _MAX_LOG_RATIO, 0.0)
     return jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO)) * (1.0 + excess)
+
+
+def per_item(loss: Callable[..., Array]) -> Callable[..., Array]:
+    """The losses of the items of a batch, to be weighted one by one, from a loss that is their mean.
+
+    Args:
+        loss: of arrays `[B, ...]`, a mean over B.
+
+    Returns:
+        A function of the same arrays, whose result is `[B]`.
+    """
+
+    def losses(*arrays: Any) -> Array:
+        return jax.vmap(lambda *item: loss(*(x[None] for x in item)))(*arrays)
+
+    return losses
 
 
 def ppo_clip_loss(

@@ -656,3 +656,11 @@ def test_ratio_is_continued_smoothly_where_it_would_overflow():
     assert (jnp.diff(values) > 0).all()
     np.testing.assert_allclose(slopes[:2], values[:2], rtol=1e-5)
     np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
+
+
+def test_per_item():
+    """The losses whose mean a loss is: of errors 1 and 3, half the squares, 1/2 and 9/2."""
+    v_tm1, target, nothing = jnp.array([0.0, 1.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
+    loss = functools.partial(ls.td_learning, huber_loss_parameter=0.0)
+    np.testing.assert_allclose(ls.per_item(loss)(v_tm1, target, nothing, nothing), [0.5, 4.5])
+    assert loss(v_tm1, target, nothing, nothing) == 2.5

@@ -76,7 +76,7 @@ class Config(SystemConfig):
     standardize_advantages: bool
     normalize_observations: bool
 
-    def check(self, num_envs: int) -> None:
+    def check(self, num_envs: int, num_shards: int) -> None:
         """Refuse a rollout that does not divide into minibatches, and random steps, which PPO cannot learn from."""
         if self.warmup_steps:
             raise ConfigError(f"system.warmup_steps={self.warmup_steps}: PPO learns from its own steps alone: use 0")

@@ -1,0 +1,1 @@
+"""Systems whose environments run on the accelerator."""

@@ -1,0 +1,94 @@
+"""Distributional deterministic policy gradient with n-step targets (Barth-Maron et al. 2018, arXiv:1804.08617).
+
+The paper's many actors are the environments of a run; its replay by priorities did not help with simple tasks
+(section 4) and is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like import cli
+from stoix_like.base_types import Metrics, Observation, System, SystemSpec
+from stoix_like.errors import ConfigError
+from stoix_like.runner import experiment
+from stoix_like.schema import at_least
+from stoix_like.systems.ddpg.anakin import ff_ddpg
+from stoix_like.systems.ddpg.ddpg_types import DDPGParams
+from stoix_like.utils.loss import categorical_td_learning, per_item
+from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_ddpg.Config):
+    """Hyperparameters of D4PG.
+
+    Attributes:
+        num_atoms: atoms of the distribution of returns.
+        vmin: the least of them, in the unit of the scaled rewards.
+        vmax: the largest.
+    """
+
+    num_atoms: Annotated[int, at_least(2)]
+    vmin: float
+    vmax: float
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Refuse a support that is upside down, as well."""
+        super().check(num_envs, num_shards)
+        if self.vmin >= self.vmax:
+            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
+
+
+class D4PG(ff_ddpg.DDPG):
+    """DDPG whose critic learns the distribution of returns."""
+
+    def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Cross-entropies with the projected distributions of the targets (equation 4, algorithm 1)."""
+        action = self.target_action(params.actor_params.target, batch.next_observation, key)
+        _, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
+        q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
+        losses = per_item(categorical_td_learning)(
+            logits_tm1, atoms_tm1, batch.reward, batch.discount, logits_t, atoms_t
+        )
+        loss = jnp.mean(batch.weight * losses)
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+
+    def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Means of the distributions, `[B, 1]`."""
+        return self.distribution(q_params, observation, action)[0][:, None]
+
+    def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
+        """Means `[B]`, logits and atoms `[B, K]` of the one critic."""
+        return jax.tree.map(lambda x: x[..., 0], self.critics.apply(q_params, observation, {"action": action}))
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Assemble D4PG.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    network = copy.copy(spec.networks.q_network)
+    # The hyperparameters themselves, which may differ between the members of a population.
+    network.critic_head = network.critic_head.clone(num_atoms=config.num_atoms, vmin=config.vmin, vmax=config.vmax)
+    networks = SimpleNamespace(**vars(spec.networks) | {"q_network": network})
+    return ff_ddpg.build(config, spec._replace(networks=networks), D4PG)
+
+
+run_experiment = partial(experiment.run_experiment, build=build)
+hydra_entry_point = partial(cli.launch, "ddpg/ff_d4pg")
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,185 @@
+"""What systems that learn from replay share: hyperparameters, optimisers, the loop over batches, one gradient step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Agent, Axes, Metrics, PyTree, SystemSpec, TimeStep
+from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
+from stoix_like.schema import above, between
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.replay import Batch, Replay, ReplayConfig
+from stoix_like.utils.training import make_learning_rate_schedule
+
+Loss = Callable[..., tuple[jax.Array, Metrics]]
+"""A function `(params, ...) -> (loss, metrics)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(ReplayConfig):
+    """Hyperparameters of every system with target networks.
+
+    Attributes:
+        decay_learning_rates: linearly to zero over the run.
+        max_grad_norm: the gradients of each optimiser are clipped to this norm.
+        tau: step of the target parameters towards those that learn.
+    """
+
+    decay_learning_rates: bool
+    max_grad_norm: Annotated[float, above(0.0)]
+    tau: Annotated[float, between(0.0, 1.0)]
+
+
+def make_optimiser(
+    config: OffPolicyConfig, spec: SystemSpec, lr: Scalar, period: int = 1
+) -> optax.GradientTransformation:
+    """Adam behind a clipped gradient.
+
+    Args:
+        config: hyperparameters.
+        spec: sizes, for the decay.
+        lr: step size.
+        period: gradient steps of the critic per step of this optimiser, at least 1.
+
+    Returns:
+        The optimiser.
+    """
+    rate: Any = lr
+    if config.decay_learning_rates:
+        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.epochs, 1)
+
+        def rate(count: Any) -> jax.Array:
+            return schedule(count * period)
+
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate))
+
+
+def gradient_step(
+    loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
+) -> tuple[PyTree, PyTree, Metrics]:
+    """One step of an optimiser down a loss that is averaged over all shards.
+
+    Args:
+        loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
+        optim: the optimiser.
+        axes: the axes that the batch is spread over.
+        params: parameters that learn.
+        opt_state: the optimiser's state.
+        *args: further arguments of `loss`.
+
+    Returns:
+        Parameters, optimiser state, and the metrics of the loss.
+    """
+    grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
+    updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def periodically(
+    step: Callable[[PyTree], tuple[PyTree, Metrics]], operand: PyTree, count: jax.Array, period: int
+) -> tuple[PyTree, Metrics]:
+    """Take a step at every so many-th count only.
+
+    Args:
+        step: `(operand) -> (operand, metrics)`.
+        operand: what the step changes.
+        count: of calls before this one.
+        period: calls per step, at least 1.
+
+    Returns:
+        The operand afterwards, and the metrics: times `period` where the step was taken and zero elsewhere, so that
+        their mean over calls is the mean over steps.
+    """
+    if period == 1:
+        return step(operand)
+    _, metrics = jax.eval_shape(step, operand)
+
+    def taken(operand: PyTree) -> tuple[PyTree, Metrics]:
+        operand, metrics = step(operand)
+        return operand, jax.tree.map(lambda metric: period * metric, metrics)
+
+    def skipped(operand: PyTree) -> tuple[PyTree, Metrics]:
+        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
+
+    return jax.lax.cond((count + 1) % period == 0, taken, skipped, operand)
+
+
+def learn_from_replay(
+    learn: Callable[[PyTree, Batch, jax.Array], tuple[PyTree, Metrics]],
+    replay: Replay,
+    epochs: int,
+    agent: Agent,
+    key: jax.Array,
+) -> tuple[Agent, Metrics]:
+    """Learn from one batch after the other.
+
+    Args:
+        learn: `(shared, batch, key) -> (shared, metrics)`.
+        replay: where batches come from.
+        epochs: batches.
+        agent: whose `local` is the state of the replay.
+        key: one key.
+
+    Returns:
+        The agent afterwards, and its metrics averaged over the batches.
+    """
+
+    def epoch(shared: PyTree, key: jax.Array) -> tuple[PyTree, Metrics]:
+        sample_key, learn_key = jax.random.split(key)
+        return learn(shared, replay.sample(agent.local, sample_key), learn_key)
+
+    shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, epochs))
+    return Agent(shared, agent.local), jax.tree.map(jnp.mean, metrics)
+
+
+def make_critics(network: SimpleNamespace, number: int) -> MultiNetwork:
+    """Critics side by side, each with parameters of its own; their values are `[..., number]`.
+
+    Args:
+        network: `input_layer`, `pre_torso` and `critic_head` of one.
+        number: how many.
+
+    Returns:
+        A network of `(observation, {"action": action})`, or of what else the input layer reads.
+    """
+
+    def critic() -> FeedForwardCritic:
+        # Copies: one module object has one set of parameters, wherever it is called.
+        parts = (network.critic_head, network.pre_torso, network.input_layer)
+        return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
+
+    return MultiNetwork(tuple(critic() for _ in range(number)))
+
+
+def hold_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:
+    """A key per environment that is kept for some steps: what is drawn with it is correlated in time.
+
+    Noise drawn with the keys is, at every single step, distributed as ever; the correlation of that of two successive
+    steps is the probability of keeping the key. A new episode begins with a new key.
+
+    Args:
+        keys: `[N]` of the step before.
+        timestep: what is acted on.
+        key: a new key.
+        correlation: probability of keeping a key, in [0, 1].
+
+    Returns:
+        `[N]` keys.
+    """
+    new_key, keep_key = jax.random.split(key)
+    keep = jax.random.bernoulli(keep_key, correlation, keys.shape)
+    begins = timestep.episode.finished | (timestep.episode.episode_length == 0)
+    return jnp.where(keep & ~begins, keys, jax.random.split(new_key, keys.shape))
+
+
+def no_keys(num_envs: int) -> jax.Array:
+    """Keys to begin with, which `hold_keys` replaces at the first step of an episode: `[N]`."""
+    return jax.random.split(jax.random.key(0), num_envs)

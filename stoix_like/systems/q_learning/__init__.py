@@ -1,0 +1,1 @@
+"""Value-based systems for discrete actions."""

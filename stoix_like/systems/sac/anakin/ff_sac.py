@@ -1,0 +1,248 @@
+"""Soft actor-critic with twin critics (Haarnoja et al. 2018, "Soft actor-critic algorithms and applications").
+
+The equations are those of arXiv:1812.05905.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from stoix_like import cli
+from stoix_like.base_types import (
+    Actor,
+    Agent,
+    Axes,
+    Metrics,
+    Observation,
+    OnlineAndTarget,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.networks.base import FeedForwardActor, MultiNetwork
+from stoix_like.runner import experiment
+from stoix_like.schema import above, at_least, between
+from stoix_like.systems import off_policy
+from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
+from stoix_like.utils.loss import per_item, sac_temperature_loss, td3_critic_loss
+from stoix_like.utils.replay import Batch, Replay, make_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(off_policy.OffPolicyConfig):
+    """Hyperparameters of SAC.
+
+    Attributes:
+        actor_lr: Adam step size of the policy.
+        q_lr: Adam step size of the critics.
+        alpha_lr: Adam step size of the logarithm of the temperature.
+        autotune: learn the temperature; otherwise it is `ent_coef`.
+        target_entropy_scale: the policy is held to an entropy of minus this many nats per entry of an action, where
+            actions are measured in half the width of their range.
+        init_alpha: the temperature at first, where it is learnt.
+        ent_coef: the temperature where it is fixed: worth of a nat of entropy, in the unit of the rewards.
+        policy_frequency: gradient steps of the critics per step of policy and temperature.
+        noise_correlation: of the exploration noise of two successive steps.
+    """
+
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    alpha_lr: Annotated[float, above(0.0)]
+    autotune: bool
+    target_entropy_scale: float
+    init_alpha: Annotated[float, above(0.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    policy_frequency: Annotated[int, at_least(1)]
+    noise_correlation: Annotated[float, between(0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class SAC:
+    """The algorithm over its hyperparameters, networks and optimisers."""
+
+    config: Config
+    axes: Axes
+    replay: Replay
+    actor: FeedForwardActor
+    critics: MultiNetwork
+    actor_optim: optax.GradientTransformation
+    q_optim: optax.GradientTransformation
+    alpha_optim: optax.GradientTransformation
+    action_space: Any
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """A new agent."""
+        actor_key, q_key, action_key = jax.random.split(key, 3)
+        observation = timestep.observation
+        actor_params = self.actor.init(actor_key, observation)
+        action = self.actor.apply(actor_params, observation).sample(seed=action_key)
+        q_params = self.critics.init(q_key, *self.critic_input(observation, action))
+        log_alpha = jnp.log(jnp.asarray(self.config.init_alpha, jnp.float32))
+        # The target is a copy: one buffer cannot be donated twice.
+        params = SACParams(actor_params, OnlineAndTarget(q_params, jax.tree.map(jnp.copy, q_params)), log_alpha)
+        opt_states = SACOptStates(
+            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
+        )
+        return Agent(SACShared(params, opt_states, jnp.zeros((), jnp.int32)), self.replay.init(timestep))
+
+    def act(self, shared: SACShared, actor: Actor, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+        """An action for each environment; the keys that made it are carried on."""
+        pi = self.actor.apply(shared.params.actor_params, actor.timestep.observation)
+        if greedy:
+            return actor.carry, pi.mode(), ()
+        keys = off_policy.hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
+        return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Store a rollout."""
+        return agent._replace(local=self.replay.add(agent.local, trajectory))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Several gradient steps on batches from the replay."""
+        return off_policy.learn_from_replay(self.learn, self.replay, self.config.epochs, agent, key)
+
+    def learn(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """One step of the critics and of their targets, then of policy and temperature where it is their turn."""
+        q_key, actor_key = jax.random.split(key)
+        params, opt_states, steps = shared
+        online, q_opt_state, q_metrics = off_policy.gradient_step(
+            self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
+            params, batch, q_key,
+        )  # fmt: skip
+        target = optax.incremental_update(online, params.q_params.target, self.config.tau)
+        learner = (
+            params._replace(q_params=OnlineAndTarget(online, target)),
+            opt_states._replace(q_opt_state=q_opt_state),
+        )
+        improve = partial(self.improve, batch=batch, key=actor_key)
+        learner, metrics = off_policy.periodically(improve, learner, steps, self.config.policy_frequency)
+        return SACShared(learner[0], learner[1], steps + 1), q_metrics | metrics
+
+    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Squared errors towards the soft value of the successor (equations 5 and 6)."""
+        v_t, _ = self.soft_value(params, params.q_params.target, batch.next_observation, key)
+        q_tm1 = self.q_taken(q_params, batch)
+        q_t = jnp.broadcast_to(v_t[:, None], q_tm1.shape)
+        losses = per_item(td3_critic_loss)(q_tm1, batch.reward, batch.discount, q_t)
+        loss = jnp.mean(batch.weight * losses)
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+
+    def improve(
+        self, learner: tuple[SACParams, SACOptStates], batch: Batch, key: jax.Array
+    ) -> tuple[tuple[SACParams, SACOptStates], Metrics]:
+        """One step of the policy, and of the temperature towards the target entropy."""
+        params, opt_states = learner
+        actor_params, actor_opt_state, metrics = off_policy.gradient_step(
+            self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
+            params, batch, key,
+        )  # fmt: skip
+        log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
+        metrics["temperature"] = self.temperature(params)
+        if self.config.autotune:
+            log_alpha, alpha_opt_state, alpha_metrics = off_policy.gradient_step(
+                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, metrics["entropy"]
+            )
+            metrics |= alpha_metrics
+        params = SACParams(actor_params, params.q_params, log_alpha)
+        return (params, SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)), metrics
+
+    def actor_loss(
+        self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Negative soft value of the states in the batch (equation 7)."""
+        params = params._replace(actor_params=actor_params)
+        value, entropy = self.soft_value(params, params.q_params.online, batch.observation, key)
+        loss = -jnp.mean(batch.weight * value)
+        return loss, {"actor_loss": loss, "entropy": jnp.mean(entropy)}
+
+    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Dual of the bound on the entropy (equation 18)."""
+        loss = sac_temperature_loss(log_alpha, -entropy, self.target_entropy)
+        return loss, {"alpha_loss": loss}
+
+    @property
+    def target_entropy(self) -> Any:
+        """What the temperature holds the policy's entropy to, in nats: see `target_entropy_scale`."""
+        space = self.action_space
+        half_width = np.broadcast_to((np.asarray(space.high) - space.low) / 2.0, space.shape)
+        return np.log(half_width).sum() - self.config.target_entropy_scale * half_width.size
+
+    def temperature(self, params: SACParams) -> jax.Array:
+        """The worth of a nat of entropy, a scalar."""
+        return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
+
+    def soft_value(
+        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Soft state values (equation 3) by one sampled action each.
+
+            v = min_c q_c(s, a) + alpha h,   h = -log pi(a | s),   a ~ pi(s)
+
+        Args:
+            params: whose policy and temperature count.
+            q_params: the critics' parameters.
+            observation: `[B, ...]`.
+            key: one key.
+
+        Returns:
+            v and h, `[B]` each.
+        """
+        action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
+        q = self.critics.apply(q_params, *self.critic_input(observation, action))
+        return jnp.min(q, axis=-1) - self.temperature(params) * log_prob, -log_prob
+
+    def q_taken(self, q_params: Any, batch: Batch) -> jax.Array:
+        """Values `[B, C]` of the actions that were taken."""
+        return self.critics.apply(q_params, *self.critic_input(batch.observation, batch.action))
+
+    def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
+        """What the critics read."""
+        return observation, {"action": action}
+
+
+def build(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> System:
+    """Assemble SAC.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        algorithm: SAC, or a class that swaps some of its functions.
+
+    Returns:
+        The system.
+    """
+    network, period = spec.networks.actor_network, config.policy_frequency
+    sac = algorithm(
+        config,
+        spec.axes,
+        make_replay(config, spec),
+        actor=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
+        critics=off_policy.make_critics(spec.networks.q_network, 2),
+        actor_optim=off_policy.make_optimiser(config, spec, config.actor_lr, period),
+        q_optim=off_policy.make_optimiser(config, spec, config.q_lr),
+        alpha_optim=off_policy.make_optimiser(config, spec, config.alpha_lr, period),
+        action_space=spec.action_space,
+    )
+    return System(
+        init=sac.init,
+        act=sac.act,
+        observe=sac.observe,
+        update=sac.update,
+        eval_act=partial(sac.act, greedy=spec.evaluation_greedy),
+        init_carry=off_policy.no_keys,
+    )
+
+
+run_experiment = partial(experiment.run_experiment, build=build)
+hydra_entry_point = partial(cli.launch, "sac/ff_sac")
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,33 @@
+"""What a soft actor-critic agent consists of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.base_types import OnlineAndTarget
+
+
+class SACParams(NamedTuple):
+    """Parameters of the policy, of the critics, and the logarithm of the temperature, a scalar."""
+
+    actor_params: Any
+    q_params: OnlineAndTarget
+    log_alpha: jax.Array
+
+
+class SACOptStates(NamedTuple):
+    """Optimiser states of policy, critics and temperature."""
+
+    actor_opt_state: Any
+    q_opt_state: Any
+    alpha_opt_state: Any
+
+
+class SACShared(NamedTuple):
+    """The shared state of the agent: parameters, optimiser states, and the gradient steps of the critics so far."""
+
+    params: SACParams
+    opt_states: SACOptStates
+    steps: jax.Array

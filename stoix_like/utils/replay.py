@@ -1,0 +1,283 @@
+"""Replay of single steps and of n-step windows, over the buffers of flashbax.
+
+A window begins at any stored step and ends after `n_step` steps or with its episode, whichever comes first. Its
+target is
+
+    sum_{k <= m} gamma^k r_k + gamma^{m+1} (1 - terminated_m) v(successor of step m),   m the last step of the window
+
+so that a window that a time limit cut bootstraps from the true successor, like one that was cut by its own length.
+
+Shape letters: T time, N environments of one shard, L steps stored per environment, W steps of a window, B windows of
+a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import flashbax
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Axes, Observation, SystemConfig, SystemSpec, TimeStep, Trajectory
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.schema import above, at_least, between
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(SystemConfig):
+    """Hyperparameters of every system that learns from replay. Totals are over all devices and update batches.
+
+    Attributes:
+        total_buffer_size: steps that the replay holds.
+        total_batch_size: windows per gradient step.
+        epochs: gradient steps per update.
+        n_step: rewards per target, W.
+        store_next_observation: store each observation twice, as that of its own step and as a successor. Otherwise it
+            is stored once, and windows that a time limit cut are left out of the losses: their successor is not there.
+        gamma: discount per step.
+        reward_scale: rewards are multiplied by this before learning.
+        prioritised: whether the system samples by priorities.
+    """
+
+    prioritised: ClassVar[bool] = False
+    total_buffer_size: Annotated[int, at_least(1)]
+    total_batch_size: Annotated[int, at_least(1)]
+    epochs: Annotated[int, at_least(1)]
+    n_step: Annotated[int, at_least(1)]
+    store_next_observation: bool
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+
+    @property
+    def window(self) -> int:
+        """Consecutive steps that are read together."""
+        return self.n_step if self.store_next_observation else self.n_step + 1
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether steps lie in one row per environment, in their order, instead of in one heap."""
+        return self.window > 1 or self.prioritised
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Refuse a replay that cannot be divided, or that cannot be sampled when learning starts."""
+        unit = num_shards * (num_envs if self.in_rows else 1)
+        if self.total_buffer_size % unit:
+            per = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.in_rows else "")
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} does not divide over {per}: use"
+                f" {multiples_near(self.total_buffer_size, unit)}"
+            )
+        if self.total_batch_size % num_shards:
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size} does not divide over {num_shards} shard(s): use"
+                f" {multiples_near(self.total_batch_size, num_shards)}"
+            )
+        total_envs = num_envs * num_shards
+        capacity = self.total_buffer_size // total_envs
+        if capacity < max(self.rollout_length, self.window):
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
+                f" environments, less than system.rollout_length {self.rollout_length} or the {self.window} step(s) of"
+                f" a window: use at least {total_envs * max(self.rollout_length, self.window)}"
+            )
+        self._check_start(total_envs, capacity)
+
+    def _check_start(self, total_envs: int, capacity: int) -> None:
+        """What the warm-up and the first rollout bring must hold a batch."""
+        needed = -(-self.total_batch_size // total_envs) + self.window - 1
+        if capacity < needed:
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size} is more than system.total_buffer_size"
+                f" {self.total_buffer_size} holds: use a buffer of at least {needed * total_envs}"
+            )
+        first = self.warmup_steps + self.rollout_length
+        if first < needed:
+            rollouts = -(-(needed - self.rollout_length) // self.rollout_length)
+            raise ConfigError(
+                f"system.warmup_steps={self.warmup_steps}: the first update finds {first} step(s) of each of"
+                f" {total_envs} environments, too few for a batch of system.total_batch_size {self.total_batch_size}:"
+                f" use at least {rollouts * self.rollout_length}"
+            )
+
+
+class Step(NamedTuple):
+    """What is stored of a step; None where it is not needed."""
+
+    observation: Observation
+    action: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array | None
+    next_observation: Observation | None
+
+
+class Batch(NamedTuple):
+    """Windows `[B]`, one target each.
+
+    Attributes:
+        observation: `[B, ...]` of the first step.
+        action: `[B, ...]` of the first step.
+        reward: `[B]` discounted sum of the window's rewards.
+        discount: `[B]` of what lies beyond the window: `gamma^steps`, zero where the episode terminated.
+        next_observation: `[B, ...]` the true successor of the last step.
+        weight: `[B]` of its loss: importance sampling, and zero where there is no target.
+        indices: `[B]` where the windows are stored, for new priorities; None without priorities.
+    """
+
+    observation: Observation
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_observation: Observation
+    weight: jax.Array
+    indices: jax.Array | None
+
+
+class Replay(NamedTuple):
+    """The replay of one shard, as functions of its state. Every `add` must come before the first `sample`.
+
+    Attributes:
+        init: `(timestep) -> state`, empty; `timestep` `[N, ...]` is an example.
+        add: `(state, trajectory) -> state`.
+        sample: `(state, key, importance_exponent=1.0) -> Batch`; the exponent only matters with priorities.
+        set_priorities: `(state, indices, priorities [B]) -> state`; how likely windows are from now on, up to a factor.
+    """
+
+    init: Callable[[TimeStep], Any]
+    add: Callable[[Any, Trajectory], Any]
+    sample: Callable[..., Batch]
+    set_priorities: Callable[[Any, Any, jax.Array], Any]
+
+
+def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
+    """The replay that a configuration asks for: of single steps, of windows, or of windows by priority.
+
+    Args:
+        config: sizes, checked; its floats may be traced.
+        spec: spaces, axes and sizes.
+
+    Returns:
+        The functions.
+    """
+    buffer = _make_buffer(config, spec)
+
+    def init(timestep: TimeStep) -> Any:
+        action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
+        observation = jax.tree.map(lambda x: x[0], timestep.observation)
+        step = Step(
+            observation,
+            jnp.zeros(action.shape, action.dtype),
+            jnp.zeros(()),
+            jnp.zeros((), bool),
+            truncated=jnp.zeros((), bool) if config.in_rows else None,
+            next_observation=observation if config.store_next_observation else None,
+        )
+        return buffer.init(step)
+
+    def add(state: Any, trajectory: Trajectory) -> Any:
+        steps = trajectory.transitions
+        stored = Step(
+            steps.observation,
+            steps.action,
+            steps.reward * config.reward_scale,
+            steps.terminated,
+            steps.truncated if config.in_rows else None,
+            steps.next_observation if config.store_next_observation else None,
+        )
+        stored = jax.tree.map(lambda x, like: x.astype(like.dtype), stored, state.experience)
+        if not config.in_rows:
+            return buffer.add(state, stored)
+        added = buffer.add(state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
+        return _prefer_new(buffer, added, steps.reward.shape[0], config.window) if config.prioritised else added
+
+    def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
+        drawn = buffer.sample(state, key)
+        if config.in_rows:
+            windows = jax.vmap(lambda window: _read(window, config.n_step, config.gamma))(drawn.experience)
+        else:
+            windows = _single(drawn.experience, config.gamma)
+        if not config.prioritised:
+            return windows
+        weight = windows.weight * _importance(drawn.probabilities, importance_exponent, spec.axes)
+        return windows._replace(weight=weight, indices=drawn.indices)
+
+    def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
+        return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
+
+    return Replay(init, add, sample, set_priorities)
+
+
+def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
+    """The buffer of flashbax that fits, its functions tolerant of the shapes that they mix."""
+    size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
+    if not config.in_rows:
+        buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
+    else:
+        sizes: dict[str, Any] = {"max_length_time_axis": size // spec.num_envs, "min_length_time_axis": config.window}
+        rows = (spec.num_envs, batch, config.window, 1)
+        if config.prioritised:
+            # Priorities come with their exponent already in them, since it may be traced.
+            sizes |= {"priority_exponent": 1.0, "device": jax.default_backend()}
+            buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes)
+        else:
+            buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
+    functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
+    # jax.numpy_rank_promotion decorates as well as it guards a block.
+    return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
+
+
+def _single(step: Step, gamma: Any) -> Batch:
+    """Windows of one step each, `[B, ...]`."""
+    discount = gamma * (1.0 - step.terminated)
+    assert step.next_observation is not None
+    weight = jnp.ones_like(step.reward)
+    return Batch(step.observation, step.action, step.reward, discount, step.next_observation, weight, None)
+
+
+def _read(window: Step, n_step: int, gamma: Any) -> Batch:
+    """One target from the steps `[W, ...]` of a window, as far as they belong to one episode."""
+    assert window.truncated is not None
+    ended = (window.terminated | window.truncated)[:n_step]
+    # Steps before which the episode has not ended.
+    present = jnp.cumprod(jnp.concatenate([jnp.ones((1,)), 1.0 - ended[:-1]]))
+    last = jnp.sum(present, dtype=jnp.int32) - 1
+    reward = jnp.sum(present * gamma ** jnp.arange(n_step) * window.reward[:n_step])
+    terminated = window.terminated[last]
+    if window.next_observation is not None:
+        successor, weight = jax.tree.map(lambda x: x[last], window.next_observation), jnp.ones(())
+    else:
+        # What is stored after a step that was truncated is the beginning of another episode.
+        successor = jax.tree.map(lambda x: x[last + 1], window.observation)
+        weight = 1.0 - (window.truncated[last] & ~terminated)
+    observation, action = jax.tree.map(lambda x: x[0], (window.observation, window.action))
+    discount = gamma ** (last + 1) * (1.0 - terminated)
+    return Batch(observation, action, reward, discount, successor, weight, None)
+
+
+def _importance(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
+    """Weights that undo the preference for likely windows, the largest of them one.
+
+        w_i = (min_j P(j) / P(i))^beta
+
+    Source: Schaul et al. 2016, "Prioritized experience replay", section 3.4; the number of windows cancels.
+    """
+    possible = probability > 0.0
+    least = jnp.min(jnp.where(possible, probability, jnp.inf))
+    least = jax.lax.pmin(least, axes.names) if axes.names else least
+    # The sums of the tree are rounded: very rarely they lead to a window that must not be drawn.
+    return jnp.where(possible, (least / jnp.where(possible, probability, 1.0)) ** exponent, 0.0)
+
+
+def _prefer_new(buffer: Any, state: Any, num_steps: int, window: int) -> Any:
+    """Give the windows that a rollout completed the largest priority so far, which flashbax would round."""
+    num_envs, length = state.experience.reward.shape
+    start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps)
+    # The others are in places that hold no window, or one that the write has cut.
+    complete = (start >= 0) & (start >= state.running_index - length)
+    priority = jnp.where(complete, state.sum_tree_state.max_recorded_priority, 0.0)
+    indices = length * jnp.arange(num_envs)[:, None] + (start % length)[None]
+    return buffer.set_priorities(state, indices.ravel(), jnp.tile(priority, num_envs))

@@ -1,0 +1,59 @@
+"""Short runs of systems that learn from replay, with tiny networks."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Axes, Observation
+from stoix_like.config import compose_config, typed
+from stoix_like.loggers import MultiLogger
+from stoix_like.runner.prepared import Prepared, make_system, prepare
+from stoix_like.runner.session import Session
+from stoix_like.utils.replay import Batch
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[16]",
+    "network.q_network.pre_torso.layer_sizes=[16]",
+    *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=8"),
+    *("system.rollout_length=4", "system.epochs=4", "system.warmup_steps=16"),
+    *("system.total_buffer_size=2048", "system.total_batch_size=64", "system.tau=0.05"),
+]
+
+
+def prepared(system: str, *overrides: str) -> Prepared:
+    """A run of a system on the probe whose best continuous action the agent sees, unless `overrides` say else."""
+    config = compose_config([f"system={system}", "env=probe/continuous_policy", *SMALL, *overrides])
+    return prepare(typed(config))
+
+
+def algorithm(system: str, *overrides: str) -> Any:
+    """The algorithm behind a system, with all its functions, for one shard that is alone."""
+    return dataclasses.replace(make_system(prepared(system, *overrides), {}).init.__self__, axes=Axes())
+
+
+def session(system: str, *overrides: str) -> Session:
+    """A run that has not been trained yet."""
+    return Session(prepared(system, *overrides), MultiLogger([]))
+
+
+def trained(system: str, *overrides: str) -> Session:
+    """A run after its whole budget."""
+    run = session(system, *overrides)
+    run.train()
+    return run
+
+
+def a_batch(size: int) -> Batch:
+    """Steps `[size]` of the probe's shapes with numbers of all kinds."""
+    keys = jax.random.split(jax.random.key(3), 5)
+    action = jax.random.uniform(keys[0], (size, 1), minval=-0.9, maxval=0.9)
+    reward, discount = (jax.random.uniform(key, (size,)) for key in keys[1:3])
+    now, then = (Observation(jax.random.normal(key, (size, 1))) for key in keys[3:])
+    return Batch(now, action, reward, discount, then, jnp.ones((size,)), None)
+
+
+def equal(tree: Any, other: Any) -> bool:
+    """Whether all arrays of two trees are the same numbers."""
+    return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), tree, other)))

@@ -1,0 +1,92 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from off_policy_runs import a_batch, algorithm, equal
+from quick_compilation import quick_compilation as quick_compilation
+
+from stoix_like.base_types import Actor, EpisodeMetrics, Observation, TimeStep
+from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
+
+WIDE = ["env=gymnax/pendulum", "env.rescale_actions=false"]
+
+
+def an_agent(system, *overrides):
+    """An algorithm, and a new agent of it that sees 4 environments in the middle of an episode."""
+    ddpg = algorithm(system, *overrides)
+    size = ddpg.actions.minimum.shape[-1]
+    assert size == 1
+    width = 3 if "env=gymnax/pendulum" in overrides else 1
+    view = Observation(jnp.linspace(-0.8, 0.8, 4 * width).reshape(4, width))
+    zeros, no = jnp.zeros((4,)), jnp.zeros((4,), bool)
+    timestep = TimeStep(view, zeros, no, no, view, EpisodeMetrics(zeros, jnp.ones((4,), jnp.int32), no))
+    return ddpg, jax.jit(ddpg.init)(jax.random.key(0), timestep), timestep
+
+
+def test_exploration_noise_is_measured_in_half_the_range():
+    """Torques lie in [-2, 2]: noise of 0.1 has a standard deviation of 0.2; and nothing leaves the bounds."""
+    ddpg, agent, timestep = an_agent("ddpg/ff_ddpg", *WIDE)
+    actor = Actor((), timestep, jax.random.split(jax.random.key(9), 4))
+    act = jax.vmap(lambda key: ddpg.act(agent.shared, actor, key)[1])
+    noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, actor, None, greedy=True)[1][None]
+    assert float(noise.std()) == pytest.approx(0.2, rel=0.05)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
+    assert ddpg.perturbed(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
+
+
+def test_td3_smooths_its_target_within_the_clip():
+    """Noise of 0.2 clipped to 0.25, in half of the range [-2, 2]: at most 0.5, and seldom that."""
+    ddpg, agent, timestep = an_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
+    params = agent.shared.params.actor_params.target
+    plain = ddpg.policy(params, timestep.observation)
+    smooth = jax.vmap(lambda key: ddpg.target_action(params, timestep.observation, key))
+    noise = smooth(jax.random.split(jax.random.key(1), 2000)) - plain[None]
+    assert float(jnp.abs(noise).max()) == pytest.approx(0.5, abs=1e-5)
+    # P(|x| > 1.25) of a normal x is 0.211.
+    assert float(jnp.mean(jnp.abs(noise) > 0.4999)) == pytest.approx(0.211, abs=0.02)
+
+
+def test_losses_are_those_of_the_papers():
+    """The same numbers as from the formulas on whole batches, whose items all weigh one half here."""
+    batch, key = a_batch(16), jax.random.key(4)
+    batch = batch._replace(weight=jnp.full((16,), 0.5))
+    for system in ("ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"):
+        ddpg, agent, _ = an_agent(system, "system.policy_noise=0.0") if "td3" in system else an_agent(system)
+        params = agent.shared.params
+        action = ddpg.policy(params.actor_params.target, batch.next_observation)
+        q_t = ddpg.critics.apply(params.q_params.target, batch.next_observation, {"action": action})
+        q_tm1 = ddpg.critics.apply(params.q_params.online, batch.observation, {"action": batch.action})
+        if system.endswith("d4pg"):
+            (_, logits_tm1, atoms_tm1), (_, logits_t, atoms_t) = jax.tree.map(lambda x: x[..., 0], (q_tm1, q_t))
+            expected = categorical_td_learning(logits_tm1, atoms_tm1, batch.reward, batch.discount, logits_t, atoms_t)
+        else:
+            assert q_tm1.shape == (16, 2 if "td3" in system else 1)
+            expected = td3_critic_loss(q_tm1, batch.reward, batch.discount, q_t)
+        loss, _ = ddpg.critic_loss(params.q_params.online, params, batch, key)
+        assert float(loss) == pytest.approx(0.5 * float(expected), rel=1e-5)
+
+
+def test_the_policy_climbs_the_first_critic():
+    """The gradient of its loss is that of the chain rule: -mean(dq/da da/dtheta), equation 6."""
+    ddpg, agent, _ = an_agent("ddpg/ff_td3")
+    (actor_params, q_params), batch = agent.shared.params, a_batch(16)
+    action, back = jax.vjp(lambda params: ddpg.policy(params, batch.observation), actor_params.online)
+    slope = jax.grad(lambda a: ddpg.q_values(q_params.online, batch.observation, a)[:, 0].sum())(action)
+    (expected,) = back(-slope * batch.weight[:, None] / 16)
+    got = jax.grad(lambda params: ddpg.actor_loss(params, q_params.online, batch)[0])(actor_params.online)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), got, expected)
+
+
+def test_policy_and_all_targets_wait_for_their_turn():
+    ddpg, agent, _ = an_agent("ddpg/ff_td3", "system.policy_frequency=2")
+    learn, batch = jax.jit(ddpg.learn), a_batch(16)
+    seen = [agent.shared]
+    for step in range(3):
+        seen.append(learn(seen[-1], batch, jax.random.key(step))[0])
+    parts = [lambda p: p.q_params.online, lambda p: p.q_params.target, lambda p: p.actor_params]
+    changed = [
+        [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(seen)] for part in parts
+    ]
+    assert changed == [[True] * 3, [False, True, False], [False, True, False]]

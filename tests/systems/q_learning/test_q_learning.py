@@ -1,0 +1,95 @@
+"""What is particular to the value-based systems; their values at time limits are tested together with the others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import train
+from quick_compilation import quick_compilation  # noqa: F401
+
+from stoix_like.base_types import Observation
+from stoix_like.config import compose_config, typed
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.runner import experiment
+from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
+
+SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
+
+
+def epsilons(**values):
+    defaults = {"initial_epsilon": 1.0, "training_epsilon": 0.2, "exploration_fraction": 0.5, "evaluation_epsilon": 0.0}
+    schedule = make_epsilon_schedule(EpsilonConfig(rollout_length=1, **{**defaults, **values}), 8)
+    return [round(float(schedule(jnp.asarray(updates))), 6) for updates in range(6)]
+
+
+def test_epsilon_fades_linearly():
+    # Over half of eight updates: by a quarter of 0.8 in each.
+    assert epsilons() == [1.0, 0.8, 0.6, 0.4, 0.2, 0.2]
+    assert epsilons(exploration_fraction=0.0) == [0.2] * 6
+    # Traced, as between the members of a population.
+    assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
+
+
+def test_illegal_actions_are_not_bootstrapped_from():
+    """The value of a successor is that of its best legal action, whatever the network says of the others."""
+    prepared = experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", *SMALL])))
+    actor = prepared.networks.actor_network
+    network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
+    dqn = ff_dqn.DQN(None, None, network, None, None, None, ff_dqn.q_loss)
+    view = jax.random.normal(jax.random.key(0), (5, 4))
+    params = network.init(jax.random.key(1), Observation(view))
+    (free,) = dqn.q(params, Observation(view))
+    best = jnp.argmax(free, axis=-1)
+    (masked,) = dqn.q(params, Observation(view, ~jax.nn.one_hot(best, 2, dtype=bool)))
+    np.testing.assert_array_equal(masked.max(-1), free.min(-1))
+    assert (jnp.argmax(masked, axis=-1) != best).all()
+
+
+@pytest.mark.slow
+def test_the_same_numbers_from_one_device_and_from_two():
+    """Rainbow has everything that looks at a whole batch: weights relative to the largest of all shards."""
+    overrides = [
+        *("system=q_learning/ff_rainbow", *SMALL, "network.actor_network.action_head.layer_sizes=[8]"),
+        *("system.rollout_length=2", "system.warmup_steps=16", "system.epochs=2", "system.total_batch_size=16"),
+        *("system.num_atoms=11", "system.total_buffer_size=1024", "arch.total_timesteps=320"),
+    ]
+    _, one = train([*overrides, "arch.num_devices=1", "arch.update_batch_size=2"])
+    _, two = train([*overrides, "arch.num_devices=2"])
+    compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # noqa: E731
+    jax.tree.map(compare, jax.device_get(one.shared.params), jax.device_get(two.shared.params))
+
+
+REFUSED = {
+    "atoms": (["system=q_learning/ff_c51", "system.vmin=3", "system.vmax=2"], "system.vmin=3.0 must be less"),
+    "head": (["system=q_learning/ff_c51", "network=mlp_dqn"], "DiscreteQNetworkHead has no num_atoms"),
+    "minibatches": (
+        ["system=q_learning/ff_pqn", "system.num_minibatches=7"],
+        "system.num_minibatches=7 does not divide",
+    ),
+    "warm-up": (["system=q_learning/ff_pqn", "+system.warmup_steps=32"], "system.warmup_steps=32: PQN learns"),
+    "actions": (["system=q_learning/ff_dqn", "env=gymnax/pendulum"], "does not fit bounded continuous actions"),
+    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=1e12"], "total_buffer_size.*GiB on each device"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    overrides, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        experiment.prepare(typed(compose_config(overrides)))
+
+
+def test_the_run_says_how_large_the_replay_is():
+    prepared = experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
+    # Twice four floats, action and reward of four bytes, one flag: 41 bytes, of 5000 steps, twice on the device.
+    assert "1 member(s) x 2 update batch(es) x 0.196 MiB = 0.391 MiB on each device" in prepared.plan.notes[-1]
+
+
+@pytest.mark.learning
+def test_cartpole():
+    overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
+    session = experiment.Session(experiment.prepare(typed(compose_config(overrides))), MultiLogger([]))
+    session.train()
+    assert session.summary()["absolute/episode_return_mean"] >= 475

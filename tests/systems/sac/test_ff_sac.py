@@ -1,0 +1,133 @@
+import itertools
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from off_policy_runs import a_batch, algorithm, equal, trained
+from quick_compilation import quick_compilation as quick_compilation
+
+from stoix_like.networks.distributions import Categorical
+from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
+
+FIXED = ["system.autotune=false", "system.ent_coef=0.0"]
+FAST = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "system.alpha_lr=1e-2"]
+
+
+@pytest.fixture(scope="module")
+def run():
+    """A short run with a learnt temperature."""
+    return trained("sac/ff_sac", *FAST, "arch.total_timesteps=16000", "arch.num_devices=1")
+
+
+def test_it_learns_the_policy_and_its_entropy(run):
+    """With a target of -1 nat, the entropy ends there: that of a uniform one on an interval of e^-1 = 0.37."""
+    metrics = run.history[-1]
+    assert metrics["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.05)
+    assert run.advance(50)["train/entropy"] == pytest.approx(-1.0, abs=0.4)
+
+
+def test_the_temperature_moves_towards_the_target_entropy():
+    """Too much entropy makes it cheaper, too little dearer."""
+    sac = algorithm("sac/ff_sac")
+    for entropy, sign in ((0.5, 1.0), (-3.0, -1.0)):
+        slope, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy))
+        assert float(slope) * sign > 0.0
+
+
+def test_without_entropy_nothing_of_it_is_left(run):
+    """The entropy-free check: with a temperature of zero the soft value is the least of what the critics say."""
+    sac, params, key = algorithm("sac/ff_sac", *FIXED), run.state.shared.params, jax.random.key(0)
+    assert sac.temperature(params) == 0.0
+    observation = a_batch(8).observation
+    value, _ = sac.soft_value(params, params.q_params.online, observation, key)
+    action = sac.actor.apply(params.actor_params, observation).sample(seed=key)
+    q = sac.critics.apply(params.q_params.online, observation, {"action": action})
+    np.testing.assert_allclose(value, q.min(-1), rtol=1e-5)
+
+
+def test_losses_are_those_of_the_paper(run):
+    """The same numbers as from the formulas written out, for the items that count."""
+    sac, params, batch, key = algorithm("sac/ff_sac"), run.state.shared.params, a_batch(32), jax.random.key(4)
+    alpha = sac.temperature(params)
+    half = jax.tree.map(lambda x: x[:16], batch)
+    batch = batch._replace(weight=jnp.where(jnp.arange(32) < 16, 1.0, 0.0))
+
+    def sampled(observation, q_params):
+        action, log_prob = sac.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
+        q = sac.critics.apply(q_params, observation, {"action": action})
+        return q[:16], log_prob[:16]
+
+    q_t, log_prob_t = sampled(batch.next_observation, params.q_params.target)
+    q_tm1 = sac.critics.apply(params.q_params.online, half.observation, {"action": half.action})
+    expected = sac_critic_loss(q_tm1, half.reward, half.discount, q_t, log_prob_t, alpha)
+    # Half of the weights are zero, and the mean is over all items.
+    loss, _ = sac.critic_loss(params.q_params.online, params, batch, key)
+    assert float(loss) == pytest.approx(float(expected) / 2, rel=1e-4)
+
+    q, log_prob = sampled(batch.observation, params.q_params.online)
+    loss, _ = sac.actor_loss(params.actor_params, params, batch, key)
+    assert float(loss) == pytest.approx(float(sac_actor_loss(log_prob, q, alpha)) / 2, rel=1e-4)
+
+
+def test_the_target_entropy_is_measured_in_half_the_range():
+    """On [-1, 1] minus one nat; a range three times as wide has log 3 nats more for the same policy."""
+    assert algorithm("sac/ff_sac").target_entropy == pytest.approx(-1.0)
+    wide = ["env=gymnax/pendulum", "env.rescale_actions=false"]
+    # Torques lie in [-2, 2].
+    assert algorithm("sac/ff_sac", *wide).target_entropy == pytest.approx(-1.0 + math.log(2.0))
+
+
+def test_the_policy_waits_for_its_turn_and_targets_follow_by_tau(run):
+    sac = algorithm("sac/ff_sac", "system.policy_frequency=3")
+    learn, batch = jax.jit(sac.learn), a_batch(32)
+    seen = [run.state.shared._replace(steps=jnp.zeros((), jnp.int32))]
+    for step in range(4):
+        seen.append(learn(seen[-1], batch, jax.random.key(step))[0])
+    changed = [
+        [not equal(getattr(old.params, part), getattr(new.params, part)) for old, new in itertools.pairwise(seen)]
+        for part in ("q_params", "actor_params", "log_alpha")
+    ]
+    assert changed == [[True] * 4, [False, False, True, False], [False, False, True, False]]
+    for old, new in itertools.pairwise(shared.params.q_params for shared in seen):
+        expected = jax.tree.map(lambda target, online: target + 0.05 * (online - target), old.target, new.online)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), new.target, expected)
+
+
+def test_discrete_soft_values_by_hand():
+    """Two actions with probabilities 1/4 and 3/4, temperature 2.
+
+    v = (1/4) min(1, 3) + (3/4) min(5, 2) + 2 h,   h = (1/4) log 4 + (3/4) log(4/3) = 0.5623
+    = 0.25 + 1.5 + 1.1247 = 2.8747
+    """
+    sac = algorithm("sac/ff_sac_discrete", "env=probe/policy", "system.autotune=false", "system.ent_coef=2.0")
+    assert sac.target_entropy == pytest.approx(0.98 * math.log(2.0))
+
+    class Given:
+        def __init__(self, output):
+            self.apply = lambda params, observation: output
+
+    q = jnp.asarray([[[1.0, 3.0], [5.0, 2.0]]])
+    fixed = replace(
+        sac,
+        actor=Given(Categorical(probs=jnp.asarray([[0.25, 0.75]]))),
+        critics=Given(SimpleNamespace(preferences=q)),
+    )
+    params = SimpleNamespace(actor_params=None)
+    value, entropy = fixed.soft_value(params, None, None, jax.random.key(0))
+    assert float(entropy[0]) == pytest.approx(0.56234, rel=1e-4)
+    assert float(value[0]) == pytest.approx(2.87467, rel=1e-4)
+    taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])))
+    assert taken.tolist() == [[5.0, 2.0]]
+
+
+def test_discrete_actions():
+    run = trained(
+        "sac/ff_sac_discrete",
+        *("env=probe/policy", "arch.total_timesteps=8000", "arch.num_devices=1", *FAST),
+        "system.target_entropy_scale=0.2",
+    )
+    assert run.history[-1]["eval/episode_return_mean"] == 1.0

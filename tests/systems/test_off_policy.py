@@ -1,0 +1,148 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from off_policy_runs import algorithm, prepared, session, trained
+from quick_compilation import quick_compilation as quick_compilation
+
+from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
+from stoix_like.config import compose_config, typed
+from stoix_like.errors import ConfigError
+from stoix_like.systems.off_policy import gradient_step, hold_keys, make_optimiser, no_keys, periodically
+
+NETWORKS = {
+    "sac/ff_sac": "NormalAffineTanhDistributionHead",
+    "sac/ff_sac_discrete": "CategoricalHead",
+    "ddpg/ff_ddpg": "DeterministicHead",
+    "ddpg/ff_td3": "DeterministicHead",
+    "ddpg/ff_d4pg": "DeterministicHead",
+}
+
+
+def timestep(lengths, finished):
+    """Time steps `[N]` of episodes so long, finished or not."""
+    flags = jnp.asarray(finished)
+    nothing = jnp.zeros(flags.shape)
+    view = Observation(nothing[:, None])
+    return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
+
+
+def test_keys_are_held_within_an_episode_only():
+    """The first environment is at its very first step, the second's episode has ended, the third goes on."""
+    step = timestep([0, 5, 5], [False, True, False])
+    before = jax.random.split(jax.random.key(1), 3)
+    after = hold_keys(before, step, jax.random.key(2), 1.0)
+    assert (before == after).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_held_noise_has_the_correlation_asked_for_and_the_same_distribution(correlation):
+    """Over 20,000 independent steps: the standard error of a correlation is 1 / sqrt(20,000) = 0.007."""
+    size = 20_000
+    step = timestep([1] * size, [False] * size)
+    before = jax.random.split(jax.random.key(1), size)
+    after = hold_keys(before, step, jax.random.key(2), correlation)
+    noise = [np.asarray(jax.vmap(jax.random.normal)(keys)) for keys in (before, after)]
+    assert np.corrcoef(*noise)[0, 1] == pytest.approx(correlation, abs=0.03)
+    assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
+
+
+def test_no_keys_are_as_many_as_environments():
+    assert no_keys(3).shape == (3,)
+
+
+def test_a_step_is_taken_at_every_third_call():
+    """Six calls with period 3 are two steps; the mean of what they report is that of the two steps, 10 and 20."""
+    reported, value = [], jnp.zeros(())
+    for count in range(6):
+        value, metrics = periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, jnp.asarray(count), 3)
+        reported.append(float(metrics["value"]))
+    assert float(value) == 20.0
+    assert reported == [0.0, 0.0, 30.0, 0.0, 0.0, 60.0]
+
+
+def test_a_gradient_step_goes_down_the_loss():
+    """d/dx x^2 / 2 at 3 is 3: plain descent by 0.1 gives 2.7."""
+    optim = optax.sgd(0.1)
+    params, _, metrics = gradient_step(
+        lambda x, half: (half * x**2, {"x": x}), optim, Axes(), jnp.asarray(3.0), optim.init(jnp.asarray(3.0)), 0.5
+    )
+    assert float(params) == pytest.approx(2.7)
+    assert float(metrics["x"]) == 3.0
+
+
+def test_the_decay_follows_the_critics_steps():
+    """Over 4 updates of one step, an optimiser with half the steps has the rates 1 and 1/2, one for all 1, 3/4, ..."""
+    config = prepared("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").run.system
+    spec = type("Spec", (), {"num_updates": 4})
+    for period, rates in ((1, [1.0, 0.75, 0.5, 0.25]), (2, [1.0, 0.5])):
+        optim = make_optimiser(config, spec, 1.0, period)
+        state, steps = optim.init(jnp.zeros(())), []
+        for _ in rates:
+            # Adam divides a constant gradient by its own size: a step is as long as the rate.
+            update, state = optim.update(jnp.asarray(0.5), state)
+            steps.append(-float(update))
+        assert steps == pytest.approx(rates, rel=1e-4)
+
+
+@pytest.mark.parametrize("system", NETWORKS)
+def test_a_system_brings_its_network_and_the_command_line_wins(system):
+    def head(*overrides):
+        return compose_config([f"system={system}", *overrides]).network.actor_network.action_head._target_
+
+    assert head().endswith(NETWORKS[system])
+    assert head("network=mlp").endswith("policy_head")
+    assert compose_config([f"system={system}", "network.actor_network.pre_torso.layer_sizes=[7]"])
+
+
+def test_critics_begin_with_parameters_of_their_own_and_targets_with_theirs():
+    agent = jax.jit(algorithm("ddpg/ff_td3").init)(jax.random.key(0), timestep([0], [False]))
+    q_params = agent.shared.params.q_params
+    jax.tree.map(np.testing.assert_array_equal, q_params.online, q_params.target)
+    kernels = [leaf for leaf in jax.tree.leaves(q_params.online) if leaf.ndim == 2]
+    assert len(kernels) == 4
+    for first, second in zip(kernels[:2], kernels[2:], strict=True):
+        assert first.shape == second.shape
+        assert (first != second).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["sac/ff_sac", "ddpg/ff_td3"])
+def test_shards_give_the_same_numbers_wherever_they_lie(system):
+    """Two shards on one device and on two, with a delayed policy."""
+    params = []
+    for layout in (["arch.num_devices=1", "arch.update_batch_size=2"], ["arch.num_devices=2"]):
+        run = session(system, "system.policy_frequency=2", "arch.num_eval_episodes=2", *layout)
+        before = jax.device_get(run.state.shared.params)
+        run.advance(3)
+        params.append(jax.device_get(run.state.shared.params))
+    # Sums over shards are taken in another order.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *params)
+    moved = jax.tree.map(lambda a, b: bool(np.abs(a - b).max() > 0), before, params[0])
+    assert all(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("system", ["ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"])
+def test_probe(system):
+    """The policy does what it sees to be best."""
+    fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.num_devices=1", "arch.total_timesteps=12000"]
+    support = ["system.vmin=-3", "system.vmax=3"] if system.endswith("d4pg") else []
+    run = trained(system, *fast, *support)
+    assert run.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.03)
+
+
+def test_discrete_actions_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"network.actor_network.action_head=.* does not fit 2 discrete actions"):
+        prepared("ddpg/ff_ddpg", "env=probe/policy")
+
+
+def test_a_support_upside_down_is_refused():
+    with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
+        prepared("ddpg/ff_d4pg", "system.vmin=3", "system.vmax=2")
+
+
+def test_warm_up_too_short_for_a_batch_is_refused():
+    config = typed(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
+    with pytest.raises(ConfigError, match=r"system.warmup_steps=0: the first update finds"):
+        config.check(8, 1)

@@ -1,0 +1,214 @@
+"""Every system with replay, on a chain of three states whose values are known, with time limits and with real ends.
+
+An episode passes the states 0, 1, 2; from 2 it would return to 1. Its rewards are -1, 1, 0, and it stops when it leaves
+2: in one half of the episodes because a time limit cuts it, in the other because the task ends. The view tells which.
+
+    cut by a limit, v1 = 1 + gamma v2 and v2 = 0 + gamma v1:  v1 = 1 / (1 - gamma^2), v2 = gamma v1, v0 = -1 + gamma v1
+    ended:                                                    v2 = 0,                 v1 = 1,        v0 = -1 + gamma
+
+The state after the cut is 1, and what a reset shows is 0: to take the one for the other would give v2 = gamma v0.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import train
+from quick_compilation import quick_compilation  # noqa: F401
+
+from stoix_like.base_types import Observation
+from stoix_like.config import compose_config, typed
+from stoix_like.envs import probes
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.networks.base import FeedForwardActor
+from stoix_like.networks.inputs import EmbeddingActionInput
+from stoix_like.systems.off_policy import make_critics
+
+REWARDS = (-1.0, 1.0, 0.0)
+GAMMAS = (0.6, 0.5)
+# One row per state: those of episodes that a limit cuts, then those of episodes that end.
+VIEWS = jnp.eye(6)
+
+
+class Chain(probes.Probe):
+    """The chain; actions change nothing."""
+
+    optimal_return = 0.0
+    observation_space = Box(0.0, 1.0, (6,))
+
+    def __init__(self, continuous: bool = False, limits_end: bool = False) -> None:
+        self.action_space = Box(-1.0, 1.0, (1,)) if continuous else Discrete(2)
+        self.limits_end = limits_end
+
+    def first_view(self, key):
+        return VIEWS[3 * jax.random.randint(key, (), 0, 2)]
+
+    def outcome(self, state, action):
+        del action
+        position = jnp.argmax(state.view)
+        place, ends = position % 3, position >= 3
+        leaves = place == 2
+        following = jnp.where(leaves, position - 1, position + 1)
+        terminated = leaves & (ends | self.limits_end)
+        return probes.Outcome(jnp.asarray(REWARDS)[place], terminated, leaves & ~terminated, VIEWS[following])
+
+    def optimal_value(self, view, gamma):
+        return view @ jnp.asarray(expected(gamma))
+
+
+def expected(gamma):
+    """The values of the six states."""
+    endless = 1.0 / (1.0 - gamma**2)
+    return np.array([-1.0 + gamma * endless, endless, gamma * endless, -1.0 + gamma, 1.0, 0.0])
+
+
+class Case(typing.NamedTuple):
+    """A system.
+
+    Attributes:
+        overrides: a budget and sizes that are enough for the chain.
+        values: `(networks, shared, hyperparams) -> [6]`, what one member believes.
+        atol: how near that comes.
+    """
+
+    overrides: list[str]
+    values: Callable
+    atol: float = 0.05
+
+
+def q_values(networks, shared, hyperparams):
+    """The greedy action's value, from the first of what the head makes."""
+    actor = networks.actor_network
+    head = actor.action_head
+    head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
+    params = getattr(shared.params, "online", shared.params)
+    output = FeedForwardActor(head, actor.pre_torso, actor.input_layer).apply(params, Observation(VIEWS))
+    policy = output[0] if isinstance(output, tuple) else output
+    return policy.preferences.max(-1)
+
+
+def critic_values(networks, shared, hyperparams):
+    """The least of what the critics say of the policy's action, or of the best one where they value all."""
+    network, params = networks.q_network, shared.params.q_params.online
+    head = network.critic_head
+    head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
+    critics = make_critics(SimpleNamespace(**{**vars(network), "critic_head": head}), len(params["params"]))
+    if isinstance(network.input_layer, EmbeddingActionInput):
+        actor, actor_params = networks.actor_network, shared.params.actor_params
+        policy = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
+        pi = policy.apply(getattr(actor_params, "online", actor_params), Observation(VIEWS))
+        output = critics.apply(params, Observation(VIEWS), {"action": pi.mode()})
+        return (output[0] if isinstance(output, tuple) else output).min(-1)
+    return critics.apply(params, Observation(VIEWS)).preferences.min(-1).max(-1)
+
+
+REPLAY = [
+    "arch.total_timesteps=8000",
+    "system.rollout_length=4",
+    "system.warmup_steps=16",
+    "system.epochs=4",
+    "system.total_buffer_size=1024",
+    "system.total_batch_size=64",
+    "system.tau=0.05",
+    "system.max_grad_norm=10",
+]
+DQN = [*REPLAY, "system.q_lr=3e-3", "network.actor_network.pre_torso.layer_sizes=[32]"]
+ATOMS = ["system.num_atoms=31", "system.vmin=-2", "system.vmax=2"]
+ACTOR_CRITIC = [
+    *REPLAY,
+    *("system.actor_lr=3e-3", "system.q_lr=3e-3", "system.noise_correlation=0.5"),
+    *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
+]
+CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
+NOISE = ["system.exploration_noise=1.0"]
+# The worth of entropy is made small, too.
+ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
+CASES = {
+    "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
+    "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
+    # Critics must learn that actions do not matter, from noise that reaches all of them.
+    "ddpg/ff_ddpg": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
+    "ddpg/ff_td3": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
+    # As many atoms as the network says, which is what the values are read with.
+    "ddpg/ff_d4pg": Case(
+        [*CONTINUOUS, *NOISE, *ATOMS, "system.num_atoms=51", "system.n_step=2"], critic_values, atol=0.1
+    ),
+    "q_learning/ff_dqn": Case(DQN, q_values),
+    "q_learning/ff_ddqn": Case(DQN, q_values),
+    # The pull of the regulariser and the soft maximum move the values: both are made small.
+    "q_learning/ff_dqn_reg": Case([*DQN, "system.regularizer_weight=1e-3"], q_values),
+    "q_learning/ff_mdqn": Case([*DQN, "system.entropy_temperature=1e-3"], q_values),
+    "q_learning/ff_c51": Case([*DQN, *ATOMS, "system.n_step=2"], q_values),
+    "q_learning/ff_qr_dqn": Case([*DQN, "system.num_quantiles=5", "system.huber_loss_parameter=0.1"], q_values),
+    "q_learning/ff_rainbow": Case(
+        [
+            *(*DQN, *ATOMS, "system.total_batch_size=32", "system.epochs=2"),
+            *("network.actor_network.action_head.layer_sizes=[16]", "system.sigma_zero=0.1"),
+        ],
+        q_values,
+    ),
+    "q_learning/ff_pqn": Case(
+        [
+            *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
+            "network.actor_network.pre_torso.layer_sizes=[32]",
+        ],
+        q_values,
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def chain(monkeypatch):
+    monkeypatch.setitem(probes.PROBES, "chain", Chain)
+
+
+def trained(system, overrides):
+    common = [f"system={system}", "env=probe", "env.scenario.name=chain", "arch.total_num_envs=8"]
+    return train([*common, *CASES[system].overrides, *overrides])
+
+
+def varied(system):
+    """Two members that differ in every float of the system: the second one's are a tenth smaller."""
+    config = typed(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
+    hints = typing.get_type_hints(type(config))
+    floats = [field.name for field in dataclasses.fields(config) if hints[field.name] is float]
+    assert {"gamma", "training_epsilon"} & set(floats)
+    values = {name: [getattr(config, name), 0.9 * getattr(config, name)] for name in floats} | {"gamma": list(GAMMAS)}
+    members = ",".join(f"{name}:{value}" for name, value in values.items())
+    return ["arch.population.size=2", f"arch.population.hyperparams={{{members}}}"]
+
+
+@pytest.mark.parametrize(
+    "system",
+    # Two families' bases among the quick tests; the others take a quarter of a minute each.
+    [
+        name if name in ("q_learning/ff_dqn", "ddpg/ff_ddpg") else pytest.param(name, marks=pytest.mark.slow)
+        for name in CASES
+    ],
+)
+def test_values_at_limits_and_ends_with_every_float_varied(system):
+    """Each member of a population that differs in everything learns the values of its own discount and rewards."""
+    prepared, state = trained(system, varied(system))
+    for member in range(prepared.population.size):
+        hyperparams = prepared.population.of(member)
+        shared = jax.tree.map(lambda leaf, member=member: leaf[member], state.shared)
+        values = CASES[system].values(prepared.networks, shared, hyperparams)
+        target = hyperparams["reward_scale"] * expected(hyperparams["gamma"])
+        np.testing.assert_allclose(values, target, atol=CASES[system].atol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["q_learning/ff_dqn"])
+def test_a_limit_taken_for_an_end_would_be_seen(system):
+    """With every truncation reported as a termination, the values of the first half become those of the second."""
+    prepared, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
+    values = CASES[system].values(prepared.networks, state.shared, {})
+    right = expected(GAMMAS[0])
+    finite = right[3:]
+    np.testing.assert_allclose(values, [*finite, *finite], atol=CASES[system].atol)
+    assert (np.abs(np.asarray(values[:3]) - right[:3]) > 3 * CASES[system].atol).all()

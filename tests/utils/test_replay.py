@@ -1,0 +1,234 @@
+from types import SimpleNamespace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import make_program
+
+from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
+from stoix_like.config import compose_config, typed
+from stoix_like.envs.environment import restart
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.runner import experiment
+from stoix_like.utils.replay import ReplayConfig, make_replay
+
+NUM_ENVS = 2
+
+
+class Prioritised(ReplayConfig):
+    prioritised: ClassVar[bool] = True
+
+
+def make(schema=ReplayConfig, **values):
+    defaults = {
+        "rollout_length": 2,
+        "warmup_steps": 4,
+        "total_buffer_size": 128,
+        "total_batch_size": 64,
+        "epochs": 1,
+        "n_step": 1,
+        "store_next_observation": True,
+        "gamma": 0.5,
+        "reward_scale": 1.0,
+    }
+    config = schema(**{**defaults, **values})
+    spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
+    return make_replay(config, spec)
+
+
+def view(numbers, dtype=jnp.float32):
+    return Observation(jnp.asarray(numbers, dtype)[..., None])
+
+
+def steps(numbers, rewards, terminated, truncated, dtype=jnp.float32):
+    """A trajectory `[T, N]` whose observations are numbers; the environments differ by 100. Successors end in .5."""
+    column = [jnp.asarray(values)[:, None] for values in (numbers, rewards, terminated, truncated)]
+    number, reward, ended, cut = (jnp.broadcast_to(values, (len(numbers), NUM_ENVS)) for values in column)
+    number = number + 100 * jnp.arange(NUM_ENVS)[None]
+    transitions = Transition(
+        observation=view(number, dtype),
+        action=(number % 3).astype(jnp.int32),
+        reward=reward.astype(jnp.float32),
+        terminated=ended,
+        truncated=cut,
+        next_observation=view(number + 0.5, dtype),
+        extras=(),
+    )
+    return Trajectory(transitions, ())
+
+
+def empty(replay, dtype=jnp.float32):
+    timestep = restart(view(0.0, dtype))
+    return replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+
+
+def windows(replay, state, seed=0):
+    """What can be drawn, by the first observation: reward, discount, successor and weight."""
+    batch = replay.sample(state, jax.random.key(seed))
+    rows = zip(
+        np.ravel(batch.observation.agent_view).tolist(),
+        np.ravel(batch.action).tolist(),
+        np.ravel(batch.reward).tolist(),
+        np.ravel(batch.discount).tolist(),
+        np.ravel(batch.next_observation.agent_view).tolist(),
+        np.ravel(batch.weight).tolist(),
+        strict=True,
+    )
+    found = {}
+    for number, action, *rest in rows:
+        assert action == number % 3
+        assert found.setdefault(number, rest) == rest
+    return found
+
+
+# Six steps of each environment, with rewards 1, 2, 4, 8, 16, 32; step 2 terminates, step 4 is truncated. gamma = 1/2.
+SIX = ([0, 1, 2, 3, 4, 5], [1, 2, 4, 8, 16, 32], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0])
+# Windows of three. 0: 1 + 2/2 + 4/4, terminated. 1: 2 + 4/2, terminated. 2: 4, terminated.
+# 3: 8 + 16/2, truncated after two steps: (1/2)^2 of the true successor of step 4.
+THREE_STEPS = {0: [3, 0, 2.5], 1: [4, 0, 2.5], 2: [4, 0, 2.5], 3: [16, 0.25, 4.5]}
+ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)} | {2: [4, 0, 2.5]}
+
+
+@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+@pytest.mark.parametrize(("n_step", "targets"), [(1, ONE_STEP), (3, THREE_STEPS)])
+def test_windows_end_with_their_episode_and_bootstrap_at_a_limit(schema, n_step, targets):
+    replay = make(schema, n_step=n_step)
+    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    for number, target in targets.items():
+        reward, discount, successor = target
+        assert found[number] == [reward, discount, successor, 1.0]
+        assert found[100 + number] == [reward, discount, successor + 100, 1.0]
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_observations_stored_once(n_step):
+    """The successor is the next observation; where a limit cut the episode it is not there, and the weight is zero."""
+    replay = make(n_step=n_step, store_next_observation=False)
+    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    if n_step == 1:
+        assert found[1] == [2, 0.5, 2, 1.0]
+        assert found[2][:2] == [4, 0]
+        assert found[2][3] == 1.0
+        assert found[4][3] == 0.0
+        # The last step has no successor yet.
+        assert 5 not in found
+    else:
+        assert found[0] == [3, 0, 3, 1.0]
+        # Step 3 would need the successor of step 4.
+        assert {number % 100 for number in found} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+def test_no_window_crosses_the_place_that_is_written_next(schema):
+    """Twenty steps of each environment fit: windows always hold three successive ones of the last twenty."""
+    replay = make(schema, n_step=3, total_buffer_size=40)
+    state, add = empty(replay), jax.jit(replay.add)
+    for start in range(0, 60, 2):
+        numbers = [start, start + 1]
+        state = add(state, steps(numbers, numbers, [0, 0], [0, 0]))
+        if start < 4:
+            continue
+        for number, (reward, discount, successor, _) in windows(replay, state, start).items():
+            first = number % 100
+            assert max(0, start + 2 - 20) <= first <= start + 1 - 2
+            assert reward == first + (first + 1) / 2 + (first + 2) / 4
+            assert (discount, successor) == (0.125, number + 2.5)
+
+
+def test_pixels_stay_bytes_and_are_stored_once_if_asked():
+    def size(**values):
+        replay = make(**values)
+        state = empty(replay, jnp.uint8)
+        assert state.experience.observation.agent_view.dtype == jnp.uint8
+        state = replay.add(state, steps(*SIX, dtype=jnp.uint8))
+        batch = replay.sample(state, jax.random.key(0))
+        assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 128
+
+    # Observation, successor, terminated: a byte each. Action and reward: four each.
+    assert size() == 1 + 1 + 1 + 4 + 4
+    # The successor is replaced by `truncated`, which is as small as these pixels.
+    assert size(store_next_observation=False) == 1 + 1 + 1 + 4 + 4
+
+
+def test_windows_are_drawn_in_proportion_to_their_priorities():
+    """Priorities 3 and 1: three quarters and one quarter; the likely window weighs a third of the other."""
+    replay = make(Prioritised, total_batch_size=4000, total_buffer_size=8)
+    state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    # Rows of four steps per environment; only steps 0 and 1 of the first environment can be drawn from now on.
+    state = replay.set_priorities(state, jnp.array([0, 1, 4, 5]), jnp.array([3.0, 1.0, 0.0, 0.0]))
+    batch = replay.sample(state, jax.random.key(0))
+    seen = np.ravel(batch.observation.agent_view)
+    assert set(seen) == {0.0, 1.0}
+    # Stratified: 4000 draws are off by a few at most.
+    assert np.mean(seen == 0.0) == pytest.approx(0.75, abs=0.002)
+    np.testing.assert_allclose(batch.weight, np.where(seen == 0.0, 1 / 3, 1.0), rtol=1e-5)
+    np.testing.assert_allclose(replay.sample(state, jax.random.key(0), 0.0).weight, 1.0)
+    assert set(np.asarray(batch.indices).tolist()) == {0, 1}
+
+
+def test_new_windows_have_the_largest_priority_so_far():
+    """2.5 each for three old windows and two new ones, which are so drawn two times in five."""
+    replay = make(Prioritised, total_batch_size=5000, total_buffer_size=16)
+    state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    state = replay.set_priorities(state, jnp.array([0, 1, 8, 9]), jnp.array([2.5, 2.5, 2.5, 0.0]))
+    state = replay.add(state, steps([2], [2], [0], [0]))
+    seen = np.ravel(replay.sample(state, jax.random.key(0)).observation.agent_view)
+    assert np.mean(seen % 100 == 2) == pytest.approx(0.4, abs=0.002)
+
+
+def test_rewards_are_scaled():
+    replay = make(reward_scale=0.1)
+    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    assert found[3][0] == pytest.approx(0.8)
+
+
+REFUSED = {
+    "buffer": (
+        ["system.total_buffer_size=1001", "arch.update_batch_size=2"],
+        r"total_buffer_size=1001.*use 1000 or 1002",
+    ),
+    "rows": (
+        ["system.total_buffer_size=1001", "system.n_step=3"],
+        r"total_buffer_size=1001.*8 environments.*1000 or 1008",
+    ),
+    "batch": (["system.total_batch_size=127", "arch.update_batch_size=2"], r"total_batch_size=127.*use 126 or 128"),
+    "short": (
+        ["system.total_buffer_size=32", "system.rollout_length=8"],
+        r"total_buffer_size=32 holds 4 step.*least 64",
+    ),
+    "large batch": (
+        ["system.total_buffer_size=64", "system.total_batch_size=128"],
+        r"total_batch_size=128.*at least 128",
+    ),
+    "early": (["system.warmup_steps=0", "system.total_batch_size=128"], r"warmup_steps=0.*use at least 8"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_sizes_that_do_not_fit(name):
+    overrides, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", *overrides])))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system=q_learning/ff_dqn", "arch.update_batch_size=2", "system.store_next_observation=false"],
+        ["system=q_learning/ff_rainbow", "network.actor_network.action_head.layer_sizes=[8]"],
+    ],
+)
+def test_the_buffer_is_written_in_place(overrides):
+    """A million steps, compiled but never allocated: training needs 1.15 times their size, and most of it only once."""
+    small = ["system.total_buffer_size=1048576", "network.actor_network.pre_torso.layer_sizes=[8]", "system.epochs=2"]
+    _, program, arguments = make_program([*small, *overrides])
+    state = jax.eval_shape(program.init, *arguments)
+    buffer = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.shards.local))
+    assert buffer > 2**20 * 4 * 4
+    analysis = program.train.lower(state, {}, np.int32(1), np.bool_(True)).compile().memory_analysis()
+    needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+    assert needed - analysis.alias_size_in_bytes <= 1.15 * buffer
