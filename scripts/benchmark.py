@@ -58,6 +58,65 @@ SBX_PPO = {
     "model": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "policy_kwargs": {"net_arch": [64, 64]}},
 }
 
+# One gradient step for every step of all environments.
+STEP_BY_STEP = ("system.rollout_length=1", "system.epochs=1")
+DQN = (
+    "system=q_learning/ff_dqn",
+    "env=gymnax/cartpole",
+    "network.actor_network.pre_torso.layer_sizes=[64,64]",
+    "arch.total_num_envs=10",
+    "arch.total_timesteps=5e5",
+    *STEP_BY_STEP,
+    "system.warmup_steps=100",
+    "system.total_buffer_size=1e4",
+    "system.total_batch_size=128",
+)
+SAC = (
+    "system=sac/ff_sac",
+    "env=gymnax/pendulum",
+    *(f"network.{name}_network.pre_torso.layer_sizes=[256,256]" for name in ("actor", "q")),
+    "arch.total_num_envs=8",
+    "arch.total_timesteps=1e5",
+    *STEP_BY_STEP,
+    "system.warmup_steps=128",
+    "system.total_buffer_size=1e5",
+    "system.total_batch_size=256",
+)
+REJAX_DQN = {
+    "env": "CartPole-v1",
+    "num_envs": 10,
+    "num_epochs": 1,
+    "buffer_size": 10_000,
+    "batch_size": 128,
+    "fill_buffer": 1000,
+    "total_timesteps": 500_000,
+    "hidden_layer_sizes": (64, 64),
+}
+REJAX_SAC = {
+    "env": "Pendulum-v1",
+    "num_envs": 8,
+    "num_epochs": 1,
+    "buffer_size": 100_000,
+    "batch_size": 256,
+    "fill_buffer": 1024,
+    "total_timesteps": 100_000,
+    "hidden_layer_sizes": (256, 256),
+}
+SBX_DQN = {
+    "algorithm": "DQN",
+    "env": "CartPole-v1",
+    "num_envs": 10,
+    "steps": 50_000,
+    "model": {"buffer_size": 10_000, "batch_size": 128, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1000},
+}
+SBX_SAC = {
+    "algorithm": "SAC",
+    "env": "Pendulum-v1",
+    "num_envs": 8,
+    "steps": 10_000,
+    "model": {"buffer_size": 100_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1024},
+}
+
 
 class Goal(NamedTuple):
     """What is wanted: `value` of a number, or of its ratio to a peer's, at least or at most."""
@@ -102,6 +161,8 @@ SCENARIOS = {
         peers={"rejax": rejax(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
         goal=Goal("wall", 1.3),
     ),
+    "dqn": Scenario(DQN, peers={"rejax": rejax(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
+    "sac": Scenario(SAC, peers={"rejax": rejax(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "env_only": Scenario(PPO_SMALL, "env_only"),
     "net_only": Scenario(PPO_SMALL, "net_only"),
     "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),

@@ -44,6 +44,7 @@ def test_every_yaml_is_packed(wheel):
     assert packed == expected
 
 
+@pytest.mark.slow
 def test_the_wheel_alone_launches_from_any_directory(environment, tmp_path):
     # Nothing of this checkout, of its environment or of its settings.
     bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {"JAX_PLATFORMS": "cpu"}

@@ -52,7 +52,9 @@ def values(session, views):
     return critic.apply(session.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=() if name == "1 device" else pytest.mark.slow) for name in LAYOUTS]
+)
 @pytest.mark.parametrize("name", PROBES)
 def test_probe(name, layout):
     """The policy does what is best, and the critic knows what it is worth."""
