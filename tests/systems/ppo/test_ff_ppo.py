@@ -90,7 +90,7 @@ def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
     learn = ff_ppo.PPO.learn
     monkeypatch.setattr(ff_ppo.PPO, "learn", lambda self, *args: learn(dataclasses.replace(self, axes=Axes()), *args))
     with pytest.raises(ValueError, match="vmap has mapped output"):
-        Session(prepare(typed(compose_config(SMALL))), MultiLogger([]))
+        Session(prepare(typed(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
 
 
 def test_advantages_are_standardised_over_all_shards(monkeypatch):
