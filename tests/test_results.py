@@ -245,4 +245,4 @@ def test_a_page_without_its_markers_is_left_alone(text, tmp_path):
 @pytest.mark.parametrize("name", group_choices("experiment"))
 def test_every_experiment_fits_its_types(name):
     run = typed(compose_config([f"+experiment={name}"]))
-    assert name.startswith(run.system_name.partition("/")[0])
+    assert name.startswith(run.system_name.rpartition("ff_")[2])
