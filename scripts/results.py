@@ -267,9 +267,10 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
 
 
 def score(returns: Sequence[float]) -> str:
-    """The interquartile mean over seeds, and the ends of its interval."""
+    """The interquartile mean over seeds, and the ends of its interval where there is more than one seed."""
     statistics = aggregate(returns, [0] * len(returns))
-    return "{iqm:.1f} [{ci_low:.1f}, {ci_high:.1f}]".format(**statistics)
+    interval = " [{ci_low:.1f}, {ci_high:.1f}]" if len(returns) > 1 else ""
+    return f"{{iqm:.1f}}{interval}".format(**statistics)
 
 
 def count(number: float | None) -> str:
