@@ -125,6 +125,8 @@ ACTOR_CRITIC = [
     *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
 ]
 CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
+# The values are read with the network's own number of atoms or quantiles.
+HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
 # The worth of entropy is made small, too.
 ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
@@ -143,12 +145,14 @@ CASES = {
     # The pull of the regulariser and the soft maximum move the values: both are made small.
     "q_learning/ff_dqn_reg": Case([*DQN, "system.regularizer_weight=1e-3"], q_values),
     "q_learning/ff_mdqn": Case([*DQN, "system.entropy_temperature=1e-3"], q_values),
-    "q_learning/ff_c51": Case([*DQN, *ATOMS, "system.n_step=2"], q_values),
-    "q_learning/ff_qr_dqn": Case([*DQN, "system.num_quantiles=5", "system.huber_loss_parameter=0.1"], q_values),
+    "q_learning/ff_c51": Case([*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.n_step=2"], q_values),
+    "q_learning/ff_qr_dqn": Case(
+        [*DQN, "system.num_quantiles=5", f"{HEAD}.num_quantiles=5", "system.huber_loss_parameter=0.1"], q_values
+    ),
     "q_learning/ff_rainbow": Case(
         [
-            *(*DQN, *ATOMS, "system.total_batch_size=32", "system.epochs=2"),
-            *("network.actor_network.action_head.layer_sizes=[16]", "system.sigma_zero=0.1"),
+            *(*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.total_batch_size=32", "system.epochs=2"),
+            *(f"{HEAD}.layer_sizes=[16]", "system.sigma_zero=0.1"),
         ],
         q_values,
     ),
