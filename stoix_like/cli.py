@@ -136,12 +136,10 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _resume(args: argparse.Namespace) -> None:
-    from stoix_like.runner import devices, experiment, saved
+    from stoix_like.runner import experiment
 
     if args.trust:
         _find_own_modules()
-    run = configuration.typed(saved.read_config(args.run_dir, args.overrides, args.trust))
-    devices.reserve(run.arch.num_devices or 1)
     experiment.resume(args.run_dir, args.overrides, args.trust)
 
 

@@ -182,7 +182,7 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trust: bool = Fals
     """
     config = _load(run_dir)
     if not trust:
-        check_trusted(plain_config(run_dir), str(run_dir / CONFIG))
+        check_trusted(_plain(config), str(run_dir / CONFIG))
     return override_config(config, overrides)
 
 
@@ -198,7 +198,11 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     Raises:
         ConfigError: there is none, or it cannot be read.
     """
-    return typing.cast(dict[str, Any], OmegaConf.to_container(_load(run_dir)))
+    return _plain(_load(run_dir))
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    return typing.cast(dict[str, Any], OmegaConf.to_container(config))
 
 
 def _load(run_dir: Path) -> DictConfig:
