@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Agent, Axes, Metrics, PyTree, SystemSpec, TimeStep
+from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
-from stoix_like.schema import above, between
+from stoix_like.schema import above, at_least, between
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Batch, Replay, ReplayConfig
 from stoix_like.utils.training import make_learning_rate_schedule
@@ -36,6 +37,32 @@ class OffPolicyConfig(ReplayConfig):
     decay_learning_rates: bool
     max_grad_norm: Annotated[float, above(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalConfig(OffPolicyConfig):
+    """Hyperparameters of a distribution of returns over fixed values.
+
+    Attributes:
+        num_atoms: values that a return may have.
+        vmin: the smallest of them, in the unit of the scaled rewards.
+        vmax: the largest of them.
+    """
+
+    num_atoms: Annotated[int, at_least(2)]
+    vmin: float
+    vmax: float
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Refuse a support that is upside down, as well."""
+        super().check(num_envs, num_shards)
+        if self.vmin >= self.vmax:
+            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
+
+    @property
+    def support(self) -> dict[str, Any]:
+        """What the head of a network is made with; it may be traced."""
+        return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
 
 
 def make_optimiser(

@@ -10,41 +10,24 @@ import copy
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like import cli
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
-from stoix_like.errors import ConfigError
 from stoix_like.runner import experiment
-from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
+from stoix_like.systems.off_policy import CategoricalConfig
 from stoix_like.utils.loss import categorical_td_learning, per_item
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_ddpg.Config):
-    """Hyperparameters of D4PG.
-
-    Attributes:
-        num_atoms: atoms of the distribution of returns.
-        vmin: the least of them, in the unit of the scaled rewards.
-        vmax: the largest.
-    """
-
-    num_atoms: Annotated[int, at_least(2)]
-    vmin: float
-    vmax: float
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a support that is upside down, as well."""
-        super().check(num_envs, num_shards)
-        if self.vmin >= self.vmax:
-            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
+class Config(ff_ddpg.Config, CategoricalConfig):
+    """Hyperparameters of D4PG: those of DDPG, and of the distribution that its critic learns."""
 
 
 class D4PG(ff_ddpg.DDPG):
@@ -82,7 +65,7 @@ def build(config: Config, spec: SystemSpec) -> System:
     """
     network = copy.copy(spec.networks.q_network)
     # The hyperparameters themselves, which may differ between the members of a population.
-    network.critic_head = network.critic_head.clone(num_atoms=config.num_atoms, vmin=config.vmin, vmax=config.vmax)
+    network.critic_head = network.critic_head.clone(**config.support)
     networks = SimpleNamespace(**vars(spec.networks) | {"q_network": network})
     return ff_ddpg.build(config, spec._replace(networks=networks), D4PG)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
 import jax
 
 from stoix_like import cli
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.errors import ConfigError
 from stoix_like.runner import experiment
-from stoix_like.schema import at_least
+from stoix_like.systems.off_policy import CategoricalConfig
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QFunction, with_head
 from stoix_like.utils.loss import categorical_double_q_learning
@@ -20,25 +18,10 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config):
-    """Hyperparameters of C51, whose loss is a cross-entropy: `huber_loss_parameter` is not used.
-
-    Attributes:
-        num_atoms: values that a return may have.
-        vmin: the smallest of them, in the unit of the rewards.
-        vmax: the largest of them.
-    """
+class Config(ff_dqn.Config, CategoricalConfig):
+    """Hyperparameters of C51, whose loss is a cross-entropy: `huber_loss_parameter` is not used."""
 
     huber_loss_parameter: float = 0.0
-    num_atoms: Annotated[int, at_least(2)]
-    vmin: float
-    vmax: float
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse atoms in the wrong order as well."""
-        super().check(num_envs, num_shards)
-        if self.vmin >= self.vmax:
-            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
 
 
 def categorical_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
@@ -52,8 +35,7 @@ def categorical_loss(config: Config, q: QFunction, params: OnlineAndTarget, batc
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Assemble C51; see `ff_dqn.build`."""
-    head = {"num_atoms": config.num_atoms, "vmin": config.vmin, "vmax": config.vmax}
-    return ff_dqn.build(config, with_head(spec, **head), categorical_loss)
+    return ff_dqn.build(config, with_head(spec, **config.support), categorical_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

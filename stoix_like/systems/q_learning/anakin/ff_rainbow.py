@@ -70,7 +70,7 @@ def rainbow_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: B
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Assemble Rainbow; see `ff_dqn.build`."""
-    head = {"num_atoms": config.num_atoms, "vmin": config.vmin, "vmax": config.vmax, "sigma_zero": config.sigma_zero}
+    head = config.support | {"sigma_zero": config.sigma_zero}
     algorithm = partial(Rainbow, num_updates=spec.num_updates)
     return ff_dqn.build(config, with_head(spec, **head), rainbow_loss, algorithm)
 
