@@ -22,9 +22,11 @@ class Discrete:
         """Shape of one element."""
         return ()
 
-    def sample(self, key: jax.Array) -> jax.Array:
-        """Draw one element uniformly."""
-        return jax.random.randint(key, (), 0, self.n, self.dtype)
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Draw one element uniformly; `mask` `[n]` says which are legal, all where it is None or all False."""
+        if mask is None:
+            return jax.random.randint(key, (), 0, self.n, self.dtype)
+        return _choose(key, mask).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,13 @@ class MultiDiscrete:
         """Shape of one element."""
         return (len(self.nvec),)
 
-    def sample(self, key: jax.Array) -> jax.Array:
-        """Draw one element uniformly."""
-        return jax.random.randint(key, self.shape, 0, jnp.asarray(self.nvec), self.dtype)
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Draw one element uniformly; `mask` `[sum(nvec)]` says what each entry may be, as that of `Discrete`."""
+        if mask is None:
+            return jax.random.randint(key, self.shape, 0, jnp.asarray(self.nvec), self.dtype)
+        parts = jnp.split(mask, np.cumsum(self.nvec)[:-1])
+        keys = jax.random.split(key, len(parts))
+        return jnp.stack([_choose(*each) for each in zip(keys, parts, strict=True)]).astype(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +65,15 @@ class Box:
         largest = np.finfo(np.float32).max
         return bool(np.all(np.abs(self.low) < largest) and np.all(np.abs(self.high) < largest))
 
-    def sample(self, key: jax.Array) -> jax.Array:
+    @property
+    def half_width(self) -> np.ndarray:
+        """Half the distance of the bounds, `shape`; 1 everywhere where there are none."""
+        low, high = (np.broadcast_to(np.asarray(bound, np.float32), self.shape) for bound in (self.low, self.high))
+        return (high - low) / 2 if self.bounded else np.ones(self.shape, np.float32)
+
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Draw one element: uniformly between finite bounds, else from a standard normal clipped to the bounds."""
+        del mask
         if jnp.issubdtype(self.dtype, jnp.integer):
             first, last = np.asarray(self.low, np.int64), np.asarray(self.high, np.int64)
             return jax.random.randint(key, self.shape, first, last + 1).astype(self.dtype)
@@ -69,6 +82,11 @@ class Box:
         if self.bounded:
             return jax.random.uniform(key, self.shape, self.dtype, low, high)
         return jnp.clip(jax.random.normal(key, self.shape, self.dtype), low, high)
+
+
+def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
+    # The lowest finite number rather than minus infinity: with nothing legal, all are alike.
+    return jax.random.categorical(key, jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min))
 
 
 Space = Discrete | MultiDiscrete | Box

@@ -183,13 +183,13 @@ def action_facts(action_space: Space) -> dict[str, Any]:
 
 
 def fits(head: Any, action_space: Space) -> bool:
-    """Whether a head can act in an action space.
+    """Whether a head can act in an action space, or a system learn to.
 
-    A head says so in two class variables: `action_spaces`, the types of space it can act in (any, where it has no
+    They say so in two class variables: `action_spaces`, the types of space it can act in (any, where there is no
     such variable), and `needs_bounds`.
 
     Args:
-        head: a head or its class.
+        head: a head, a system's `Config`, or the class of either.
         action_space: of the environment.
 
     Returns:
@@ -321,7 +321,7 @@ def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
     _check_arguments(target, arguments, key, path)
     if spaces.action is not None:
         if not fits(target, spaces.action):
-            raise ConfigError(f"{key}={path} does not fit {_describe(spaces.action)}: {_advice(spaces.action)}")
+            raise ConfigError(f"{key}={path} does not fit {describe(spaces.action)}: {_advice(spaces.action)}")
         arguments = accepted(target, action_facts(spaces.action)) | arguments
     if spaces.observation is not None:
         arguments = accepted(target, {"has_channels": len(spaces.observation.shape) != 2}) | arguments
@@ -373,7 +373,8 @@ def _locate(path: Any, key: str) -> Callable[..., Any]:
     return getattr(module, name)
 
 
-def _describe(action_space: Space) -> str:
+def describe(action_space: Space) -> str:
+    """An action space in words, for messages."""
     if isinstance(action_space, Discrete):
         return f"{action_space.n} discrete actions"
     if isinstance(action_space, MultiDiscrete):

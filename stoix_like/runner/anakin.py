@@ -155,13 +155,15 @@ def make_program(build: Callable[[Hyperparams], System], env: VectorEnvironment,
 
     def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
         init_shard = partial(_init_shard, build(hyperparams), env, axes, layout)
-        return _over_shards(init_shard, in_axes=(None, 0), out_axes=shards_of_state)(key, shard_keys)
+        return _over_shards(init_shard, (None, 0), shards_of_state, batched=False)(key, shard_keys)
 
     def train(
         state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, begin: jax.Array
     ) -> tuple[LearnerState, Window]:
         train_shard = partial(_train_shard, build(hyperparams), env, axes, layout)
-        mapped = _over_shards(train_shard, in_axes=(shards_of_state, None, None), out_axes=(shards_of_state, None))
+        # The replays of several members would be copied, not written in place, where the axis is not there inside.
+        batched = layout.population > 1 and bool(jax.tree.leaves(state.shards.local))
+        mapped = _over_shards(train_shard, (shards_of_state, None, None), (shards_of_state, None), batched)
         return mapped(state, num_updates, begin)
 
     if layout.population > 1:
@@ -180,8 +182,8 @@ def make_program(build: Callable[[Hyperparams], System], env: VectorEnvironment,
     )
 
 
-def _over_shards(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Map over the shards of one device; a lone one has its axis at the border only.
+def _over_shards(function: Callable[..., Any], in_axes: Any, out_axes: Any, batched: bool) -> Callable[..., Any]:
+    """Map over the shards of one device; a lone one has its axis at the border only, unless `batched`.
 
     With a batch axis of one inside, the products that make weight gradients come out transposed, which costs a CPU
     6 % of a PPO update.
@@ -190,7 +192,7 @@ def _over_shards(function: Callable[..., Any], in_axes: Any, out_axes: Any) -> C
     def mapped(*args: Any) -> Any:
         per_shard: list[jax.Array] = []
         _where_mapped(per_shard.append, in_axes, args)
-        if len(per_shard[0]) > 1:
+        if batched or len(per_shard[0]) > 1:
             return jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS)(*args)
         lone = jax.vmap(function, in_axes=None, out_axes=None, axis_size=1, axis_name=BATCH_AXIS)
         return _where_mapped(

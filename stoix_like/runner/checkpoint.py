@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from stoix_like.errors import ConfigError
@@ -30,6 +32,7 @@ from stoix_like.errors import ConfigError
 DIRECTORY = "checkpoints"
 SET_ASIDE = "checkpoints-damaged"
 SESSION = "session"
+WORDS_PER_BLOCK = 2**20
 
 Arrays = Mapping[str, Any]
 """Trees of arrays by the name of their item."""
@@ -277,16 +280,32 @@ def _bit_sums(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[st
 @jax.jit
 def _sum_bits(items: Any) -> Any:
     """Of each array, the sum of its words, each times an odd number of its own: one changed word changes it."""
+    return jax.tree.map(_sum_words, items)
 
-    def sum_words(leaf: jax.Array) -> jax.Array:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        if leaf.dtype != jnp.bool_:
-            leaf = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{min(8 * leaf.dtype.itemsize, 32)}"))
-        words = leaf.reshape(-1).astype(jnp.uint32)
-        return jnp.sum(words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
 
-    return jax.tree.map(sum_words, items)
+def _sum_words(leaf: jax.Array) -> jax.Array:
+    """In blocks, since all words at once would take several times the memory of a replay of bytes."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    # No array is spread over devices along other axes than its first two.
+    lead = leaf.shape[:2]
+    rows = leaf.reshape(*lead, -1)
+    length = rows.shape[-1]
+    block = min(length, max(1, WORDS_PER_BLOCK // max(1, math.prod(lead))))
+    row = jnp.arange(math.prod(lead), dtype=jnp.uint32).reshape(*lead, 1)
+
+    def add(index: jax.Array, total: jax.Array) -> jax.Array:
+        # The last block reaches back to be as long as the others.
+        start = jnp.minimum(index * block, length - block)
+        words = jax.lax.dynamic_slice_in_dim(rows, start, block, axis=-1)
+        if words.dtype != jnp.bool_:
+            words = jax.lax.bitcast_convert_type(words, jnp.dtype(f"uint{min(8 * words.dtype.itemsize, 32)}"))
+        words = words.reshape(*lead, block, -1).sum(-1, dtype=jnp.uint32)
+        position = start + jnp.arange(block)
+        odd = 2 * (row * np.uint32(length) + position.astype(jnp.uint32)) + 1
+        return total + jnp.sum(jnp.where(position >= index * block, words * odd, 0), dtype=jnp.uint32)
+
+    return jax.lax.fori_loop(0, -(-length // block) if block else 0, add, jnp.zeros((), jnp.uint32))
 
 
 def _reason(error: Exception) -> str:

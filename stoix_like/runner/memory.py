@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,13 +12,14 @@ from stoix_like.errors import ConfigError
 from stoix_like.runner.devices import POPULATION_AXIS, memory_of
 
 
-def check(program: Any, mesh: Mesh, population: int) -> None:
+def check(program: Any, mesh: Mesh, population: int, sizes: Sequence[str]) -> None:
     """Refuse a program that needs more memory than its devices have.
 
     Args:
         program: compiled.
         mesh: its devices.
         population: members of the whole run.
+        sizes: the keys that a member's memory follows.
 
     Raises:
         ConfigError: with the arithmetic, and the largest population that would fit.
@@ -34,17 +36,22 @@ def check(program: Any, mesh: Mesh, population: int) -> None:
     available = _available(mesh)
     if needed <= available:
         return
+    if population == 1:
+        raise ConfigError(
+            f"the run needs {_gib(needed)} on each device, and there are {_gib(available)}: use a smaller"
+            f" {' or '.join(sizes)}"
+        )
     per_device = population // mesh.shape[POPULATION_AXIS]
     share = needed / per_device
     largest = int(available // share) * mesh.shape[POPULATION_AXIS]
     raise ConfigError(
         f"arch.population.size={population} needs {_gib(needed)} on each device, {per_device} member(s) x"
         f" {_gib(share)}, and there are {_gib(available)}: "
-        + (f"at most {largest} would fit" if largest else "not even one would fit; use fewer environments")
+        + (f"at most {largest} would fit" if largest else f"not even one would fit; use a smaller {' or '.join(sizes)}")
     )
 
 
-def check_replay(local: Any, mesh: Mesh, population: int, update_batches: int) -> tuple[str, ...]:
+def check_replay(local: Any, mesh: Mesh, population: int, update_batches: int, stored_twice: bool) -> tuple[str, ...]:
     """Say how large the replay will be, and refuse one that needs more memory than its devices have.
 
     Args:
@@ -52,6 +59,7 @@ def check_replay(local: Any, mesh: Mesh, population: int, update_batches: int) -
         mesh: the devices.
         population: members of the whole run.
         update_batches: shards on each device.
+        stored_twice: whether observations are stored as successors as well.
 
     Returns:
         What to say aloud; nothing where there is no replay.
@@ -70,8 +78,8 @@ def check_replay(local: Any, mesh: Mesh, population: int, update_batches: int) -
     if needed > available:
         raise ConfigError(
             f"system.total_buffer_size is too large: the replay takes {arithmetic}, and there are {_gib(available)};"
-            f" at most {available / needed:.2g} of that size would fit, or up to twice as many steps with"
-            " system.store_next_observation=false"
+            f" at most {available / needed:.2g} of that size would fit"
+            + (", or up to twice as many steps with system.store_next_observation=false" if stored_twice else "")
         )
     return (f"the replay takes {arithmetic}",)
 

@@ -16,7 +16,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import check_available
-from stoix_like.networks.utils import build_networks
+from stoix_like.networks.utils import build_networks, describe, fits
 from stoix_like.runner import anakin, memory
 from stoix_like.runner.devices import DEVICE_AXIS, find_devices, make_mesh
 from stoix_like.runner.plan import Plan, make_plan, spread_members
@@ -53,7 +53,13 @@ def prepare(run: RunConfig) -> Prepared:
     spread, notes = spread_members(run, population.size, len(devices))
     mesh = make_mesh(devices, spread)
     plan = make_plan(run, mesh.shape[DEVICE_AXIS])
+    _check_members(run, population, plan)
     env = factory.make(run.env)
+    if not fits(run.system, env.action_space):
+        raise ConfigError(
+            f"system={run.system_name} does not fit the {describe(env.action_space)} of {environment_name(run)}:"
+            " choose a system that takes them, such as ppo/ff_ppo"
+        )
     prepared = Prepared(
         run=run,
         population=population,
@@ -64,8 +70,19 @@ def prepare(run: RunConfig) -> Prepared:
         networks=build_networks(run.network, env.action_space, env.observation_space),
     )
     local = _check_networks(prepared)
-    replay = memory.check_replay(local, mesh, population.size, run.arch.update_batch_size)
+    stored_twice = getattr(run.system, "store_next_observation", False)
+    replay = memory.check_replay(local, mesh, population.size, run.arch.update_batch_size, stored_twice)
     return prepared._replace(plan=prepared.plan._replace(notes=(*prepared.plan.notes, *replay)))
+
+
+def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
+    """Let the system check the hyperparameters of every member together, as it checks those of the configuration."""
+    for member in range(population.size if population.hyperparams else 0):
+        try:
+            hyperparams: dict[str, Any] = population.of(member)
+            dataclasses.replace(run.system, **hyperparams).check(plan.envs_per_shard, plan.num_shards)
+        except ConfigError as error:
+            raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
 
 def _check_networks(prepared: Prepared) -> Any:

@@ -121,7 +121,8 @@ def compile_programs(prepared: Prepared, keys: Keys, hyperparams: dict[str, Any]
         init.output_shardings,
     )
     train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
-    memory.check(train, mesh, size)
+    replay = ("system.total_buffer_size",) if hasattr(run.system, "total_buffer_size") else ()
+    memory.check(train, mesh, size, (*replay, "arch.total_num_envs", "system.rollout_length"))
     evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
     select = jax.jit(_select).lower(np.zeros(() if size == 1 else (size,), bool), state.shared, state.shared).compile()
     return Compiled(init, train, evaluate, select, state, time.perf_counter() - start)

@@ -56,7 +56,7 @@ def rollout(
 
 
 def random_act(act: Act, env: VectorEnvironment) -> Act:
-    """The system's `act` with its actions replaced by uniformly random ones, for the warm-up.
+    """The system's `act` with its actions replaced by uniformly random legal ones, for the warm-up.
 
     Args:
         act: the system's `act`; its recurrent state and extras are kept as they are.
@@ -70,6 +70,7 @@ def random_act(act: Act, env: VectorEnvironment) -> Act:
         key_act, key_space = jax.random.split(key)
         carry, action, extras = act(shared, actor, key_act)
         keys = jax.random.split(key_space, action.shape[0])
-        return carry, jax.vmap(env.action_space.sample)(keys).astype(action.dtype), extras
+        legal = actor.timestep.observation.action_mask
+        return carry, jax.vmap(env.action_space.sample)(keys, legal).astype(action.dtype), extras
 
     return explore

@@ -119,14 +119,16 @@ class Session:
         """Go on where a checkpoint was written.
 
         Args:
-            checkpoint: with the items of `targets`; without `local`, the replay begins anew, as after a warm-up.
+            checkpoint: with the items of `targets`; without `local`, replay and episodes begin anew, after a warm-up.
         """
         items, session = checkpoint.items, checkpoint.session
         local = items.get("local", self._compiled.state.shards.local)
         self.exact = "local" in items or not jax.tree.leaves(local)
+        learner = items["learner"]
         if not self.exact:
-            local = self.state.shards.local
-        self._state = jax.tree.map(_own, _state(items["shared"], items["learner"], local))
+            # Episodes, too: what the warm-up stored last is followed by its own next step.
+            local, learner = self.state.shards.local, {**learner, "actor": self.state.shards.actor}
+        self._state = jax.tree.map(_own, _state(items["shared"], learner, local))
         progress = dict(session["progress"])
         progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
         self.progress = Progress(**progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -123,7 +123,7 @@ def periodically(
 
     Returns:
         The operand afterwards, and the metrics: times `period` where the step was taken and zero elsewhere, so that
-        their mean over calls is the mean over steps.
+        their mean over a whole number of periods is the mean over steps.
     """
     if period == 1:
         return step(operand)
@@ -184,6 +184,34 @@ def make_critics(network: SimpleNamespace, number: int) -> MultiNetwork:
         return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
 
     return MultiNetwork(tuple(critic() for _ in range(number)))
+
+
+def with_head(
+    spec: SystemSpec, hyperparams: Mapping[str, Any], network: str = "actor_network", head: str = "action_head"
+) -> SystemSpec:
+    """A spec with a head that has hyperparameters of the system, which may be traced.
+
+    Args:
+        spec: of the system.
+        hyperparams: attributes of the head, by name.
+        network: which network the head belongs to.
+        head: which of its parts it is.
+
+    Returns:
+        The spec.
+
+    Raises:
+        ConfigError: the head has no such attribute.
+    """
+    parts = vars(getattr(spec.networks, network))
+    for name in hyperparams:
+        if not hasattr(parts[head], name):
+            raise ConfigError(
+                f"network.{network}.{head}={type(parts[head]).__name__} has no {name}: choose the network that the"
+                " system brings"
+            )
+    changed = SimpleNamespace(**parts | {head: parts[head].clone(**hyperparams)})
+    return spec._replace(networks=SimpleNamespace(**vars(spec.networks) | {network: changed}))
 
 
 def hold_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:

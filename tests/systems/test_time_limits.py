@@ -207,7 +207,7 @@ def test_values_at_limits_and_ends_with_every_float_varied(system):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["q_learning/ff_dqn"])
+@pytest.mark.parametrize("system", CASES)
 def test_a_limit_taken_for_an_end_would_be_seen(system):
     """With every truncation reported as a termination, the values of the first half become those of the second."""
     prepared, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])

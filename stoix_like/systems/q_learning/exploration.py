@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
+from stoix_like.envs.spaces import Discrete
 from stoix_like.schema import between
 
 
@@ -18,12 +19,14 @@ class EpsilonConfig(SystemConfig):
     """Probabilities of a random action.
 
     Attributes:
+        action_spaces: what such an agent can act in.
         initial_epsilon: in the first update.
         training_epsilon: once exploration has faded.
         exploration_fraction: part of the run in which it fades, linearly; 0: `training_epsilon` from the beginning.
         evaluation_epsilon: when evaluating; with `arch.evaluation_greedy=false`, as in training.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     initial_epsilon: Annotated[float, between(0.0, 1.0)]
     training_epsilon: Annotated[float, between(0.0, 1.0)]
     exploration_fraction: Annotated[float, between(0.0, 1.0)]

@@ -6,10 +6,8 @@ The paper's many actors are the environments of a run; its replay by priorities 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -20,7 +18,7 @@ from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.runner import experiment
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.off_policy import CategoricalConfig
+from stoix_like.systems.off_policy import CategoricalConfig, with_head
 from stoix_like.utils.loss import categorical_td_learning, per_item
 from stoix_like.utils.replay import Batch
 
@@ -63,11 +61,7 @@ def build(config: Config, spec: SystemSpec) -> System:
     Returns:
         The system.
     """
-    network = copy.copy(spec.networks.q_network)
-    # The hyperparameters themselves, which may differ between the members of a population.
-    network.critic_head = network.critic_head.clone(**config.support)
-    networks = SimpleNamespace(**vars(spec.networks) | {"q_network": network})
-    return ff_ddpg.build(config, spec._replace(networks=networks), D4PG)
+    return ff_ddpg.build(config, with_head(spec, config.support, "q_network", "critic_head"), D4PG)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

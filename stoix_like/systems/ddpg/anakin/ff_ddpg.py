@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
+from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.runner import experiment
 from stoix_like.schema import above, at_least, between
@@ -40,6 +41,7 @@ class Config(off_policy.OffPolicyConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
+        action_spaces: what it can act in.
         actor_lr: Adam step size of the policy.
         q_lr: Adam step size of the critics.
         policy_frequency: gradient steps of the critics per step of the policy and of all targets.
@@ -47,6 +49,7 @@ class Config(off_policy.OffPolicyConfig):
         noise_correlation: of the exploration noise of two successive steps.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
     policy_frequency: Annotated[int, at_least(1)]
@@ -195,7 +198,7 @@ def _action_range(space: Any) -> ActionRange:
     if not space.bounded:
         return ActionRange(-jnp.inf, jnp.inf, 1.0)
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), (1, *space.shape)) for bound in (space.low, space.high))
-    return ActionRange(low, high, (high - low) / 2.0)
+    return ActionRange(low, high, space.half_width)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

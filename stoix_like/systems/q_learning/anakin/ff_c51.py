@@ -10,18 +10,16 @@ import jax
 from stoix_like import cli
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.runner import experiment
-from stoix_like.systems.off_policy import CategoricalConfig
+from stoix_like.systems.off_policy import CategoricalConfig, with_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction, with_head
+from stoix_like.systems.q_learning.q_types import QFunction
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config, CategoricalConfig):
-    """Hyperparameters of C51, whose loss is a cross-entropy: `huber_loss_parameter` is not used."""
-
-    huber_loss_parameter: float = 0.0
+class Config(ff_dqn.BaseConfig, CategoricalConfig):
+    """Hyperparameters of C51."""
 
 
 def categorical_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
@@ -34,8 +32,8 @@ def categorical_loss(config: Config, q: QFunction, params: OnlineAndTarget, batc
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble C51; see `ff_dqn.build`."""
-    return ff_dqn.build(config, with_head(spec, **config.support), categorical_loss)
+    """Assemble C51; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, with_head(spec, config.support), categorical_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 
 from stoix_like import cli
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.runner import experiment
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.q_types import QFunction
@@ -27,7 +27,10 @@ def double_q_loss(
     return per_item(loss)(q_tm1, q_t_value, batch.action, batch.reward, batch.discount, q_t_selector)
 
 
-build = partial(ff_dqn.build, loss=double_q_loss)
+def build(config: ff_dqn.Config, spec: SystemSpec) -> System:
+    """Assemble double DQN; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, double_q_loss)
+
 
 run_experiment = partial(experiment.run_experiment, build=build)
 hydra_entry_point = partial(cli.launch, "q_learning/ff_ddqn")

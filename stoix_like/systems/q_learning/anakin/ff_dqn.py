@@ -37,17 +37,26 @@ from stoix_like.utils.replay import Batch, Replay, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EpsilonConfig, OffPolicyConfig):
-    """Hyperparameters of deep Q-networks.
+class BaseConfig(EpsilonConfig, OffPolicyConfig):
+    """Hyperparameters of every variant of deep Q-networks.
 
     Attributes:
         q_lr: Adam step size.
         max_abs_reward: rewards are clipped to this magnitude before they are stored, in the unit of the reward.
-        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0: nowhere.
     """
 
     q_lr: Annotated[float, above(0.0)]
     max_abs_reward: Annotated[float, above(0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig):
+    """Hyperparameters of deep Q-networks.
+
+    Attributes:
+        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0: nowhere.
+    """
+
     huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
@@ -95,10 +104,10 @@ class DQN:
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Several gradient steps, each on a batch of its own."""
         del trajectory
+        epsilon = self.epsilon(agent.shared.updates)
         agent, metrics = jax.lax.scan(self.learn, agent, jax.random.split(key, self.config.epochs))
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
-        metrics = jax.tree.map(jnp.mean, metrics)
-        return agent._replace(shared=shared), metrics | {"epsilon": self.epsilon(shared.updates)}
+        return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
 
     def learn(self, agent: Agent, key: jax.Array) -> tuple[Agent, Metrics]:
         """One gradient step, after which the target follows."""
@@ -146,14 +155,14 @@ def q_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, 
     return per_item(loss)(q_tm1, batch.action, batch.reward, batch.discount, q_t)
 
 
-def build(config: Config, spec: SystemSpec, loss: QLoss = q_loss, algorithm: Callable[..., DQN] = DQN) -> System:
-    """Assemble DQN.
+def assemble(config: BaseConfig, spec: SystemSpec, loss: QLoss, algorithm: Callable[..., DQN] = DQN) -> System:
+    """Assemble a variant of DQN.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        loss: what a variant learns by.
-        algorithm: what a variant is.
+        loss: what it learns by.
+        algorithm: what it is.
 
     Returns:
         The system.
@@ -176,6 +185,11 @@ def build(config: Config, spec: SystemSpec, loss: QLoss = q_loss, algorithm: Cal
         eval_act=dqn.eval_act if spec.evaluation_greedy else dqn.act,
         init_carry=lambda _: (),
     )
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Assemble DQN; see `assemble`."""
+    return assemble(config, spec, q_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

@@ -19,14 +19,13 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_dqn.Config):
-    """Hyperparameters of DQNReg, whose error is squared: `huber_loss_parameter` is not used.
+class Config(ff_dqn.BaseConfig):
+    """Hyperparameters of DQNReg.
 
     Attributes:
         regularizer_weight: of the value of the action taken, in the unit of the values.
     """
 
-    huber_loss_parameter: float = 0.0
     regularizer_weight: Annotated[float, at_least(0.0)]
 
 
@@ -42,8 +41,8 @@ def regularised_q_loss(
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble DQNReg; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, regularised_q_loss)
+    """Assemble DQNReg; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, regularised_q_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

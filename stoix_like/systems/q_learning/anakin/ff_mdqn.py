@@ -34,7 +34,10 @@ class Config(ff_dqn.Config):
 
 
 def munchausen_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-    """Soft one-step errors of a reward raised by the log-probability of the action taken (equation 2)."""
+    """Soft one-step errors of a reward raised by the log-probability of the action taken (equation 2).
+
+    Of a window of several steps, that of the first action alone.
+    """
     del key
     q_tm1 = q(params.online, batch.observation)[0]
     q_tm1_target = q(params.target, batch.observation)[0]
@@ -50,8 +53,8 @@ def munchausen_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble Munchausen DQN; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, munchausen_loss)
+    """Assemble Munchausen DQN; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, munchausen_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

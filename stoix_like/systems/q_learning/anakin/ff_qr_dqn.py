@@ -14,8 +14,9 @@ from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.runner import experiment
 from stoix_like.schema import at_least
+from stoix_like.systems.off_policy import with_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction, with_head
+from stoix_like.systems.q_learning.q_types import QFunction
 from stoix_like.utils.loss import per_item, quantile_q_learning
 from stoix_like.utils.replay import Batch
 
@@ -44,8 +45,8 @@ def quantile_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: 
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble QR-DQN; see `ff_dqn.build`."""
-    return ff_dqn.build(config, with_head(spec, num_quantiles=config.num_quantiles), quantile_loss)
+    """Assemble QR-DQN; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, with_head(spec, {"num_quantiles": config.num_quantiles}), quantile_loss)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

@@ -1,4 +1,8 @@
-"""Rainbow (Hessel et al. 2018, arXiv:1710.02298): double, dueling, noisy, n-step, distributional and prioritised."""
+"""Rainbow (Hessel et al. 2018, arXiv:1710.02298): double, dueling, noisy, n-step, distributional and prioritised.
+
+Priorities are the cross-entropies that are learnt from, which lie above the paper's divergences by the entropy of the
+target.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from stoix_like import cli
 from stoix_like.base_types import Agent, OnlineAndTarget, System, SystemSpec
 from stoix_like.runner import experiment
 from stoix_like.schema import at_least, between
+from stoix_like.systems.off_policy import with_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction, with_head
+from stoix_like.systems.q_learning.q_types import QFunction
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.replay import Batch
 
@@ -69,10 +74,10 @@ def rainbow_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: B
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble Rainbow; see `ff_dqn.build`."""
+    """Assemble Rainbow; see `ff_dqn.assemble`."""
     head = config.support | {"sigma_zero": config.sigma_zero}
     algorithm = partial(Rainbow, num_updates=spec.num_updates)
-    return ff_dqn.build(config, with_head(spec, **head), rainbow_loss, algorithm)
+    return ff_dqn.assemble(config, with_head(spec, head), rainbow_loss, algorithm)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)

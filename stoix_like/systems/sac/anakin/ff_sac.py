@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
+from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.runner import experiment
 from stoix_like.schema import above, at_least, between
@@ -41,18 +42,20 @@ class Config(off_policy.OffPolicyConfig):
     """Hyperparameters of SAC.
 
     Attributes:
+        action_spaces: what it can act in.
         actor_lr: Adam step size of the policy.
         q_lr: Adam step size of the critics.
         alpha_lr: Adam step size of the logarithm of the temperature.
         autotune: learn the temperature; otherwise it is `ent_coef`.
         target_entropy_scale: the policy is held to an entropy of minus this many nats per entry of an action, where
-            actions are measured in half the width of their range.
+            actions are measured in half the width of their range, where they have one.
         init_alpha: the temperature at first, where it is learnt.
         ent_coef: the temperature where it is fixed: worth of a nat of entropy, in the unit of the rewards.
         policy_frequency: gradient steps of the critics per step of policy and temperature.
         noise_correlation: of the exploration noise of two successive steps.
     """
 
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
     alpha_lr: Annotated[float, above(0.0)]
@@ -124,10 +127,14 @@ class SAC:
         )
         improve = partial(self.improve, batch=batch, key=actor_key)
         learner, metrics = off_policy.periodically(improve, learner, steps, self.config.policy_frequency)
+        metrics |= {"temperature": self.temperature(params)}
         return SACShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Squared errors towards the soft value of the successor (equations 5 and 6)."""
+        """Squared errors towards the soft value of the successor (equations 5 and 6).
+
+        A window of several steps brings its rewards alone, not the entropies between them.
+        """
         v_t, _ = self.soft_value(params, params.q_params.target, batch.next_observation, key)
         q_tm1 = self.q_taken(q_params, batch)
         q_t = jnp.broadcast_to(v_t[:, None], q_tm1.shape)
@@ -145,7 +152,6 @@ class SAC:
             params, batch, key,
         )  # fmt: skip
         log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
-        metrics["temperature"] = self.temperature(params)
         if self.config.autotune:
             log_alpha, alpha_opt_state, alpha_metrics = off_policy.gradient_step(
                 self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, metrics["entropy"]
@@ -171,8 +177,7 @@ class SAC:
     @property
     def target_entropy(self) -> Any:
         """What the temperature holds the policy's entropy to, in nats: see `target_entropy_scale`."""
-        space = self.action_space
-        half_width = np.broadcast_to((np.asarray(space.high) - space.low) / 2.0, space.shape)
+        half_width = self.action_space.half_width
         return np.log(half_width).sum() - self.config.target_entropy_scale * half_width.size
 
     def temperature(self, params: SACParams) -> jax.Array:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like import cli
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Observation, System, SystemSpec
+from stoix_like.envs.spaces import Discrete
 from stoix_like.runner import experiment
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_sac.Config):
+    """Hyperparameters of discrete SAC."""
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
 
 
 class DiscreteSAC(ff_sac.SAC):
@@ -52,7 +61,10 @@ class DiscreteSAC(ff_sac.SAC):
         return (observation,)
 
 
-build = partial(ff_sac.build, algorithm=DiscreteSAC)
+def build(config: Config, spec: SystemSpec) -> System:
+    """Assemble discrete SAC; see `ff_sac.build`."""
+    return ff_sac.build(config, spec, DiscreteSAC)
+
 
 run_experiment = partial(experiment.run_experiment, build=build)
 hydra_entry_point = partial(cli.launch, "sac/ff_sac_discrete")
