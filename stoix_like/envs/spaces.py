@@ -85,8 +85,7 @@ class Box:
 
 
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
-    # The lowest finite number rather than minus infinity: with nothing legal, all are alike.
-    return jax.random.categorical(key, jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min))
+    return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
 
 
 Space = Discrete | MultiDiscrete | Box

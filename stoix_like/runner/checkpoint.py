@@ -301,7 +301,7 @@ def _sum_words(leaf: jax.Array) -> jax.Array:
         if words.dtype != jnp.bool_:
             words = jax.lax.bitcast_convert_type(words, jnp.dtype(f"uint{min(8 * words.dtype.itemsize, 32)}"))
         words = words.reshape(*lead, block, -1).sum(-1, dtype=jnp.uint32)
-        position = start + jnp.arange(block)
+        position = start + jnp.arange(block).reshape(*(1 for _ in lead), block)
         odd = 2 * (row * np.uint32(length) + position.astype(jnp.uint32)) + 1
         return total + jnp.sum(jnp.where(position >= index * block, words * odd, 0), dtype=jnp.uint32)
 

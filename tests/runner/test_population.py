@@ -241,6 +241,12 @@ def test_too_large_a_population_is_refused_before_it_is_allocated(monkeypatch):
         Session(prepare(typed(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
 
 
+def test_too_large_a_run_is_refused_by_the_sizes_that_it_follows(monkeypatch):
+    monkeypatch.setattr(memory, "memory_of", lambda device: 3_000)
+    with pytest.raises(ConfigError, match="the run needs .* MiB on each device, .*: use a smaller arch.total_num_envs"):
+        Session(prepare(typed(compose_config(SMALL))), MultiLogger([]))
+
+
 def test_interquartile_mean_and_its_interval():
     # Of 8 scores the lowest and the highest two are left out: (3 + 4 + 5 + 6) / 4.
     found = report.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.config import compose_config, typed
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.systems.off_policy import gradient_step, hold_keys, make_optimiser, no_keys, periodically
 
@@ -137,9 +140,22 @@ def test_discrete_actions_are_refused_by_name():
         prepared("ddpg/ff_ddpg", "env=probe/policy")
 
 
+def test_a_support_upside_down_is_refused_in_one_member_as_well():
+    members = "arch.population.hyperparams={vmin:[-100,1]}"
+    with pytest.raises(ConfigError, match="hyperparams, member 1: system.vmin=1.0 must be less than system.vmax=0.0"):
+        prepared("ddpg/ff_d4pg", members, "system.vmax=0")
+
+
 def test_a_support_upside_down_is_refused():
     with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
         prepared("ddpg/ff_d4pg", "system.vmin=3", "system.vmax=2")
+
+
+def test_actions_without_bounds_have_a_target_entropy():
+    """As those of [-1, 1], whose half width is 1 as well: minus one nat for each of two entries."""
+    for bound in (1.0, np.inf):
+        sac = dataclasses.replace(algorithm("sac/ff_sac"), action_space=Box(-bound, bound, (2,)))
+        assert float(sac.target_entropy) == -2.0
 
 
 def test_warm_up_too_short_for_a_batch_is_refused():

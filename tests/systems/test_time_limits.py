@@ -177,12 +177,13 @@ def trained(system, overrides):
 
 
 def varied(system):
-    """Two members that differ in every float of the system: the second one's are a tenth smaller."""
+    """Two members that differ in every float of the system: the second one's are a tenth smaller, or not 0."""
     config = typed(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
     hints = typing.get_type_hints(type(config))
     floats = [field.name for field in dataclasses.fields(config) if hints[field.name] is float]
     assert {"gamma", "training_epsilon"} & set(floats)
-    values = {name: [getattr(config, name), 0.9 * getattr(config, name)] for name in floats} | {"gamma": list(GAMMAS)}
+    values = {name: [getattr(config, name), 0.9 * getattr(config, name) or 0.1] for name in floats}
+    values["gamma"] = list(GAMMAS)
     members = ",".join(f"{name}:{value}" for name, value in values.items())
     return ["arch.population.size=2", f"arch.population.hyperparams={{{members}}}"]
 

@@ -9,6 +9,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 
 from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, typed
+from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.runner import experiment
@@ -88,6 +89,16 @@ def test_the_run_says_how_large_the_replay_is():
     prepared = experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
     # Twice four floats, action and reward of four bytes, one flag: 41 bytes, of 5000 steps, twice on the device.
     assert "1 member(s) x 2 update batch(es) x 0.196 MiB = 0.391 MiB on each device" in prepared.plan.notes[-1]
+
+
+def test_illegal_actions_are_neither_tried_nor_learnt_from(monkeypatch):
+    """One action of three is illegal at each step, and costs 1: the last windows see none, nor anything infinite."""
+    monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
+    environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "arch.total_num_envs=4"]
+    sizes = ["system.warmup_steps=32", "arch.total_timesteps=448", "network.actor_network.pre_torso.layer_sizes=[8]"]
+    _, state = train(["system=q_learning/ff_dqn", *environment, *sizes])
+    assert float(state.shards.local.experience.reward.min()) == 0.0
+    assert np.isfinite(state.tally.metrics["q_loss"])
 
 
 @pytest.mark.learning

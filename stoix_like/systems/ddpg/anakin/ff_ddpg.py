@@ -195,10 +195,8 @@ def build(config: Config, spec: SystemSpec, algorithm: type[DDPG] = DDPG, num_cr
 
 
 def _action_range(space: Any) -> ActionRange:
-    if not space.bounded:
-        return ActionRange(-jnp.inf, jnp.inf, 1.0)
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), (1, *space.shape)) for bound in (space.low, space.high))
-    return ActionRange(low, high, space.half_width)
+    return ActionRange(low, high, space.half_width[None])
 
 
 run_experiment = partial(experiment.run_experiment, build=build)
