@@ -212,7 +212,7 @@ def test_values_at_limits_and_ends_with_every_float_varied(system):
 def test_a_limit_taken_for_an_end_would_be_seen(system):
     """With every truncation reported as a termination, the values of the first half become those of the second."""
     prepared, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    values = CASES[system].values(prepared.networks, state.shared, {})
+    values = CASES[system].values(prepared.networks, state.shared, dataclasses.asdict(prepared.run.system))
     right = expected(GAMMAS[0])
     finite = right[3:]
     np.testing.assert_allclose(values, [*finite, *finite], atol=CASES[system].atol)

@@ -178,7 +178,7 @@ class SAC:
     def target_entropy(self) -> Any:
         """What the temperature holds the policy's entropy to, in nats: see `target_entropy_scale`."""
         half_width = self.action_space.half_width
-        return np.log(half_width).sum() - self.config.target_entropy_scale * half_width.size
+        return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
 
     def temperature(self, params: SACParams) -> jax.Array:
         """The worth of a nat of entropy, a scalar."""
