@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,9 @@ def test_every_form_launches_from_any_directory(form, tmp_path):
     assert run_dir.name.endswith("-seed3")
     assert {"config.yaml", "metrics.jsonl", "summary.json"} <= {path.name for path in run_dir.iterdir()}
     assert str(run_dir.relative_to(tmp_path)) in done.stdout
+    # No other package speaks.
+    assert done.stderr == ""
+    assert not re.search("HYDRA|orbax|absl", done.stdout)
 
 
 def test_flags_may_stand_anywhere(tmp_path):

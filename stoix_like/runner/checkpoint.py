@@ -313,11 +313,13 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-class _WithoutTraces(logging.Filter):
-    """The threads of Orbax log the trace of an error that is raised, and reported here, as well."""
+class _Quiet(logging.Filter):
+    """Orbax tells of every step of its work, and its threads of errors that are raised, and reported here, as well."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.pathname.endswith("orbax/checkpoint/_src/futures/future.py")
+        if "/orbax/" not in record.pathname:
+            return True
+        return record.levelno >= logging.ERROR and not record.pathname.endswith("/_src/futures/future.py")
 
 
-logging.getLogger("absl").addFilter(_WithoutTraces())
+logging.getLogger("absl").addFilter(_Quiet())

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -145,7 +146,9 @@ def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path, environ
         if code > 0:
             assert f"stoix-like resume {run_dir} goes on" in said
             assert "Traceback" not in said
-    subprocess.run(resume, env=environment, check=True, timeout=200)
+    done = subprocess.run(resume, env=environment, check=True, timeout=200, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert not re.search("HYDRA|orbax|absl", done.stdout)
     assert_same_end(run_dir, reference)
 
 
