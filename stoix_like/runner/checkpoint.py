@@ -274,19 +274,26 @@ def _named(tree: Any) -> dict[str, Any]:
 
 
 def _bit_sums(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, int]]:
-    return jax.tree.map(int, jax.device_get(_sum_bits(items)))
+    """Of each array, the sum of its words, each times an odd number of its own: one changed word changes it."""
+
+    def add(leaf: jax.Array) -> int:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        # A program for every shape would take longer to make than most arrays to fetch.
+        return int(_sum_on_host(np.asarray(leaf)) if leaf.size <= WORDS_PER_BLOCK else _sum_on_device(leaf))
+
+    return jax.tree.map(add, items)
+
+
+def _sum_on_host(leaf: np.ndarray) -> np.uint32:
+    words = leaf.reshape(-1).view(np.dtype(f"uint{8 * min(leaf.dtype.itemsize, 4)}"))
+    words = words.reshape(leaf.size, max(1, leaf.dtype.itemsize // 4)).sum(-1, dtype=np.uint32)
+    return np.sum(words * (2 * np.arange(words.size, dtype=np.uint32) + 1), dtype=np.uint32)
 
 
 @jax.jit
-def _sum_bits(items: Any) -> Any:
-    """Of each array, the sum of its words, each times an odd number of its own: one changed word changes it."""
-    return jax.tree.map(_sum_words, items)
-
-
-def _sum_words(leaf: jax.Array) -> jax.Array:
+def _sum_on_device(leaf: jax.Array) -> jax.Array:
     """In blocks, since all words at once would take several times the memory of a replay of bytes."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
     # No array is spread over devices along other axes than its first two.
     lead = leaf.shape[:2]
     rows = leaf.reshape(*lead, -1)
@@ -305,7 +312,7 @@ def _sum_words(leaf: jax.Array) -> jax.Array:
         odd = 2 * (row * np.uint32(length) + position.astype(jnp.uint32)) + 1
         return total + jnp.sum(jnp.where(position >= index * block, words * odd, 0), dtype=jnp.uint32)
 
-    return jax.lax.fori_loop(0, -(-length // block) if block else 0, add, jnp.zeros((), jnp.uint32))
+    return jax.lax.fori_loop(0, -(-length // block), add, jnp.zeros((), jnp.uint32))
 
 
 def _reason(error: Exception) -> str:

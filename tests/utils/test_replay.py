@@ -12,7 +12,7 @@ from stoix_like.config import compose_config, typed
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.runner import checkpoint, experiment
+from stoix_like.runner import experiment
 from stoix_like.utils.replay import ReplayConfig, make_replay
 
 NUM_ENVS = 2
@@ -233,10 +233,3 @@ def test_the_buffer_is_written_in_place(overrides):
     analysis = program.train.lower(state, arguments[0], np.int32(1), np.bool_(True)).compile().memory_analysis()
     needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + analysis.output_size_in_bytes
     assert needed - analysis.alias_size_in_bytes <= 1.15 * buffer
-
-
-@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.float32])
-def test_the_sum_of_a_checkpoint_takes_no_memory_of_the_size_of_the_buffer(dtype):
-    buffer = jax.ShapeDtypeStruct((1, 1, 10_000, 84, 84), dtype)
-    analysis = checkpoint._sum_bits.lower(buffer).compile().memory_analysis()
-    assert analysis.temp_size_in_bytes <= 0.15 * buffer.size * buffer.dtype.itemsize
