@@ -386,7 +386,12 @@ def _items(state: anakin.LearnerState, best: Any, replay: bool) -> dict[str, Any
 
 
 def _own(leaf: jax.Array) -> jax.Array:
-    """A copy that a program made, since a buffer that a file was read into must not be donated."""
+    """A copy that a program made, since a buffer that a file was read into must not be donated.
+
+    What lies on an accelerator was copied there already, and a replay might not fit twice.
+    """
+    if any(device.platform != "cpu" for device in leaf.devices()):
+        return leaf
     copy = jax.jit(jnp.copy, out_shardings=leaf.sharding)(leaf)
     leaf.delete()
     return copy

@@ -450,8 +450,9 @@ class TestTanhNormal:
         for x, y in zip(jax.jit(partly)(jnp.asarray(numbers)), expected, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
+    # Devices take numbers this small for zero.
     @settings(max_examples=20, deadline=None)
-    @given(low=st.floats(-1e3, 1e3, width=32), width=st.floats(0.125, 1e3, width=32))
+    @given(low=st.floats(-1e3, 1e3, width=32, allow_subnormal=False), width=st.floats(0.125, 1e3, width=32))
     def test_rounding_leaves_no_bound(self, low, width):
         low, high = np.float32(low), np.float32(low) + np.float32(width)
         x = jnp.asarray([-np.inf, -30.0, -9.0, -1.0, 0.0, 5.0, 8.5, 9.0, 30.0, np.inf], jnp.float32)

@@ -121,7 +121,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "members on devices" else pytest.mark.slow) for name in LAYOUTS]
+    "layout", [pytest.param(name, marks=() if name == "one device" else pytest.mark.slow) for name in LAYOUTS]
 )
 def test_a_member_learns_what_it_would_learn_alone(layout):
     """After 4 updates of 16 steps each the parameters agree but for rounding.

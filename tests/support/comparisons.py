@@ -1,0 +1,17 @@
+"""Whether two runs are the same."""
+
+import jax
+import numpy as np
+
+
+def without_times(history):
+    return [{**record, "wall_seconds": 0, "steps_per_second": 0} for record in history]
+
+
+def assert_same_state(one, other):
+    def same(a, b):
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+    jax.tree.map(same, one, other)

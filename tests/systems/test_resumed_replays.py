@@ -1,0 +1,42 @@
+"""Runs with a replay that are stopped and go on."""
+
+import pytest
+from comparisons import assert_same_state, without_times
+from quick_compilation import quick_compilation  # noqa: F401
+
+from stoix_like.config import compose_config, typed
+from stoix_like.loggers import MultiLogger
+from stoix_like.runner import checkpoint
+from stoix_like.runner.prepared import prepare
+from stoix_like.runner.session import Session
+
+REPLAYS = {
+    "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
+    "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", REPLAYS)
+def test_a_replay_is_resumed_exactly(tmp_path, system):
+    """With priorities, windows that the seam of the ring cuts, and noise that is held from step to step."""
+    sizes = ["system.rollout_length=4", "system.warmup_steps=16", "system.total_buffer_size=256"]
+    budget = ["arch.total_num_envs=4", "arch.total_timesteps=832", "arch.num_evaluation=4", "arch.num_eval_episodes=2"]
+    small = ["system.total_batch_size=16", "system.epochs=2", "network.actor_network.pre_torso.layer_sizes=[8]"]
+    overrides = [f"system={system}", *REPLAYS[system], *sizes, *budget, *small, "arch.compile_cache=false"]
+
+    def session(run_dir):
+        return Session(prepare(typed(compose_config(overrides))), MultiLogger([]), checkpoint.Writer(run_dir, 9))
+
+    whole = session(tmp_path)
+    whole.train()
+    whole.writer.close()
+    resumed = session(tmp_path / "other")
+    # More steps than the replay holds, and half of the run.
+    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
+    assert resumed.exact
+    assert 256 < resumed.env_steps < 500
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
