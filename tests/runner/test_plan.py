@@ -59,7 +59,7 @@ def test_shards():
             toys.overrides(rollout_length=128, warmup_steps=100),
             "system.warmup_steps=100 is no multiple of system.rollout_length=128",
         ),
-        (["+system.warmup_steps=128"], "system.warmup_steps=128: PPO learns from its own steps alone"),
+        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns from its own steps alone"),
         (["arch.total_timesteps=1e14"], "use more evaluations"),
         (["system.num_minibatches=3"], "system.num_minibatches=3 does not divide"),
     ],

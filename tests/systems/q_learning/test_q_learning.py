@@ -69,7 +69,7 @@ REFUSED = {
         ["system=q_learning/ff_pqn", "system.num_minibatches=7"],
         "system.num_minibatches=7 does not divide",
     ),
-    "warm-up": (["system=q_learning/ff_pqn", "+system.warmup_steps=32"], "system.warmup_steps=32: PQN learns"),
+    "warm-up": (["system=q_learning/ff_pqn", "+system.warmup_steps=32"], "system.warmup_steps=32: this system learns"),
     "actions": (
         ["system=q_learning/ff_dqn", "env=gymnax/pendulum"],
         "system=q_learning/ff_dqn does not fit the bounded cont.*Pendulum-v1",

@@ -19,15 +19,14 @@ from stoix_like.base_types import (
     Axes,
     Metrics,
     System,
-    SystemConfig,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.runner import experiment
 from stoix_like.schema import above, at_least, between
+from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition
 from stoix_like.utils.jax_utils import merge_leading_dims, random_order, standardize
 from stoix_like.utils.loss import clipped_value_loss, ppo_clip_loss
@@ -39,53 +38,30 @@ Learner = tuple[ActorCriticParams, ActorCriticOptStates]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SystemConfig):
+class Config(OnPolicyConfig):
     """Hyperparameters of PPO.
 
     Attributes:
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per pass.
         actor_lr: Adam step size of the actor.
         critic_lr: Adam step size of the critic.
-        decay_learning_rates: linearly to zero over the run.
-        max_grad_norm: gradients of actor and critic are each clipped to this norm.
-        gamma: discount per step.
         gae_lambda: mixing of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
         clip_value: clip the value change as well.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.
-        reward_scale: rewards are multiplied by this before learning.
         standardize_advantages: to mean 0 and deviation 1 over the whole batch.
         normalize_observations: by running mean and deviation; frozen while evaluating.
     """
 
-    epochs: Annotated[int, at_least(1)]
-    num_minibatches: Annotated[int, at_least(1)]
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
-    decay_learning_rates: bool
-    max_grad_norm: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     clip_eps: Annotated[float, above(0.0)]
     clip_value: bool
     ent_coef: Annotated[float, at_least(0.0)]
     vf_coef: Annotated[float, at_least(0.0)]
-    reward_scale: Annotated[float, above(0.0)]
     standardize_advantages: bool
     normalize_observations: bool
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a rollout that does not divide into minibatches, and random steps, which PPO cannot learn from."""
-        if self.warmup_steps:
-            raise ConfigError(f"system.warmup_steps={self.warmup_steps}: PPO learns from its own steps alone: use 0")
-        batch = self.rollout_length * num_envs
-        if batch % self.num_minibatches:
-            raise ConfigError(
-                f"system.num_minibatches={self.num_minibatches} does not divide the batch of a shard, rollout_length"
-                f" {self.rollout_length} x {num_envs} environments = {batch}: use a divisor of {batch}"
-            )
 
 
 @dataclass(frozen=True)

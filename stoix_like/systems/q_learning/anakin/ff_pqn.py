@@ -24,12 +24,12 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.runner import experiment
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import above, between
 from stoix_like.systems.off_policy import gradient_step
+from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.multistep import batch_q_lambda
@@ -37,39 +37,16 @@ from stoix_like.utils.training import make_learning_rate_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EpsilonConfig):
+class Config(EpsilonConfig, OnPolicyConfig):
     """Hyperparameters of PQN.
 
     Attributes:
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per pass.
         q_lr: step size of rectified Adam.
-        decay_learning_rates: linearly to zero over the run.
-        max_grad_norm: gradients are clipped to this norm.
-        gamma: discount per step.
         q_lambda: mixing of n-step returns.
-        reward_scale: rewards are multiplied by this before learning.
     """
 
-    epochs: Annotated[int, at_least(1)]
-    num_minibatches: Annotated[int, at_least(1)]
     q_lr: Annotated[float, above(0.0)]
-    decay_learning_rates: bool
-    max_grad_norm: Annotated[float, above(0.0)]
-    gamma: Annotated[float, between(0.0, 1.0)]
     q_lambda: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a rollout that does not divide into minibatches, and a warm-up, from which nothing would be learnt."""
-        if self.warmup_steps:
-            raise ConfigError(f"system.warmup_steps={self.warmup_steps}: PQN learns from its own steps alone: use 0")
-        batch = self.rollout_length * num_envs
-        if batch % self.num_minibatches:
-            raise ConfigError(
-                f"system.num_minibatches={self.num_minibatches} does not divide the batch of a shard, rollout_length"
-                f" {self.rollout_length} x {num_envs} environments = {batch}: use a divisor of {batch}"
-            )
 
 
 class PQNShared(NamedTuple):
