@@ -90,7 +90,8 @@ REJAX_DQN = {
     "batch_size": 128,
     "fill_buffer": 1000,
     "total_timesteps": 500_000,
-    "hidden_layer_sizes": (64, 64),
+    # Its layers are of 64 units and cannot be chosen.
+    "agent_kwargs": {"activation": "relu"},
 }
 REJAX_SAC = {
     "env": "Pendulum-v1",
@@ -374,11 +375,12 @@ def main() -> None:
     for name in asked.scenarios or default:
         print(f"{name} …", file=sys.stderr, flush=True)
         rows += measure(name, pythons, asked.repeats, asked.profile)
+        if asked.json:
+            # What was measured is not lost when a later scenario fails.
+            asked.json.write_text(json.dumps(rows, indent=2))
     target = "bench-peers" if pythons else "bench"
     options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""
     table = markdown(rows, f"make {target}{options}")
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=2))
     if asked.into:
         write_into(asked.into, target, table)
     if asked.markdown:
