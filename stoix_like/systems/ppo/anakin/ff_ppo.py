@@ -87,10 +87,13 @@ class PPO:
         return Agent(PPOShared(params, opt_states, self.normalizer.init(observation)), ())
 
     def act(self, shared: PPOShared, actor: Actor, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """An action for each environment; nothing else needs remembering."""
+        """An action for each environment, and its log-probability."""
         observation = self.normalizer.apply(shared.statistics, actor.timestep.observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
-        return actor.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+        if greedy:
+            return actor.carry, pi.mode(), ()
+        action = pi.sample(seed=key)
+        return actor.carry, action, pi.log_prob(action)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Several epochs of minibatches over one rollout."""
@@ -112,7 +115,7 @@ class PPO:
         return Agent(PPOShared(*learner, statistics), agent.local), jax.tree.map(jnp.mean, metrics)
 
     def evaluate(self, shared: PPOShared, trajectory: Trajectory) -> PPOTransition:
-        """Values, advantages and log-probabilities, each in one pass over the whole rollout."""
+        """Values in one pass over the whole rollout, and advantages."""
         config, steps, params = self.config, trajectory.transitions, shared.params
         observation = self.normalizer.apply(shared.statistics, steps.observation)
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
@@ -128,8 +131,7 @@ class PPO:
         )
         if config.standardize_advantages:
             advantage = standardize(advantage, self.axes.names)
-        log_prob = self.actor.apply(params.actor_params, observation).log_prob(steps.action)
-        return PPOTransition(observation, steps.action, log_prob, v_tm1, advantage, target)
+        return PPOTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
 
     def learn(self, learner: Learner, inputs: tuple[PPOTransition, jax.Array]) -> tuple[Learner, Metrics]:
         """One step of both optimisers on one minibatch."""
