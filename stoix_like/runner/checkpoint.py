@@ -296,10 +296,11 @@ def _sum_on_device(leaf: jax.Array) -> jax.Array:
     """In blocks, since all words at once would take several times the memory of a replay of bytes."""
     # No array is spread over devices along other axes than its first two.
     lead = leaf.shape[:2]
+    count = math.prod(lead)
     rows = leaf.reshape(*lead, -1)
     length = rows.shape[-1]
-    block = min(length, max(1, WORDS_PER_BLOCK // max(1, math.prod(lead))))
-    row = jnp.arange(math.prod(lead), dtype=jnp.uint32).reshape(*lead, 1)
+    block = min(length, max(1, WORDS_PER_BLOCK // count))
+    row = jnp.arange(count, dtype=jnp.uint32).reshape(*lead, 1)
 
     def add(index: jax.Array, total: jax.Array) -> jax.Array:
         # The last block reaches back to be as long as the others.

@@ -36,18 +36,16 @@ def check(program: Any, mesh: Mesh, population: int, sizes: Sequence[str]) -> No
     available = _available(mesh)
     if needed <= available:
         return
+    remedy = f"use a smaller {' or '.join(sizes)}"
     if population == 1:
-        raise ConfigError(
-            f"the run needs {_gib(needed)} on each device, and there are {_gib(available)}: use a smaller"
-            f" {' or '.join(sizes)}"
-        )
+        raise ConfigError(f"the run needs {_gib(needed)} on each device, and there are {_gib(available)}: {remedy}")
     per_device = population // mesh.shape[POPULATION_AXIS]
     share = needed / per_device
     largest = int(available // share) * mesh.shape[POPULATION_AXIS]
     raise ConfigError(
         f"arch.population.size={population} needs {_gib(needed)} on each device, {per_device} member(s) x"
         f" {_gib(share)}, and there are {_gib(available)}: "
-        + (f"at most {largest} would fit" if largest else f"not even one would fit; use a smaller {' or '.join(sizes)}")
+        + (f"at most {largest} would fit" if largest else f"not even one would fit; {remedy}")
     )
 
 

@@ -74,7 +74,12 @@ def test_distributions_are_drawn_from_the_seed_of_the_run():
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        ("{epochs: [1, 2]}", [], "'epochs' cannot vary between members; those that can are .*actor_lr, critic_lr"),
+        (
+            "{epochs: [1, 2]}",
+            [],
+            "'epochs' cannot vary between members; those that can are max_grad_norm, gamma, reward_scale, actor_lr,"
+            " critic_lr",
+        ),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "lists of one length"),
         ("{actor_lr: []}", [], "holds no value"),
