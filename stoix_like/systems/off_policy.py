@@ -18,7 +18,7 @@ from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
 from stoix_like.schema import above, at_least, between
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Batch, Replay, ReplayConfig
-from stoix_like.utils.training import make_learning_rate_schedule
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
 Loss = Callable[..., tuple[jax.Array, Metrics]]
 """A function `(params, ...) -> (loss, metrics)`."""
@@ -86,7 +86,7 @@ def make_optimiser(
         def rate(count: Any) -> jax.Array:
             return schedule(count * period)
 
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(rate))
+    return optax.chain(clip_by_global_norm(config.max_grad_norm), optax.adam(rate))
 
 
 def gradient_step(

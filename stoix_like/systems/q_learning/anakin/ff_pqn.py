@@ -33,7 +33,7 @@ from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.multistep import batch_q_lambda
-from stoix_like.utils.training import make_learning_rate_schedule
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         config,
         spec.axes,
         network=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
-        optim=optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.radam(lr)),
+        optim=optax.chain(clip_by_global_norm(config.max_grad_norm), optax.radam(lr)),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
     return System(
