@@ -18,6 +18,7 @@ from stoix_like.runner.session import Session
         ("d4pg_pendulum", -180.0),
         ("sac_mountain_car_continuous", 90.0),
         ("td3_mountain_car_continuous", 90.0),
+        ("sac_discrete_cartpole", 475.0),
     ],
 )
 def test_experiment(experiment, least):

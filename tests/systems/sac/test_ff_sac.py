@@ -10,6 +10,7 @@ import pytest
 from off_policy_runs import a_batch, algorithm, equal, trained
 from quick_compilation import quick_compilation as quick_compilation
 
+from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 
@@ -103,7 +104,13 @@ def test_discrete_soft_values_by_hand():
     v = (1/4) min(1, 3) + (3/4) min(5, 2) + 2 h,   h = (1/4) log 4 + (3/4) log(4/3) = 0.5623
     = 0.25 + 1.5 + 1.1247 = 2.8747
     """
-    sac = algorithm("sac/ff_sac_discrete", "env=probe/policy", "system.autotune=false", "system.ent_coef=2.0")
+    sac = algorithm(
+        "sac/ff_sac_discrete",
+        "env=probe/policy",
+        "system.autotune=false",
+        "system.ent_coef=2.0",
+        "system.target_entropy_scale=0.98",
+    )
     assert sac.target_entropy == pytest.approx(0.98 * math.log(2.0))
 
     class Given:
@@ -122,6 +129,11 @@ def test_discrete_soft_values_by_hand():
     assert float(value[0]) == pytest.approx(2.87467, rel=1e-4)
     taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])))
     assert taken.tolist() == [[5.0, 2.0]]
+
+
+def test_no_policy_is_more_random_than_the_uniform_one():
+    with pytest.raises(ConfigError, match=r"system\.target_entropy_scale=1\.2 is out of range"):
+        algorithm("sac/ff_sac_discrete", "env=probe/policy", "system.target_entropy_scale=1.2")
 
 
 def test_discrete_actions():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from stoix_like import cli
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.runner import experiment
+from stoix_like.schema import between
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
@@ -21,9 +22,15 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_sac.Config):
-    """Hyperparameters of discrete SAC."""
+    """Hyperparameters of discrete SAC.
+
+    Attributes:
+        action_spaces: what it can act in.
+        target_entropy_scale: the policy is held to this part of the entropy of the uniform one, which none exceeds.
+    """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    target_entropy_scale: Annotated[float, between(0.0, 1.0)]
 
 
 class DiscreteSAC(ff_sac.SAC):
