@@ -1,8 +1,7 @@
-"""What systems that learn from replay share: hyperparameters, optimisers, the loop over batches, one gradient step."""
+"""What systems that learn from replay share: hyperparameters, optimisers, one gradient step, heads."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -12,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Agent, Axes, Metrics, PyTree, SystemSpec, TimeStep
+from stoix_like.base_types import Axes, Metrics, PyTree, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
 from stoix_like.schema import above, at_least, between
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.replay import Batch, Replay, ReplayConfig
+from stoix_like.utils.replay import ReplayConfig
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
 Loss = Callable[..., tuple[jax.Array, Metrics]]
@@ -139,53 +137,6 @@ def periodically(
     return jax.lax.cond((count + 1) % period == 0, taken, skipped, operand)
 
 
-def learn_from_replay(
-    learn: Callable[[PyTree, Batch, jax.Array], tuple[PyTree, Metrics]],
-    replay: Replay,
-    epochs: int,
-    agent: Agent,
-    key: jax.Array,
-) -> tuple[Agent, Metrics]:
-    """Learn from one batch after the other.
-
-    Args:
-        learn: `(shared, batch, key) -> (shared, metrics)`.
-        replay: where batches come from.
-        epochs: batches.
-        agent: whose `local` is the state of the replay.
-        key: one key.
-
-    Returns:
-        The agent afterwards, and its metrics averaged over the batches.
-    """
-
-    def epoch(shared: PyTree, key: jax.Array) -> tuple[PyTree, Metrics]:
-        sample_key, learn_key = jax.random.split(key)
-        return learn(shared, replay.sample(agent.local, sample_key), learn_key)
-
-    shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, epochs))
-    return Agent(shared, agent.local), jax.tree.map(jnp.mean, metrics)
-
-
-def make_critics(network: SimpleNamespace, number: int) -> MultiNetwork:
-    """Critics side by side, each with parameters of its own; their values are `[..., number]`.
-
-    Args:
-        network: `input_layer`, `pre_torso` and `critic_head` of one.
-        number: how many.
-
-    Returns:
-        A network of `(observation, {"action": action})`, or of what else the input layer reads.
-    """
-
-    def critic() -> FeedForwardCritic:
-        # Copies: one module object has one set of parameters, wherever it is called.
-        parts = (network.critic_head, network.pre_torso, network.input_layer)
-        return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
-
-    return MultiNetwork(tuple(critic() for _ in range(number)))
-
-
 def with_head(
     spec: SystemSpec, hyperparams: Mapping[str, Any], network: str = "actor_network", head: str = "action_head"
 ) -> SystemSpec:
@@ -212,29 +163,3 @@ def with_head(
             )
     changed = SimpleNamespace(**parts | {head: parts[head].clone(**hyperparams)})
     return spec._replace(networks=SimpleNamespace(**vars(spec.networks) | {network: changed}))
-
-
-def hold_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:
-    """A key per environment that is kept for some steps: what is drawn with it is correlated in time.
-
-    Noise drawn with the keys is, at every single step, distributed as ever; the correlation of that of two successive
-    steps is the probability of keeping the key. A new episode begins with a new key.
-
-    Args:
-        keys: `[N]` of the step before.
-        timestep: what is acted on.
-        key: a new key.
-        correlation: probability of keeping a key, in [0, 1].
-
-    Returns:
-        `[N]` keys.
-    """
-    new_key, keep_key = jax.random.split(key)
-    keep = jax.random.bernoulli(keep_key, correlation, keys.shape)
-    begins = timestep.episode.finished | (timestep.episode.episode_length == 0)
-    return jnp.where(keep & ~begins, keys, jax.random.split(new_key, keys.shape))
-
-
-def no_keys(num_envs: int) -> jax.Array:
-    """Keys to begin with, which `hold_keys` replaces at the first step of an episode: `[N]`."""
-    return jax.random.split(jax.random.key(0), num_envs)

@@ -12,7 +12,8 @@ from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.config import compose_config, typed
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.systems.off_policy import gradient_step, hold_keys, make_optimiser, no_keys, periodically
+from stoix_like.systems.off_policy import gradient_step, make_optimiser, periodically
+from stoix_like.systems.off_policy_actor_critic import hold_keys, no_keys
 
 NETWORKS = {
     "sac/ff_sac": "NormalAffineTanhDistributionHead",

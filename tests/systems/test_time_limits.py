@@ -27,7 +27,7 @@ from stoix_like.envs import probes
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import EmbeddingActionInput
-from stoix_like.systems.off_policy import make_critics
+from stoix_like.systems.off_policy_actor_critic import make_critics
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,59 +15,39 @@ from stoix_like import cli
 from stoix_like.base_types import (
     Actor,
     Agent,
-    Axes,
     Metrics,
     Observation,
     OnlineAndTarget,
     System,
     SystemSpec,
     TimeStep,
-    Trajectory,
 )
-from stoix_like.envs.spaces import Box
-from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.runner import experiment
-from stoix_like.schema import above, at_least, between
-from stoix_like.systems import off_policy
+from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
+from stoix_like.systems.off_policy import gradient_step, periodically
+from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, hold_keys, make_parts
 from stoix_like.utils.loss import per_item, td3_critic_loss
-from stoix_like.utils.replay import Batch, Replay, make_replay
+from stoix_like.utils.replay import Batch
 
 Learner = tuple[DDPGParams, DDPGOptStates]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(off_policy.OffPolicyConfig):
+class Config(ActorCriticConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
-        action_spaces: what it can act in.
-        actor_lr: Adam step size of the policy.
-        q_lr: Adam step size of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy and of all targets.
         exploration_noise: standard deviation of the noise on actions, in half the width of their range.
-        noise_correlation: of the exploration noise of two successive steps.
     """
 
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
-    policy_frequency: Annotated[int, at_least(1)]
     exploration_noise: Annotated[float, at_least(0.0)]
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
 
 
 @dataclass(frozen=True)
-class DDPG:
+class DDPG(ActorCritic):
     """The algorithm over its hyperparameters, networks and optimisers."""
 
-    config: Any
-    axes: Axes
-    replay: Replay
-    actor: FeedForwardActor
-    critics: MultiNetwork
-    actor_optim: optax.GradientTransformation
-    q_optim: optax.GradientTransformation
     actions: ActionRange
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -87,22 +67,14 @@ class DDPG:
         action = self.policy(shared.params.actor_params.online, actor.timestep.observation)
         if greedy:
             return actor.carry, action, ()
-        keys = off_policy.hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
+        keys = hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
         noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
         return keys, self.perturbed(action, self.config.exploration_noise * noise), ()
-
-    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Store a rollout."""
-        return agent._replace(local=self.replay.add(agent.local, trajectory))
-
-    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Several gradient steps on batches from the replay."""
-        return off_policy.learn_from_replay(self.learn, self.replay, self.config.epochs, agent, key)
 
     def learn(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """One step of the critics, then of policy and targets where it is their turn."""
         params, opt_states, steps = shared
-        online, q_opt_state, q_metrics = off_policy.gradient_step(
+        online, q_opt_state, q_metrics = gradient_step(
             self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
             params, batch, key,
         )  # fmt: skip
@@ -111,13 +83,13 @@ class DDPG:
             opt_states._replace(q_opt_state=q_opt_state),
         )
         improve = partial(self.improve, batch=batch)
-        learner, metrics = off_policy.periodically(improve, learner, steps, self.config.policy_frequency)
+        learner, metrics = periodically(improve, learner, steps, self.config.policy_frequency)
         return DDPGShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
     def improve(self, learner: Learner, batch: Batch) -> tuple[Learner, Metrics]:
         """One step of the policy, and of all targets towards what they follow."""
         (actor_params, q_params), opt_states = learner
-        online, actor_opt_state, metrics = off_policy.gradient_step(
+        online, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, actor_params.online, opt_states.actor_opt_state,
             q_params.online, batch,
         )  # fmt: skip
@@ -173,25 +145,7 @@ def build(config: Config, spec: SystemSpec, algorithm: type[DDPG] = DDPG, num_cr
     Returns:
         The system.
     """
-    network, period = spec.networks.actor_network, config.policy_frequency
-    ddpg = algorithm(
-        config,
-        spec.axes,
-        make_replay(config, spec),
-        actor=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
-        critics=off_policy.make_critics(spec.networks.q_network, num_critics),
-        actor_optim=off_policy.make_optimiser(config, spec, config.actor_lr, period),
-        q_optim=off_policy.make_optimiser(config, spec, config.q_lr),
-        actions=_action_range(spec.action_space),
-    )
-    return System(
-        init=ddpg.init,
-        act=ddpg.act,
-        observe=ddpg.observe,
-        update=ddpg.update,
-        eval_act=partial(ddpg.act, greedy=spec.evaluation_greedy),
-        init_carry=off_policy.no_keys,
-    )
+    return algorithm(**make_parts(config, spec, num_critics), actions=_action_range(spec.action_space)).system(spec)
 
 
 def _action_range(space: Any) -> ActionRange:

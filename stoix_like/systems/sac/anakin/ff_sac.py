@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,66 +18,46 @@ from stoix_like import cli
 from stoix_like.base_types import (
     Actor,
     Agent,
-    Axes,
     Metrics,
     Observation,
     OnlineAndTarget,
     System,
     SystemSpec,
     TimeStep,
-    Trajectory,
 )
-from stoix_like.envs.spaces import Box
-from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.runner import experiment
-from stoix_like.schema import above, at_least, between
-from stoix_like.systems import off_policy
+from stoix_like.schema import above, at_least
+from stoix_like.systems.off_policy import gradient_step, make_optimiser, periodically
+from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, hold_keys, make_parts
 from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
 from stoix_like.utils.loss import per_item, sac_temperature_loss, td3_critic_loss
-from stoix_like.utils.replay import Batch, Replay, make_replay
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(off_policy.OffPolicyConfig):
+class Config(ActorCriticConfig):
     """Hyperparameters of SAC.
 
     Attributes:
-        action_spaces: what it can act in.
-        actor_lr: Adam step size of the policy.
-        q_lr: Adam step size of the critics.
         alpha_lr: Adam step size of the logarithm of the temperature.
         autotune: learn the temperature; otherwise it is `ent_coef`.
         target_entropy_scale: the policy is held to an entropy of minus this many nats per entry of an action, where
             actions are measured in half the width of their range, where they have one.
         init_alpha: the temperature at first, where it is learnt.
         ent_coef: the temperature where it is fixed: worth of a nat of entropy, in the unit of the rewards.
-        policy_frequency: gradient steps of the critics per step of policy and temperature.
-        noise_correlation: of the exploration noise of two successive steps.
     """
 
-    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
-    actor_lr: Annotated[float, above(0.0)]
-    q_lr: Annotated[float, above(0.0)]
     alpha_lr: Annotated[float, above(0.0)]
     autotune: bool
     target_entropy_scale: float
     init_alpha: Annotated[float, above(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
-    policy_frequency: Annotated[int, at_least(1)]
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
 
 
 @dataclass(frozen=True)
-class SAC:
+class SAC(ActorCritic):
     """The algorithm over its hyperparameters, networks and optimisers."""
 
-    config: Config
-    axes: Axes
-    replay: Replay
-    actor: FeedForwardActor
-    critics: MultiNetwork
-    actor_optim: optax.GradientTransformation
-    q_optim: optax.GradientTransformation
     alpha_optim: optax.GradientTransformation
     action_space: Any
 
@@ -101,22 +81,14 @@ class SAC:
         pi = self.actor.apply(shared.params.actor_params, actor.timestep.observation)
         if greedy:
             return actor.carry, pi.mode(), ()
-        keys = off_policy.hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
+        keys = hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
-
-    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Store a rollout."""
-        return agent._replace(local=self.replay.add(agent.local, trajectory))
-
-    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Several gradient steps on batches from the replay."""
-        return off_policy.learn_from_replay(self.learn, self.replay, self.config.epochs, agent, key)
 
     def learn(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """One step of the critics and of their targets, then of policy and temperature where it is their turn."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states, steps = shared
-        online, q_opt_state, q_metrics = off_policy.gradient_step(
+        online, q_opt_state, q_metrics = gradient_step(
             self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
             params, batch, q_key,
         )  # fmt: skip
@@ -126,7 +98,7 @@ class SAC:
             opt_states._replace(q_opt_state=q_opt_state),
         )
         improve = partial(self.improve, batch=batch, key=actor_key)
-        learner, metrics = off_policy.periodically(improve, learner, steps, self.config.policy_frequency)
+        learner, metrics = periodically(improve, learner, steps, self.config.policy_frequency)
         metrics |= {"temperature": self.temperature(params)}
         return SACShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
@@ -147,13 +119,13 @@ class SAC:
     ) -> tuple[tuple[SACParams, SACOptStates], Metrics]:
         """One step of the policy, and of the temperature towards the target entropy."""
         params, opt_states = learner
-        actor_params, actor_opt_state, metrics = off_policy.gradient_step(
+        actor_params, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
             params, batch, key,
         )  # fmt: skip
         log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
         if self.config.autotune:
-            log_alpha, alpha_opt_state, alpha_metrics = off_policy.gradient_step(
+            log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
                 self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, metrics["entropy"]
             )
             metrics |= alpha_metrics
@@ -224,26 +196,12 @@ def build(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> Syste
     Returns:
         The system.
     """
-    network, period = spec.networks.actor_network, config.policy_frequency
     sac = algorithm(
-        config,
-        spec.axes,
-        make_replay(config, spec),
-        actor=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
-        critics=off_policy.make_critics(spec.networks.q_network, 2),
-        actor_optim=off_policy.make_optimiser(config, spec, config.actor_lr, period),
-        q_optim=off_policy.make_optimiser(config, spec, config.q_lr),
-        alpha_optim=off_policy.make_optimiser(config, spec, config.alpha_lr, period),
+        **make_parts(config, spec, num_critics=2),
+        alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
     )
-    return System(
-        init=sac.init,
-        act=sac.act,
-        observe=sac.observe,
-        update=sac.update,
-        eval_act=partial(sac.act, greedy=spec.evaluation_greedy),
-        init_carry=off_policy.no_keys,
-    )
+    return sac.system(spec)
 
 
 run_experiment = partial(experiment.run_experiment, build=build)
