@@ -129,7 +129,8 @@ class System(NamedTuple):
         observe: `(Agent, Trajectory) -> Agent`, takes the trajectory in: replay, observation statistics.
         update: `(Agent, Trajectory, key) -> (Agent, metrics)`, learns; `metrics` are scalars by name.
         eval_act: like `act`, as the policy is evaluated.
-        init_carry: `(num_envs) -> carry`, the recurrent state at the start of an episode, or `()`.
+        init_carry: `(num_envs) -> carry`, what is remembered from step to step at the start of an episode: a recurrent
+            state, the keys of correlated noise, or `()`.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]

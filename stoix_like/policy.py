@@ -68,7 +68,7 @@ class Policy:
         self.env_steps = env_steps
         arch = dataclasses.replace(run.arch, evaluation_greedy=self.greedy)
         self._system = make_system(prepared._replace(run=run._replace(arch=arch)), hyperparams)
-        if jax.tree.leaves(self._system.init_carry(1)):
+        if _remembers(self._system.init_carry(1)):
             raise ConfigError(
                 f"system={run.system_name} carries a recurrent state from step to step, and a policy acts on one"
                 " observation: only `stoix-like evaluate` can use it"
@@ -207,6 +207,11 @@ class Policy:
             )
 
         return jax.vmap(draw)(jax.random.split(key, batch))
+
+
+def _remembers(carry: Any) -> bool:
+    """Whether what is carried is more than the keys of the noise, of which every call draws new ones."""
+    return any(not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(carry))
 
 
 def _fitting(name: str, value: Any, wanted: jax.ShapeDtypeStruct) -> jax.Array:

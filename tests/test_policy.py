@@ -12,7 +12,7 @@ from quick_compilation import quick_compilation  # noqa: F401
 from trained_runs import SMALL, train_members, train_pendulum
 
 from stoix_like.base_types import Actor, Observation
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, group_choices, typed
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.policy import Policy, choose_member, load_policy
@@ -178,6 +178,30 @@ def test_a_recurrent_system_is_refused():
     prepared = prepare(typed(compose_config([*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value"])))
     with pytest.raises(ConfigError, match="system=toy carries a recurrent state"):
         Policy(prepared, {}, {})
+
+
+@pytest.mark.parametrize(
+    "system",
+    # One whose noise is correlated among the quick tests.
+    [name if name == "sac/ff_sac" else pytest.param(name, marks=pytest.mark.slow) for name in group_choices("system")],
+)
+def test_every_system_acts_by_itself(system, tmp_path):
+    """Greedily and sampling, as a function and as a file; correlated noise begins anew with each call."""
+    continuous = system.startswith("ddpg/") or system == "sac/ff_sac"
+    config = compose_config([f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}"])
+    prepared = prepare(typed(config))
+    _, timestep = prepared.env.reset(jax.random.split(jax.random.key(0), prepared.plan.envs_per_shard))
+    shared = make_system(prepared, {}).init(jax.random.key(1), timestep).shared
+    low, high = (-2.0, 2.0) if continuous else (0, 1)
+    for greedy in (True, False):
+        policy = Policy(prepared, shared, {}, greedy=greedy)
+        view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
+        action = policy(view, key)
+        assert action.shape == (5, *policy.action_space.shape)
+        assert ((low <= action) & (action <= high)).all()
+        exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
+        found = exported.call(view.agent_view, jax.random.key_data(key))
+        np.testing.assert_allclose(found, action, rtol=1e-4, atol=1e-5)
 
 
 def read_scores(run_dir):

@@ -30,7 +30,8 @@ class ActorCriticConfig(OffPolicyConfig):
         action_spaces: what they can act in.
         actor_lr: Adam step size of the policy.
         q_lr: Adam step size of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy and of what goes with it.
+        policy_frequency: gradient steps of the critics per step of the policy; with it waits the temperature (SAC), or
+            wait all targets (DDPG and its variants).
         noise_correlation: of the exploration noise of two successive steps.
     """
 
@@ -88,7 +89,7 @@ class ActorCritic(ABC):
             observe=self.observe,
             update=self.update,
             eval_act=partial(self.act, greedy=spec.evaluation_greedy),
-            init_carry=no_keys,
+            init_carry=first_keys,
         )
 
 
@@ -155,6 +156,6 @@ def hold_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: 
     return jnp.where(keep & ~begins, keys, jax.random.split(new_key, keys.shape))
 
 
-def no_keys(num_envs: int) -> jax.Array:
+def first_keys(num_envs: int) -> jax.Array:
     """Keys to begin with, which `hold_keys` replaces at the first step of an episode: `[N]`."""
     return jax.random.split(jax.random.key(0), num_envs)

@@ -13,7 +13,7 @@ from stoix_like.config import compose_config, typed
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.systems.off_policy import gradient_step, make_optimiser, periodically
-from stoix_like.systems.off_policy_actor_critic import hold_keys, no_keys
+from stoix_like.systems.off_policy_actor_critic import first_keys, hold_keys
 
 NETWORKS = {
     "sac/ff_sac": "NormalAffineTanhDistributionHead",
@@ -52,8 +52,8 @@ def test_held_noise_has_the_correlation_asked_for_and_the_same_distribution(corr
     assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
 
 
-def test_no_keys_are_as_many_as_environments():
-    assert no_keys(3).shape == (3,)
+def test_first_keys_are_as_many_as_environments():
+    assert first_keys(3).shape == (3,)
 
 
 def test_a_step_is_taken_at_every_third_call():

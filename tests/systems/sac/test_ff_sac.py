@@ -131,9 +131,17 @@ def test_discrete_soft_values_by_hand():
     assert taken.tolist() == [[5.0, 2.0]]
 
 
-def test_no_policy_is_more_random_than_the_uniform_one():
-    with pytest.raises(ConfigError, match=r"system\.target_entropy_scale=1\.2 is out of range"):
-        algorithm("sac/ff_sac_discrete", "env=probe/policy", "system.target_entropy_scale=1.2")
+@pytest.mark.parametrize(
+    ("system", "scale", "wanted"),
+    [
+        ("ff_sac", -1.0, r"more than -0\.69"),
+        ("ff_sac_discrete", 1.0, r"in \[0\.0, 1\.0\)"),
+    ],
+)
+def test_no_policy_is_more_random_than_the_uniform_one(system, scale, wanted):
+    """On [-1, 1] it has log 2 = 0.69 nats."""
+    with pytest.raises(ConfigError, match=rf"target_entropy_scale={scale} is out of range: it must be {wanted}"):
+        algorithm(f"sac/{system}", f"system.target_entropy_scale={scale}")
 
 
 def test_discrete_actions():

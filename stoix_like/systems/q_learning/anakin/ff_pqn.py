@@ -31,7 +31,7 @@ from stoix_like.schema import above, between
 from stoix_like.systems.off_policy import gradient_step
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
-from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.jax_utils import merge_leading_dims, random_order
 from stoix_like.utils.multistep import batch_q_lambda
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
@@ -95,7 +95,7 @@ class PQN:
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
         def epoch(learner: tuple[PyTree, PyTree], key: jax.Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
-            order = jax.random.permutation(key, batch.target.shape[0])
+            order = random_order(key, batch.target.shape[0])
             split = (self.config.num_minibatches, -1)
             minibatches = jax.tree.map(lambda x: x[order].reshape(*split, *x.shape[1:]), batch)
             return jax.lax.scan(self.learn, learner, minibatches)
@@ -126,7 +126,7 @@ class PQN:
         """Half the squared error against the lambda-return (equation 10)."""
         q = jnp.take_along_axis(self.q(params, batch.observation), batch.action[:, None], axis=-1)[:, 0]
         loss = 0.5 * jnp.mean(jnp.square(q - batch.target))
-        return loss, {"q_loss": loss, "q_mean": jnp.mean(q)}
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
     def q(self, params: PyTree, observation: Observation) -> jax.Array:
         """Action values `[..., A]`, an illegal action's the lowest."""

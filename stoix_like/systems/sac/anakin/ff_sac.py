@@ -5,6 +5,7 @@ The equations are those of arXiv:1812.05905.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -42,14 +43,14 @@ class Config(ActorCriticConfig):
         alpha_lr: Adam step size of the logarithm of the temperature.
         autotune: learn the temperature; otherwise it is `ent_coef`.
         target_entropy_scale: the policy is held to an entropy of minus this many nats per entry of an action, where
-            actions are measured in half the width of their range, where they have one.
+            actions are measured in half the width of their range, where they have one: the uniform policy has log 2.
         init_alpha: the temperature at first, where it is learnt.
         ent_coef: the temperature where it is fixed: worth of a nat of entropy, in the unit of the rewards.
     """
 
     alpha_lr: Annotated[float, above(0.0)]
     autotune: bool
-    target_entropy_scale: float
+    target_entropy_scale: Annotated[float, above(-math.log(2.0))]
     init_alpha: Annotated[float, above(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
 

@@ -14,7 +14,7 @@ from stoix_like import cli
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.runner import experiment
-from stoix_like.schema import between
+from stoix_like.schema import Range
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
@@ -26,11 +26,12 @@ class Config(ff_sac.Config):
 
     Attributes:
         action_spaces: what it can act in.
-        target_entropy_scale: the policy is held to this part of the entropy of the uniform one, which none exceeds.
+        target_entropy_scale: the policy is held to this part of the entropy of the uniform one over all actions, legal
+            or not. The paper's 0.98 leaves no room to control CartPole: the temperature grows without end.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    target_entropy_scale: Annotated[float, between(0.0, 1.0)]
+    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
 class DiscreteSAC(ff_sac.SAC):
@@ -41,7 +42,7 @@ class DiscreteSAC(ff_sac.SAC):
 
     @property
     def target_entropy(self) -> Any:
-        """`target_entropy_scale` times the entropy of the uniform policy (section 5 of the paper), in nats."""
+        """`target_entropy_scale` times the entropy of the uniform policy, in nats."""
         return self.config.target_entropy_scale * math.log(self.action_space.n)
 
     def soft_value(
