@@ -40,12 +40,11 @@ def sampling(pendulum):
     return load_policy(pendulum, "last", greedy=False)
 
 
-def untrained(*overrides, **kwargs):
-    """A policy as it is before training."""
-    prepared = prepare(typed(compose_config([*SMALL, *overrides])))
-    system = make_system(prepared, {})
+def untrained(*overrides):
+    """A run, and its agent as it is before training."""
+    prepared = prepare(typed(compose_config([*overrides])))
     _, timestep = prepared.env.reset(jax.random.split(jax.random.key(0), prepared.plan.envs_per_shard))
-    return Policy(prepared, system.init(jax.random.key(1), timestep).shared, {}, **kwargs)
+    return prepared, make_system(prepared, {}).init(jax.random.key(1), timestep).shared
 
 
 def test_it_acts_as_the_evaluation_does_in_the_units_of_the_environment(pendulum, policy):
@@ -148,7 +147,8 @@ def test_an_export_that_acts_differently_is_not_left_behind(policy, tmp_path, mo
 
 def test_legal_actions(tmp_path, monkeypatch):
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
-    policy = untrained("env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true")
+    overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
+    policy = Policy(*untrained(*SMALL, *overrides), {})
     assert policy.inputs == ("agent_view", "action_mask", "step_count")
     observation = policy.random_observations(jax.random.key(0), 32)
     mask, action = np.asarray(observation.action_mask), np.asarray(policy(observation))
@@ -166,9 +166,8 @@ def test_legal_actions(tmp_path, monkeypatch):
 
 
 def test_images_stay_what_they_are():
-    policy = untrained(
-        "env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"
-    )
+    overrides = ["env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"]
+    policy = Policy(*untrained(*SMALL, *overrides), {})
     assert policy.observation_space.shape == (100,)
     assert policy.random_observations(jax.random.key(0), 2).agent_view.shape == (2, 100)
     assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
@@ -188,10 +187,7 @@ def test_a_recurrent_system_is_refused():
 def test_every_system_acts_by_itself(system, tmp_path):
     """Greedily and sampling, as a function and as a file; correlated noise begins anew with each call."""
     continuous = system.startswith("ddpg/") or system == "sac/ff_sac"
-    config = compose_config([f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}"])
-    prepared = prepare(typed(config))
-    _, timestep = prepared.env.reset(jax.random.split(jax.random.key(0), prepared.plan.envs_per_shard))
-    shared = make_system(prepared, {}).init(jax.random.key(1), timestep).shared
+    prepared, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
     low, high = (-2.0, 2.0) if continuous else (0, 1)
     for greedy in (True, False):
         policy = Policy(prepared, shared, {}, greedy=greedy)

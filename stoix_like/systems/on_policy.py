@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from stoix_like.base_types import SystemConfig
+import jax
+
+from stoix_like.base_types import PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above, at_least, between
+from stoix_like.utils.jax_utils import random_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,3 +45,18 @@ class OnPolicyConfig(SystemConfig):
                 f"system.num_minibatches={self.num_minibatches} does not divide the batch of a shard, rollout_length"
                 f" {self.rollout_length} x {num_envs} environments = {batch}: use a divisor of {batch}"
             )
+
+
+def make_minibatches(key: jax.Array, batch: PyTree, num_minibatches: int) -> PyTree:
+    """Shuffle a batch and deal it out.
+
+    Args:
+        key: one key.
+        batch: arrays `[B, ...]`.
+        num_minibatches: M, a divisor of B.
+
+    Returns:
+        Arrays `[M, B / M, ...]`, all in the same order.
+    """
+    order = random_order(key, jax.tree.leaves(batch)[0].shape[0])
+    return jax.tree.map(lambda x: x[order].reshape(num_minibatches, -1, *x.shape[1:]), batch)

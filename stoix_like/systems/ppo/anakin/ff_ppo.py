@@ -26,9 +26,9 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.runner import experiment
 from stoix_like.schema import above, at_least, between
-from stoix_like.systems.on_policy import OnPolicyConfig
+from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition
-from stoix_like.utils.jax_utils import merge_leading_dims, random_order, standardize
+from stoix_like.utils.jax_utils import merge_leading_dims, standardize
 from stoix_like.utils.loss import clipped_value_loss, ppo_clip_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
@@ -103,10 +103,9 @@ class PPO:
 
         def epoch(learner: Learner, key: jax.Array) -> tuple[Learner, Metrics]:
             shuffle_key, loss_key = jax.random.split(key)
-            order = random_order(shuffle_key, batch.log_prob.shape[0])
-            split = (self.config.num_minibatches, -1)
-            minibatches = jax.tree.map(lambda x: x[order].reshape(*split, *x.shape[1:]), batch)
-            return jax.lax.scan(self.learn, learner, (minibatches, jax.random.split(loss_key, split[0])))
+            minibatches = make_minibatches(shuffle_key, batch, self.config.num_minibatches)
+            loss_keys = jax.random.split(loss_key, self.config.num_minibatches)
+            return jax.lax.scan(self.learn, learner, (minibatches, loss_keys))
 
         keys = jax.random.split(key, self.config.epochs)
         learner, metrics = jax.lax.scan(epoch, (params, opt_states), keys)

@@ -29,9 +29,9 @@ from stoix_like.networks.distributions import mask_logits
 from stoix_like.runner import experiment
 from stoix_like.schema import above, between
 from stoix_like.systems.off_policy import gradient_step
-from stoix_like.systems.on_policy import OnPolicyConfig
+from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
-from stoix_like.utils.jax_utils import merge_leading_dims, random_order
+from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.multistep import batch_q_lambda
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
@@ -95,10 +95,7 @@ class PQN:
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
         def epoch(learner: tuple[PyTree, PyTree], key: jax.Array) -> tuple[tuple[PyTree, PyTree], Metrics]:
-            order = random_order(key, batch.target.shape[0])
-            split = (self.config.num_minibatches, -1)
-            minibatches = jax.tree.map(lambda x: x[order].reshape(*split, *x.shape[1:]), batch)
-            return jax.lax.scan(self.learn, learner, minibatches)
+            return jax.lax.scan(self.learn, learner, make_minibatches(key, batch, self.config.num_minibatches))
 
         learner, metrics = jax.lax.scan(epoch, (params, opt_state), jax.random.split(key, self.config.epochs))
         metrics = jax.tree.map(jnp.mean, metrics) | {"epsilon": self.epsilon(updates)}
