@@ -1,0 +1,162 @@
+"""Check that a change of the code leaves every result as it was, byte by byte.
+
+Trains every system briefly, alone, as a population, and on 2 devices x 2 update batches, with the code of a git
+revision and with that of the working tree, and compares the files `metrics.jsonl`, wall-clock times left out.
+
+python scripts/byte_check.py main
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import difflib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# The only numbers of a record that no two runs share.
+TIMES = ("wall_seconds", "steps_per_second")
+CONTINUOUS = ("sac/ff_sac", "ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg")
+COMMON = (
+    "logger=silent",
+    "arch.compile_cache=false",
+    "arch.total_num_envs=8",
+    "arch.num_evaluation=2",
+    "arch.num_eval_episodes=4",
+    "arch.max_eval_steps=100",
+    "checkpoint.keep=0",
+    "env.time_limit=50",
+)
+ON_POLICY = ("system.rollout_length=16", "arch.total_timesteps=1024")
+OFF_POLICY = (
+    "system.rollout_length=4",
+    "system.warmup_steps=16",
+    "system.epochs=4",
+    "system.total_buffer_size=1024",
+    "system.total_batch_size=32",
+    "arch.total_timesteps=640",
+)
+LAYOUTS = {
+    "alone": ("arch.num_devices=1",),
+    "population": (
+        "arch.num_devices=1",
+        "arch.population.size=3",
+        "arch.population.hyperparams={gamma: [0.9, 0.95, 0.99]}",
+    ),
+    "shards": ("arch.num_devices=2", "arch.update_batch_size=2"),
+}
+# What the systems' defaults leave out: wrappers, automatic resets, normalisation, delayed and correlated steps.
+VARIANTS = {
+    "ppo-pool": ("ppo/ff_ppo", "env.auto_reset=pool", "env.frame_stack=3", "env.step_count=true"),
+    "ppo-optimistic": ("ppo/ff_ppo", "env.auto_reset=optimistic", "env.reward_scale=0.5", "env.reward_clip=0.4"),
+    "ppo-cached": ("ppo/ff_ppo", "env=gymnax/breakout", "env.auto_reset=cached", "env.flatten_observation=true"),
+    "ppo-pendulum": ("ppo/ff_ppo", "env=gymnax/pendulum", "system.normalize_observations=true"),
+    "ppo-multi-discrete": ("ppo/ff_ppo", "env=probe/multi_discrete", "arch.evaluation_greedy=false"),
+    "sac-delayed": ("sac/ff_sac", "system.policy_frequency=2", "system.noise_correlation=0.7"),
+    "td3-n-step": ("ddpg/ff_td3", "system.n_step=3", "system.store_next_observation=false"),
+}
+
+
+def main() -> None:
+    """Train at the revision and in the working tree, compare, and exit with 1 where anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revision", help="what the working tree is compared with: a branch, a tag or a commit")
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
+    parser.add_argument("--keep", type=Path, help="a directory where the runs of the revision stay for the next call")
+    args = parser.parse_args()
+    cases = {name: overrides for name, overrides in all_cases().items() if args.only in name}
+    with tempfile.TemporaryDirectory() as scratch:
+        commit = git("rev-parse", args.revision).strip()
+        before = (args.keep or Path(scratch)) / commit
+        source = Path(scratch) / "source"
+        extract(commit, source)
+        with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+            runs = {
+                name: (
+                    pool.submit(records, source, before / name, overrides),
+                    pool.submit(records, ROOT, Path(scratch) / "after" / name, overrides),
+                )
+                for name, overrides in cases.items()
+            }
+            different = [name for name, pair in runs.items() if not report(name, *(run.result() for run in pair))]
+    print(f"{len(cases) - len(different)} of {len(cases)} runs are equal, byte by byte")
+    sys.exit(bool(different))
+
+
+def all_cases() -> dict[str, tuple[str, ...]]:
+    """The overrides of every run by its name."""
+    files = sorted((ROOT / "configs" / "system").glob("*/*.yaml"))
+    systems = [f"{file.parent.name}/{file.stem}" for file in files]
+    cases = {f"{system} {layout}": (system, *LAYOUTS[layout]) for system in systems for layout in LAYOUTS}
+    cases |= {
+        f"{name} {layout}": (*variant, *LAYOUTS[layout]) for name, variant in VARIANTS.items() for layout in LAYOUTS
+    }
+    return {name: overrides_of(*case) for name, case in cases.items()}
+
+
+def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
+    """The command line of one run."""
+    text = (ROOT / "configs" / "system" / f"{system}.yaml").read_text()
+    sizes = OFF_POLICY if "total_buffer_size" in text else ON_POLICY
+    env = "env=gymnax/pendulum" if system in CONTINUOUS else "env=gymnax/cartpole"
+    chosen = () if any(override.startswith("env=") for override in overrides) else (env,)
+    return (f"system={system}", *chosen, *COMMON, *sizes, *overrides)
+
+
+def extract(commit: str, directory: Path) -> None:
+    """Lay out the files of a commit."""
+    directory.mkdir()
+    archive = directory.with_suffix(".tar")
+    git("archive", "--output", str(archive), commit)
+    with tarfile.open(archive) as files:
+        files.extractall(directory, filter="data")
+
+
+def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str]:
+    """Train with the code below `source`; the lines of `metrics.jsonl` without times."""
+    metrics = run_dir / "metrics.jsonl"
+    if not (run_dir / "summary.json").exists():
+        environment = {**os.environ, "PYTHONPATH": str(source), "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+        command = [sys.executable, "-c", "from stoix_like.cli import main; main()", "train", *overrides]
+        done = subprocess.run(
+            [*command, f"hydra.run.dir={run_dir}"],
+            cwd=source,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            return [f"exit {done.returncode}: {done.stderr.strip()[-2000:]}"]
+    kept = []
+    for line in metrics.read_text().splitlines():
+        record = json.loads(line)
+        kept.append(json.dumps({name: value for name, value in record.items() if name not in TIMES}))
+    return kept
+
+
+def report(name: str, before: list[str], after: list[str]) -> bool:
+    """Print whether two runs are equal and, where not, what differs."""
+    failed = any(line.startswith("exit ") for line in (*before, *after))
+    equal = before == after and not failed
+    print(f"{'equal' if equal else 'DIFFERENT':9} {name}", flush=True)
+    if not equal:
+        for line in difflib.unified_diff(before, after, "before", "after", lineterm="", n=0):
+            print(f"    {line[:600]}")
+    return equal
+
+
+def git(*arguments: str) -> str:
+    """What git answers."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()
