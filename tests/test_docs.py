@@ -1,14 +1,20 @@
-"""The reference covers every public symbol, and what the guides and the README show is true."""
+"""The reference covers every public symbol, links lead somewhere, and what the guides and the README show is true."""
 
 import ast
 import json
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
+from mkdocs.config import load_config
+from mkdocs.structure.files import get_files
+from mkdocs_gen_files.editor import FilesEditor
 
 from stoix_like.config import compose_config, typed
 
@@ -18,10 +24,10 @@ SOURCES = sorted(
     for path in (ROOT / "stoix_like").rglob("*.py")
     if not any(part.startswith("_") for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")
 )
-REFERENCE = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference").rglob("*.md")))
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
 GUIDES = [ROOT / "docs/guides/import_the_parts.md", ROOT / "docs/guides/use_a_trained_policy.md", OWN_SYSTEM]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
+LINKING = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def module_name(path):
@@ -38,6 +44,37 @@ def public_symbols(body, prefix=""):
             yield prefix + node.name, ast.get_docstring(node)
             if isinstance(node, ast.ClassDef):
                 yield from public_symbols(node.body, f"{prefix}{node.name}.")
+
+
+def generate(root, directory):
+    """Write into a directory what a build of the site adds to its pages, with the script of one checkout."""
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(root / "docs"))
+    with FilesEditor(get_files(config), config, str(directory)):
+        runpy.run_path(str(root / "docs/gen_reference.py"))
+    return directory
+
+
+def directives(site):
+    """The page of every module that is shown, below `reference/`."""
+    pages = sorted((site / "reference").rglob("*.md"))
+    return {
+        name: page.relative_to(site / "reference").as_posix()
+        for page in pages
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    }
+
+
+def linked(text):
+    """The targets of the links of a page that stay within the repository, without their anchors."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    return [path for path in (target.partition("#")[0] for target in targets if "://" not in target) if path]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """What a build of the site adds to the pages in `docs`."""
+    return generate(ROOT, tmp_path_factory.mktemp("site"))
 
 
 def blocks(page, language):
@@ -68,14 +105,94 @@ def test_everything_public_has_a_docstring(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_everything_public_is_in_the_reference(path):
-    names = [name for name, _ in public_symbols(ast.parse(path.read_text()).body)]
-    documented = re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE)
-    assert not names or module_name(path) in documented, f"no page in docs/reference shows {names}"
+def test_every_public_module_has_a_page_in_the_navigation(path, site):
+    pages = directives(site)
+    assert module_name(path) in pages, "no generated page shows the module"
+    assert pages[module_name(path)] in linked((site / "reference/SUMMARY.txt").read_text())
 
 
-def test_no_page_of_the_reference_leaves_symbols_out():
-    assert re.findall(r"^ +(?:members|filters|inherited_members):.*$", REFERENCE, re.MULTILINE) == []
+def test_the_reference_shows_nothing_else(site):
+    assert sorted(directives(site)) == sorted(map(module_name, SOURCES))
+
+
+def test_no_page_of_the_reference_leaves_symbols_out(site):
+    texts = [page.read_text() for page in (site / "reference").rglob("*.md")]
+    assert re.findall(r"^ +(?:members|filters|inherited_members):.*$", "\n".join(texts), re.MULTILINE) == []
+
+
+def test_every_config_is_shown_as_it_is(site):
+    sources = sorted((ROOT / "configs").rglob("*.yaml"))
+    texts = "".join(page.read_text() for page in (site / "configuration").rglob("*.md"))
+    assert sources
+    assert [path for path in sources if f"```yaml\n{path.read_text().strip()}\n```" not in texts] == []
+
+
+def test_a_new_module_or_config_needs_no_page_by_hand(tmp_path):
+    for name in ("__init__", "new", "_hidden", "deep/__init__", "deep/er/__init__", "deep/er/mine", "_private/module"):
+        path = tmp_path / f"stoix_like/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'"""What {name} is."""')
+    for name in ("config", "system/mine/one", "system/mine/two"):
+        path = tmp_path / f"configs/{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# What {name} is.\nname: {name}\n")
+    for name in ("gen_reference.py", "reference/index.md"):
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "docs" / name, tmp_path / "docs" / name)
+    site = generate(tmp_path, tmp_path / "site")
+    assert directives(site) == {
+        "stoix_like": "stoix_like.md",
+        "stoix_like.deep": "deep/index.md",
+        "stoix_like.deep.er": "deep/er/index.md",
+        "stoix_like.deep.er.mine": "deep/er/mine.md",
+        "stoix_like.new": "new.md",
+    }
+    assert (site / "reference/SUMMARY.txt").read_text().splitlines() == [
+        "* [Reference](index.md)",
+        "* [stoix_like](stoix_like.md)",
+        "* [deep](deep/index.md)",
+        "    * [er](deep/er/index.md)",
+        "        * [mine](deep/er/mine.md)",
+        "* [new](new.md)",
+    ]
+    assert "- [mine](mine.md): What deep/er/mine is." in (site / "reference/deep/er/index.md").read_text()
+    assert "## mine/two\n\n```yaml\n# What system/mine/two is.\n" in (site / "configuration/system.md").read_text()
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_file(page, site):
+    """Pages of the site may link to what is generated; README and changelog, read in the repository, may not."""
+    places = [page.parent]
+    if page.is_relative_to(ROOT / "docs"):
+        places.append(site / page.parent.relative_to(ROOT / "docs"))
+    broken = [
+        path for path in linked(page.read_text()) if not any((place / path).resolve().exists() for place in places)
+    ]
+    assert broken == []
+
+
+def test_every_link_of_a_generated_page_leads_to_a_page(site):
+    pages = [*site.rglob("*.md"), *site.rglob("SUMMARY.txt")]
+    broken = [(page, path) for page in pages for path in linked(page.read_text()) if not (page.parent / path).exists()]
+    assert pages
+    assert broken == []
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_lists_every_public_symbol(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout + done.stderr
+    _, _, _, _, entries = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)
+    listed = {line.split(" ", 1)[0] for line in zlib.decompress(entries).decode().splitlines()}
+    public = {
+        f"{module_name(path)}.{name}"
+        for path in SOURCES
+        for name, _ in public_symbols(ast.parse(path.read_text()).body)
+    }
+    assert sorted(public - listed) == []
 
 
 def test_a_missing_docstring_is_found():
