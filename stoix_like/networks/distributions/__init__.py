@@ -1,0 +1,41 @@
+"""Action and value distributions."""
+
+from stoix_like.networks.distributions.discrete import (
+    AffineBeta,
+    AffineTanhTransformedDistribution,
+    Bound,
+    Categorical,
+    ClippedBeta,
+    Deterministic,
+    DiscreteValuedTfpDistribution,
+    EpsilonGreedy,
+    Independent,
+    MultiDiscreteActionDistribution,
+    MultivariateNormalDiag,
+    Seed,
+    Sizes,
+    StateDependentNoise,
+    legal_actions,
+    mask_logits,
+    squash,
+)
+
+__all__ = [
+    "AffineBeta",
+    "AffineTanhTransformedDistribution",
+    "Bound",
+    "Categorical",
+    "ClippedBeta",
+    "Deterministic",
+    "DiscreteValuedTfpDistribution",
+    "EpsilonGreedy",
+    "Independent",
+    "MultiDiscreteActionDistribution",
+    "MultivariateNormalDiag",
+    "Seed",
+    "Sizes",
+    "StateDependentNoise",
+    "legal_actions",
+    "mask_logits",
+    "squash",
+]
