@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from benchmark_worker import serve, timed
 
-from stoix_like.base_types import Actor
-from stoix_like.config import compose_config, typed
+from stoix_like.architectures.rollout import rollout
+from stoix_like.base_types import RolloutState
+from stoix_like.config import compose_config, parse_config
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.runner.prepared import Prepared, prepare
-from stoix_like.runner.programs import compile_programs, make_keys, traced_hyperparams
-from stoix_like.runner.rollout import rollout
+from stoix_like.run.compile import compile_run, make_keys, traced_hyperparams
+from stoix_like.run.setup import RunSetup, set_up
 
 Run = Callable[[], dict[str, Any]]
 
@@ -48,9 +48,9 @@ def main() -> None:
 
 def train(overrides: list[str]) -> tuple[Run, float]:
     """A whole training run, the making of the agent included, without evaluations; that of the result is not timed."""
-    prepared = _prepare(overrides)
-    programs, plan = _programs(prepared), prepared.plan
-    steps = plan.num_updates * plan.steps_per_update * prepared.population.size
+    setup = _set_up(overrides)
+    programs, plan = _programs(setup), setup.plan
+    steps = plan.num_updates * plan.steps_per_update * setup.population.num_members
     numbers = itertools.count()
 
     def run() -> dict[str, Any]:
@@ -64,9 +64,9 @@ def train(overrides: list[str]) -> tuple[Run, float]:
 
 def evaluation(overrides: list[str]) -> tuple[Run, float]:
     """The share of the wall time of a run that its evaluations cost."""
-    prepared = _prepare(overrides)
-    programs = _programs(prepared)
-    windows = [end - start for start, end in itertools.pairwise((0, *prepared.plan.evaluations))]
+    setup = _set_up(overrides)
+    programs = _programs(setup)
+    windows = [end - start for start, end in itertools.pairwise((0, *setup.plan.evaluations))]
     numbers = itertools.count()
 
     def run() -> dict[str, Any]:
@@ -85,16 +85,16 @@ def evaluation(overrides: list[str]) -> tuple[Run, float]:
 
 def env_only(overrides: list[str]) -> tuple[Run, float]:
     """The rollouts of a run with uniformly random actions, and nothing else."""
-    prepared = _prepare(overrides)
-    env, plan, length = prepared.env, prepared.plan, prepared.run.system.rollout_length
+    setup = _set_up(overrides)
+    env, plan, length = setup.env, setup.plan, setup.run.system.rollout_length
 
-    def act(_: Any, actor: Actor, key: jax.Array) -> tuple[Any, jax.Array, Any]:
+    def act(_: Any, actor: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         keys = jax.random.split(key, plan.envs_per_shard)
         return actor.carry, jax.vmap(env.action_space.sample)(keys), ()
 
     @jax.jit
     def program(key: jax.Array) -> jax.Array:
-        def body(carry: tuple[Actor, jax.Array], key: jax.Array) -> tuple[tuple[Actor, jax.Array], None]:
+        def body(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], None]:
             actor, total = carry
             actor, trajectory, _ = rollout(env, act, (), actor, key, length)
             # All that was seen is used, so that nothing is left out.
@@ -102,7 +102,7 @@ def env_only(overrides: list[str]) -> tuple[Run, float]:
             return (actor, sum(jax.tree.leaves(used), start=total)), None
 
         env_state, timestep = env.reset(jax.random.split(key, plan.envs_per_shard))
-        start = (Actor(env_state, timestep, ()), jnp.zeros(()))
+        start = (RolloutState(env_state, timestep, ()), jnp.zeros(()))
         return jax.lax.scan(body, start, jax.random.split(key, plan.num_updates))[0][1]
 
     return _of_seeds(program, plan.num_updates * plan.steps_per_update)
@@ -110,8 +110,8 @@ def env_only(overrides: list[str]) -> tuple[Run, float]:
 
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """A gradient step of actor and critic on every minibatch of a run, and nothing else: the least an update costs."""
-    prepared = _prepare(overrides)
-    plan, system, networks = prepared.plan, prepared.run.system, prepared.networks
+    setup = _set_up(overrides)
+    plan, system, networks = setup.plan, setup.run.system, setup.networks
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
     actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
     critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)
@@ -119,7 +119,7 @@ def net_only(overrides: list[str]) -> tuple[Run, float]:
 
     @jax.jit
     def program(key: jax.Array) -> jax.Array:
-        _, timestep = prepared.env.reset(jax.random.split(key, size))
+        _, timestep = setup.env.reset(jax.random.split(key, size))
         observation = timestep.observation
 
         def loss(params: Any) -> jax.Array:
@@ -160,22 +160,22 @@ def time_to_first_update(overrides: list[str]) -> tuple[Run, float]:
     return run, run()["value"]
 
 
-def _prepare(overrides: list[str]) -> Prepared:
+def _set_up(overrides: list[str]) -> RunSetup:
     # A program from the cache would not show what compiling costs.
-    return prepare(typed(compose_config([*overrides, "arch.compile_cache=false"])))
+    return set_up(parse_config(compose_config([*overrides, "arch.compile_cache=false"])))
 
 
-def _programs(prepared: Prepared) -> Programs:
+def _programs(setup: RunSetup) -> Programs:
     """The only function here that knows how the runner calls its programs."""
-    population = prepared.population
+    population = setup.population
     hyperparams = traced_hyperparams(population)
 
     def keys(number: int) -> Any:
-        seeds = tuple(seed + number * population.size for seed in population.seeds)
-        return make_keys(prepared._replace(population=population._replace(seeds=seeds)))
+        seeds = tuple(seed + number * population.num_members for seed in population.seeds)
+        return make_keys(setup._replace(population=population._replace(seeds=seeds)))
 
     first = keys(0)
-    compiled = compile_programs(prepared, first, hyperparams)
+    compiled = compile_run(setup, first, hyperparams)
     return Programs(
         keys=keys,
         init=lambda keys: compiled.init(hyperparams, keys.agent, keys.shards),

@@ -23,7 +23,7 @@ from yaml import YAMLError
 
 from stoix_like.config import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
-from stoix_like.runner.report import aggregate
+from stoix_like.run.records import aggregate
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 # What tells members of a row apart, or does not change their numbers.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 
 if TYPE_CHECKING:
-    from stoix_like.policy import Policy
-    from stoix_like.runner.experiment import Result
+    from stoix_like.inference.policy import Policy
+    from stoix_like.run.experiment import Result
 
 __all__ = ["ConfigError", "MissingExtraError", "TrainingError", "load_policy", "resume", "train"]
 
@@ -46,13 +46,14 @@ def train(
         TrainingError: a metric or a parameter was no finite number any more.
     """
     # Imported here, so that using one loss function does not import hydra and every environment.
-    from stoix_like.config import compose_config, typed
-    from stoix_like.runner import experiment
+    from stoix_like.config import compose_config, parse_config
+    from stoix_like.run import experiment
+    from stoix_like.run.setup import set_up
 
     extra = [] if config_dir is None else [config_dir]
     composed = compose_config([f"system={system}", *overrides], extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
-    return experiment.run(experiment.prepare(typed(composed)), directory)
+    return experiment.run(set_up(parse_config(composed)), directory)
 
 
 def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Result:
@@ -70,7 +71,7 @@ def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = 
         ConfigError: there is no such run, another process is at it, or its configuration was changed.
         TrainingError: a metric or a parameter was no finite number any more.
     """
-    from stoix_like.runner import experiment
+    from stoix_like.run import experiment
 
     return experiment.resume(Path(run_dir), overrides, trust)
 
@@ -97,6 +98,6 @@ def load_policy(
     Raises:
         ConfigError: there is no such run, checkpoint or member, or it cannot be used as a policy.
     """
-    from stoix_like import policy
+    from stoix_like.inference import policy
 
     return policy.load_policy(run_dir, which, member, greedy, trust)

@@ -1,4 +1,4 @@
-"""The vocabulary shared by environments, systems and the runner.
+"""The types shared by environments, systems and architectures.
 
 Shape letters used throughout: T time, N environments of one shard, B minibatch, A actions,
 P population. A shard is one update batch on one device.
@@ -30,7 +30,7 @@ class Observation(NamedTuple):
     Attributes:
         agent_view: `[..., *view]`, the features or pixels.
         action_mask: `[..., A]` bool, True where an action is legal; None where the environment has none.
-        step_count: `[...]` int32, steps since the episode began; None where it is not asked for.
+        step_count: `[...]` int32, steps since the episode started; None unless `env.step_count` is set.
     """
 
     agent_view: jax.Array
@@ -39,7 +39,7 @@ class Observation(NamedTuple):
 
 
 class ObservationGlobalState(NamedTuple):
-    """An `Observation` together with the state of the whole environment, for centralised critics."""
+    """An `Observation` with the state of the whole environment, for centralised critics."""
 
     agent_view: jax.Array
     action_mask: jax.Array | None
@@ -53,7 +53,7 @@ class EpisodeMetrics(NamedTuple):
     Attributes:
         episode_return: `[N]` float32, sum of the environment's own rewards so far.
         episode_length: `[N]` int32, steps so far.
-        finished: `[N]` bool, whether this step was the last one of the episode.
+        finished: `[N]` bool, whether this step was the last of the episode.
     """
 
     episode_return: jax.Array
@@ -65,11 +65,12 @@ class TimeStep(NamedTuple):
     """The outcome of one environment step.
 
     Attributes:
-        observation: act on this; after an automatic reset it is already the next episode's first.
+        observation: the observation to act on; after an automatic reset, the first of the next episode.
         reward: `[N]` float32.
-        terminated: `[N]` bool, the task ended: there is no value beyond this step.
-        truncated: `[N]` bool, cut by a limit: the value beyond is bootstrapped. Never with `terminated`.
-        next_observation: the true successor of the step, never an observation made by a reset.
+        terminated: `[N]` bool, whether the episode terminated: the bootstrap value is zero.
+        truncated: `[N]` bool, whether the episode was truncated, as by a time limit: the value of `next_observation`
+            is bootstrapped. Never True together with `terminated`.
+        next_observation: the true successor of the step, never an observation that a reset returned.
         episode: `EpisodeMetrics` of the episode this step belongs to.
     """
 
@@ -80,9 +81,25 @@ class TimeStep(NamedTuple):
     next_observation: Observation
     episode: EpisodeMetrics
 
+    @property
+    def starts_episode(self) -> jax.Array:
+        """Whether `observation` is the first of its episode: `[N]` bool."""
+        return self.episode.finished | (self.episode.episode_length == 0)
+
 
 class Transition(NamedTuple):
-    """One step as an algorithm remembers it; `extras` is what its `act` asked to keep."""
+    """One step of a rollout.
+
+    Attributes:
+        observation: the observation that was acted on.
+        action: the action taken.
+        reward: `[N]` float32.
+        terminated: `[N]` bool, see `TimeStep`.
+        truncated: `[N]` bool, see `TimeStep`.
+        next_observation: the true successor, see `TimeStep`.
+        is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
+        extras: what the system's `act` returned as extras, such as log-probabilities.
+    """
 
     observation: Observation
     action: jax.Array
@@ -90,18 +107,25 @@ class Transition(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     next_observation: Observation
+    is_first: jax.Array
     extras: PyTree
 
 
 class Trajectory(NamedTuple):
-    """`transitions` `[T, N, ...]` and the recurrent state `[N, ...]` that the first of them was acted from."""
+    """Transitions `[T, N, ...]`, and the recurrent state `[N, ...]` before the first of them."""
 
     transitions: Transition
     first_carry: PyTree
 
 
-class Actor(NamedTuple):
-    """The acting side of a shard: environment states, the last time step, the recurrent state."""
+class RolloutState(NamedTuple):
+    """The state of a rollout in one shard.
+
+    Attributes:
+        env_state: the state of the environments.
+        timestep: the last time step `[N, ...]`.
+        carry: the recurrent state `[N, ...]`, see `System.init_carry`.
+    """
 
     env_state: PyTree
     timestep: TimeStep
@@ -109,11 +133,11 @@ class Actor(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """The learning side.
+    """The state of the agent.
 
     Attributes:
-        shared: parameters, optimiser state, statistics, counters: one copy, identical on every shard.
-        local: what belongs to one shard alone, such as its replay buffer; `()` where there is nothing.
+        shared: parameters, optimiser states, statistics, counters: one copy, identical on every shard.
+        local: per-shard state, such as a replay buffer; `()` where there is none.
     """
 
     shared: PyTree
@@ -121,28 +145,28 @@ class Agent(NamedTuple):
 
 
 class System(NamedTuple):
-    """An algorithm, as the runner sees it.
+    """An algorithm as six functions.
 
     Attributes:
         init: `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example.
-        act: `(shared, Actor, key) -> (carry, action, extras)`, exploring.
-        observe: `(Agent, Trajectory) -> Agent`, takes the trajectory in: replay, observation statistics.
+        act: `(shared, RolloutState, key) -> (carry, action, extras)`, with exploration.
+        observe: `(Agent, Trajectory) -> Agent`, adds the rollout to the replay buffer or to observation statistics.
         update: `(Agent, Trajectory, key) -> (Agent, metrics)`, learns; `metrics` are scalars by name.
-        eval_act: like `act`, as the policy is evaluated.
-        init_carry: `(num_envs) -> carry`, what is remembered from step to step at the start of an episode: a recurrent
-            state, the keys of correlated noise, or `()`.
+        eval_act: like `act`, for evaluation.
+        init_carry: `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of
+            correlated noise, or `()`.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
-    act: Callable[[PyTree, Actor, jax.Array], tuple[PyTree, jax.Array, PyTree]]
+    act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
     observe: Callable[[Agent, Trajectory], Agent]
     update: Callable[[Agent, Trajectory, jax.Array], tuple[Agent, Metrics]]
-    eval_act: Callable[[PyTree, Actor, jax.Array], tuple[PyTree, jax.Array, PyTree]]
+    eval_act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
     init_carry: Callable[[int], PyTree]
 
 
 class Axes(NamedTuple):
-    """The mapped axes that a batch is spread over, so that no system needs to name them.
+    """The mapped axes that a batch is spread over.
 
     Attributes:
         names: axis names, empty outside a mapped program.
@@ -160,17 +184,17 @@ class Axes(NamedTuple):
 
 
 class SystemSpec(NamedTuple):
-    """What a system is built from besides its hyperparameters.
+    """Spaces, networks and sizes that a system is built from.
 
     Attributes:
         observation_space: of `Observation.agent_view`.
         action_space: of one action.
-        networks: the modules of the network configuration, `networks.actor_network.pre_torso`.
+        networks: the modules of the network configuration, such as `networks.actor_network.pre_torso`.
         axes: the axes to average gradients, losses and statistics over.
-        num_updates: updates in the whole run, for schedules.
+        num_updates: updates of the whole run, for schedules.
         num_envs: environments of one shard, N.
-        num_shards: shards in the whole run.
-        evaluation_greedy: whether evaluation acts by the mode of the policy.
+        num_shards: shards of the whole run.
+        evaluation_greedy: whether evaluation takes the mode of the policy.
     """
 
     observation_space: Space
@@ -185,25 +209,25 @@ class SystemSpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig:
-    """The hyperparameters that the runner itself needs; every system's `Config` extends it.
+    """The hyperparameters that every system has; its `Config` extends this class.
 
     Attributes:
         rollout_length: environment steps per environment between two updates, T.
-        warmup_steps: steps per environment with random actions before the first update.
+        warmup_steps: random environment steps per environment before the first update.
     """
 
     rollout_length: Annotated[int, at_least(1)]
     warmup_steps: Annotated[int, at_least(0)] = 0
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse sizes that do not fit together.
+        """Check sizes against each other.
 
         Args:
             num_envs: environments of one shard.
             num_shards: shards in the whole run.
 
         Raises:
-            ConfigError: naming the keys, their values and what would do.
+            ConfigError: sizes that do not fit; names the keys, their values and what would work.
         """
 
 
@@ -229,7 +253,7 @@ class ActorCriticHiddenStates(NamedTuple):
 
 
 class OnlineAndTarget(NamedTuple):
-    """Parameters that learn, and the slowly following copy that targets are computed with."""
+    """Online parameters, and the target parameters that follow them slowly."""
 
     online: PyTree
     target: PyTree

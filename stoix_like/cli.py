@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from stoix_like import config as configuration
@@ -128,7 +127,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    from stoix_like.runner import evaluation
+    from stoix_like.inference import evaluation
 
     if args.trust:
         _find_own_modules()
@@ -136,7 +135,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _resume(args: argparse.Namespace) -> None:
-    from stoix_like.runner import experiment
+    from stoix_like.run import experiment
 
     if args.trust:
         _find_own_modules()
@@ -149,25 +148,27 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 
 def _check(args: argparse.Namespace) -> list[str]:
     """See that every run that hydra is about to start can be run; what to tell hydra besides."""
-    from stoix_like.runner import devices, experiment, saved
+    from stoix_like.run import devices
+    from stoix_like.run.setup import set_up
+    from stoix_like.storage import run_dir
 
     extra = _config_dirs(args)
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
     composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
         return []
-    runs = [configuration.typed(config) for config in composed]
+    runs = [configuration.parse_config(config) for config in composed]
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
             return []  # The runs start elsewhere, with other devices: each checks its own.
     elif runs[0].arch.resume_from is None:
-        experiment.check_run_dir(Path(composed[0].hydra.run.dir))
+        run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
-        saved.check_is_run(Path(runs[0].arch.resume_from))
+        run_dir.check_is_run(Path(runs[0].arch.resume_from))
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
-        experiment.prepare(run)
+        set_up(run)
     if args.multirun or runs[0].arch.resume_from is None:
         return []
     # The run goes on in its own directory, where hydra has been already.
@@ -175,9 +176,9 @@ def _check(args: argparse.Namespace) -> list[str]:
 
 
 def _check_sweep_dir(directory: Path) -> None:
-    from stoix_like.runner import experiment
+    from stoix_like.storage import run_dir
 
-    experiment.check_run_dir(directory)
+    run_dir.check_new(directory)
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
@@ -197,12 +198,11 @@ def _run_hydra(arguments: Sequence[str]) -> None:
 
 
 def _task(config: DictConfig) -> float:
-    from stoix_like.runner import experiment
+    from stoix_like.run.experiment import run_experiment
 
     # Hydra would print a trace.
     with _one_line_errors():
-        prepared = experiment.prepare(configuration.typed(config))
-        return experiment.run(prepared, Path(HydraConfig.get().runtime.output_dir)).eval_return
+        return run_experiment(config)
 
 
 def _stop(message: str, code: int) -> NoReturn:

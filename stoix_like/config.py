@@ -73,6 +73,7 @@ class ArchConfig:
         absolute_metric: evaluate the best parameters once more at the end, on ten times the episodes.
         on_nan: what to do when a metric or a parameter is NaN or infinite.
         compile_cache: keep compiled programs for the next start.
+        hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
         resume_from: the directory of a run to go on with, instead of a new one.
         population: members trained side by side.
     """
@@ -91,6 +92,7 @@ class ArchConfig:
     absolute_metric: bool
     on_nan: Annotated[str, one_of("stop", "ignore")]
     compile_cache: bool
+    hoist_randomness: bool
     resume_from: str | None
     population: PopulationConfig
 
@@ -146,7 +148,7 @@ def config_dir() -> Path:
     return packed if packed.is_dir() else package.parent / "configs"
 
 
-def typed(config: DictConfig, build: Build | None = None) -> RunConfig:
+def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     """Turn a composed configuration into typed values.
 
     Args:

@@ -4,7 +4,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from stoix_like import config as configuration
-from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices, typed
+from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
 
@@ -13,7 +13,7 @@ ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(g
 
 @pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
 def test_every_yaml_composes_and_fits_its_types(group, choice):
-    typed(compose_config([f"{group}={choice}"]))
+    parse_config(compose_config([f"{group}={choice}"]))
 
 
 def test_every_yaml_is_a_choice_of_a_known_group_or_the_primary():
@@ -24,7 +24,7 @@ def test_every_yaml_is_a_choice_of_a_known_group_or_the_primary():
 
 
 def test_counts_may_be_written_as_powers_of_ten():
-    run = typed(compose_config(["arch.total_timesteps=2e6", "system.rollout_length=1e1"]))
+    run = parse_config(compose_config(["arch.total_timesteps=2e6", "system.rollout_length=1e1"]))
     assert run.arch.total_timesteps == 2_000_000
     assert run.system.rollout_length == 10
 
@@ -32,7 +32,7 @@ def test_counts_may_be_written_as_powers_of_ten():
 def test_the_composed_configuration_is_not_changed():
     composed = compose_config([])
     before = composed.copy()
-    typed(composed)
+    parse_config(composed)
     assert composed == before
 
 
@@ -43,7 +43,7 @@ def test_default_run_dir_follows_the_primary_configuration():
 
 
 def test_scenario_by_name_names_the_task():
-    run = typed(compose_config(["env=gymnax", "env.scenario.name=Acrobot-v1"]))
+    run = parse_config(compose_config(["env=gymnax", "env.scenario.name=Acrobot-v1"]))
     assert run.env.scenario.task_name == "Acrobot-v1"
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_composed(overrides, message):
 )
 def test_what_cannot_be_typed(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        typed(compose_config(overrides))
+        parse_config(compose_config(overrides))
 
 
 def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
@@ -113,7 +113,7 @@ def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
         "defaults: [gymnax/cartpole@_here_, _self_]\nparams: {max_steps_in_episode: 50}\n"
     )
     assert "short" in group_choices("env", [own])
-    run = typed(compose_config(["env=short"], [own]))
+    run = parse_config(compose_config(["env=short"], [own]))
     assert run.env.params == {"max_steps_in_episode": 50}
     with pytest.raises(ConfigError, match="env=shrt is not known: did you mean 'short'"):
         compose_config(["env=shrt"], [own])
@@ -124,9 +124,9 @@ def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
 )
 def test_a_build_that_does_not_name_its_hyperparameters(build):
     with pytest.raises(ConfigError, match="must be a subclass of"):
-        typed(compose_config([]), build)
+        parse_config(compose_config([]), build)
 
 
 def test_a_variant_may_be_a_partial():
-    run = typed(compose_config([]), functools.partial(ff_ppo.build))
+    run = parse_config(compose_config([]), functools.partial(ff_ppo.build))
     assert isinstance(run.system, ff_ppo.Config)

@@ -16,7 +16,7 @@ from mkdocs.config import load_config
 from mkdocs.structure.files import get_files
 from mkdocs_gen_files.editor import FilesEditor
 
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -226,7 +226,7 @@ def test_the_system_of_the_guide_learns_from_the_shell(directory):
 
 def test_the_preset_of_the_guide_changes_what_it_says(directory):
     names = ("ppo/ff_ppo", "careful_ppo")
-    packaged, preset = (typed(compose_config([f"system={name}"], [directory / "conf"])) for name in names)
+    packaged, preset = (parse_config(compose_config([f"system={name}"], [directory / "conf"])) for name in names)
     assert preset.system_name == "careful_ppo"
     assert preset.build is packaged.build
     assert (preset.system.clip_eps, preset.system.epochs) == (0.1, 2)

@@ -12,9 +12,9 @@ import toys
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import compose_config, group_choices, typed
+from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.runner import report
+from stoix_like.run import records
 
 ROOT = Path(__file__).parent.parent
 specification = importlib.util.spec_from_file_location("results", ROOT / "scripts/results.py")
@@ -167,7 +167,7 @@ def test_real_runs(tmp_path, capsys):
     assert page.read_text() == f"# Before\n\n{results.BEGIN}\n{text}{results.END}\n\nafter\n"
 
     swept, members = cells(text)
-    statistics = report.aggregate([member["eval/episode_return_mean"] for member in population.members], [0, 0, 0])
+    statistics = records.aggregate([member["eval/episode_return_mean"] for member in population.members], [0, 0, 0])
     assert members["final policy"] == "{iqm:.1f} [{ci_low:.1f}, {ci_high:.1f}]".format(**statistics)
     assert members["final policy"].split()[0] == f"{population.eval_return:.1f}"
     assert (swept["seeds"], members["seeds"], swept["env steps"]) == ("0, 1", "2–4", "128")
@@ -244,5 +244,5 @@ def test_a_page_without_its_markers_is_left_alone(text, tmp_path):
 
 @pytest.mark.parametrize("name", group_choices("experiment"))
 def test_every_experiment_fits_its_types(name):
-    run = typed(compose_config([f"+experiment={name}"]))
+    run = parse_config(compose_config([f"+experiment={name}"]))
     assert name.startswith(run.system_name.rpartition("ff_")[2])

@@ -1,6 +1,6 @@
-"""Environments: the protocol, `make`, the wrappers and the adapters of the suites."""
+"""Environments: the protocol, the wrappers, `make`, and the adapters of the suites."""
 
-from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -13,6 +13,7 @@ __all__ = [
     "ScenarioConfig",
     "Space",
     "VectorEnvironment",
+    "Vectorize",
     "list_scenarios",
     "make",
     "make_eval",

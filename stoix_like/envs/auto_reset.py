@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.wrappers import StatefulWrapper
 
 # Start states are drawn from a stream of their own, apart from what a step draws from the same key.
 _RESET_STREAM = 0x5EED
@@ -41,17 +42,12 @@ class PoolStore(NamedTuple):
     taken: jax.Array
 
 
-class AutoReset(VectorEnvironment):
-    """Goes on from a start state wherever an episode ends; a subclass says from which.
+class AutoReset(StatefulWrapper):
+    """Replaces the state by a start state wherever an episode ends; a subclass provides the start states.
 
     Args:
-        env: environments that do not reset themselves.
+        env: environments without automatic reset.
     """
-
-    def __init__(self, env: VectorEnvironment) -> None:
-        self.env = env
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
 
     def reset(self, keys: jax.Array) -> tuple[AutoResetState, TimeStep]:
         """See `VectorEnvironment.reset`."""

@@ -1,4 +1,4 @@
-"""From a config to environments: which suites there are, and which wrappers go around them in what order."""
+"""Environments from their configuration: the registry of suites, and the order of the wrappers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
 from stoix_like.envs import auto_reset, wrappers
-from stoix_like.envs.environment import Environment, VectorEnvironment
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
 from stoix_like.schema import above, at_least, one_of
 
 
 class Suite(NamedTuple):
-    """Where a suite lives.
+    """A suite of environments.
 
-    `module` has `scenarios() -> list[str]` and `make(name, kwargs, params) -> Environment`; it needs `package`, which
-    the optional dependencies `extra` install.
+    Attributes:
+        module: has `scenarios() -> list[str]` and `make(name, kwargs, params) -> VectorEnvironment`.
+        package: the import package that the module needs.
+        extra: the optional dependencies of this package that install it.
     """
 
     module: str
@@ -28,11 +30,11 @@ class Suite(NamedTuple):
 
 
 SUITES: dict[str, Suite] = {
-    "gymnax": Suite("stoix_like.envs.gymnax", "gymnax", "envs"),
-    "probe": Suite("stoix_like.envs.probes", "jax", ""),
+    "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
 }
 
-# Each mode of automatic reset, made from environments and the config.
+# The modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
     "pool": lambda env, config: auto_reset.PoolReset(env, config.pool_size),
@@ -43,11 +45,11 @@ AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironmen
 
 @dataclass
 class ScenarioConfig:
-    """Which environment of a suite.
+    """An environment of a suite.
 
     Attributes:
         name: as the suite spells it.
-        task_name: what runs are named after; the scenario's name where it is empty.
+        task_name: used in run directories; by default the scenario's name.
     """
 
     name: str = ""
@@ -59,7 +61,7 @@ class ScenarioConfig:
 
 @dataclass
 class EnvConfig:
-    """An environment and what is put around it; `configs/env/_base.yaml` says what each key does."""
+    """An environment and its wrappers; `configs/env/_base.yaml` describes the keys."""
 
     env_name: str = "gymnax"
     scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
@@ -79,56 +81,40 @@ class EnvConfig:
 
 
 def make(config: EnvConfig) -> VectorEnvironment:
-    """Environments to train in: vectorised, reset automatically.
+    """Build environments to train in, with automatic reset.
 
     Args:
         config: the environment and its wrappers.
 
     Returns:
-        The environments; how many is up to the keys that they are reset with.
+        The environments; their number is that of the keys passed to `reset`.
 
     Raises:
-        ConfigError: if suite, scenario, an argument, a parameter or the mode of automatic reset is not known.
+        ConfigError: if suite, scenario, an argument, a parameter or the mode of automatic reset is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset; {hint}")
-    env = make_single(config)
+    env = make_eval(config)
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     if config.reward_clip is not None:
         env = wrappers.ClipReward(env, config.reward_clip)
-    return AUTO_RESETS[config.auto_reset](wrappers.Vectorize(env), config)
+    return AUTO_RESETS[config.auto_reset](env, config)
 
 
 def make_eval(config: EnvConfig) -> VectorEnvironment:
-    """Environments to evaluate in: vectorised, not reset when an episode ends, with the rewards they were made with.
+    """Build environments to evaluate in: not reset when an episode ends, with the suite's own rewards.
 
     Args:
         config: the environment and its wrappers.
 
     Returns:
-        The environments; what a step yields after an episode's end has no meaning.
+        The environments; steps after the end of an episode are meaningless. A wrapper that is off is not applied.
 
     Raises:
-        ConfigError: if suite, scenario, an argument or a parameter is not known.
-        MissingExtraError: if the suite's package is not installed.
-    """
-    return wrappers.Vectorize(make_single(config))
-
-
-def make_single(config: EnvConfig) -> Environment:
-    """One environment, with every wrapper that does not change its rewards.
-
-    Args:
-        config: the environment and its wrappers.
-
-    Returns:
-        The environment; a wrapper that is off is not there at all.
-
-    Raises:
-        ConfigError: if suite, scenario, an argument or a parameter is not known.
+        ConfigError: if suite, scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
     env = _make_scenario(config)
@@ -149,7 +135,7 @@ def make_single(config: EnvConfig) -> Environment:
 
 
 def list_scenarios() -> dict[str, list[str]]:
-    """What can be named by `env.scenario.name`.
+    """List the values of `env.scenario.name`.
 
     Returns:
         The scenarios of each suite; none where its package is not installed.
@@ -163,7 +149,7 @@ def list_scenarios() -> dict[str, list[str]]:
     return scenarios
 
 
-def _make_scenario(config: EnvConfig) -> Environment:
+def _make_scenario(config: EnvConfig) -> VectorEnvironment:
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, SUITES)
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments; {hint}")

@@ -58,15 +58,15 @@ class ReplayConfig(SystemConfig):
         return self.n_step if self.store_next_observation else self.n_step + 1
 
     @property
-    def in_rows(self) -> bool:
+    def per_env_rows(self) -> bool:
         """Whether steps lie in one row per environment, in their order, instead of in one heap."""
         return self.window > 1 or self.prioritised
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Refuse a replay that cannot be divided, or that cannot be sampled when learning starts."""
-        unit = num_shards * (num_envs if self.in_rows else 1)
+        unit = num_shards * (num_envs if self.per_env_rows else 1)
         if self.total_buffer_size % unit:
-            per = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.in_rows else "")
+            per = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.per_env_rows else "")
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} does not divide over {per}: use"
                 f" {multiples_near(self.total_buffer_size, unit)}"
@@ -173,7 +173,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
             jnp.zeros(action.shape, action.dtype),
             jnp.zeros(()),
             jnp.zeros((), bool),
-            truncated=jnp.zeros((), bool) if config.in_rows else None,
+            truncated=jnp.zeros((), bool) if config.per_env_rows else None,
             next_observation=observation if config.store_next_observation else None,
         )
         return buffer.init(step)
@@ -185,18 +185,18 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
             steps.action,
             steps.reward * config.reward_scale,
             steps.terminated,
-            steps.truncated if config.in_rows else None,
+            steps.truncated if config.per_env_rows else None,
             steps.next_observation if config.store_next_observation else None,
         )
         stored = jax.tree.map(lambda x, like: x.astype(like.dtype), stored, state.experience)
-        if not config.in_rows:
+        if not config.per_env_rows:
             return buffer.add(state, stored)
         added = buffer.add(state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
         return _prefer_new(buffer, added, steps.reward.shape[0], config.window) if config.prioritised else added
 
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
-        if config.in_rows:
+        if config.per_env_rows:
             windows = jax.vmap(lambda window: _read(window, config.n_step, config.gamma))(drawn.experience)
         else:
             windows = _single(drawn.experience, config.gamma)
@@ -214,7 +214,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
 def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     """The buffer of flashbax that fits, its functions tolerant of the shapes that they mix."""
     size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
-    if not config.in_rows:
+    if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
     else:
         sizes: dict[str, Any] = {"max_length_time_axis": size // spec.num_envs, "min_length_time_axis": config.window}

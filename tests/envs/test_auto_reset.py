@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import EnvConfig
+from stoix_like.envs import EnvConfig, Vectorize
 from stoix_like.envs.auto_reset import FreshReset, OptimisticReset, PoolReset
 from stoix_like.envs.factory import AUTO_RESETS
-from stoix_like.envs.probes import Outcome, Probe
-from stoix_like.envs.wrappers import RecordEpisode, Vectorize
+from stoix_like.envs.suites.probes import Outcome, Probe
+from stoix_like.envs.wrappers import RecordEpisode
 
 N, T = 3, 12
 
@@ -50,7 +50,7 @@ def some_ends():
 
 @pytest.fixture(scope="module")
 def rolled():
-    env = Vectorize(RecordEpisode(Countdown()))
+    env = RecordEpisode(Vectorize(Countdown()))
     config = EnvConfig(pool_size=T * N, reset_ratio=2)
     return {
         mode: jax.jit(lambda make=make: roll(make(env, config), some_ends()))() for mode, make in AUTO_RESETS.items()
@@ -134,7 +134,7 @@ def test_fresh_draws_apart_from_the_step():
 
 @pytest.mark.parametrize("mode", AUTO_RESETS)
 def test_batches_of_shards_do_as_one_shard_does(rolled, mode):
-    env = AUTO_RESETS[mode](Vectorize(RecordEpisode(Countdown())), EnvConfig(pool_size=T * N, reset_ratio=2))
+    env = AUTO_RESETS[mode](RecordEpisode(Vectorize(Countdown())), EnvConfig(pool_size=T * N, reset_ratio=2))
     # The second shard ends nothing while the first does, so that a condition of the batch concerns only one of them.
     actions = jnp.stack([some_ends(), jnp.zeros_like(some_ends())])
     _, timesteps, _ = jax.jit(jax.vmap(lambda actions: roll(env, actions), axis_name="batch"))(actions)

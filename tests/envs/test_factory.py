@@ -85,7 +85,7 @@ def test_ranges(override):
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
-    monkeypatch.delitem(sys.modules, "stoix_like.envs.gymnax", raising=False)
+    monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.gymnax", raising=False)
     with pytest.raises(MissingExtraError, match=r"env.env_name=gymnax needs .*'gymnax'.*stoix_like\[envs\]"):
         make(EnvConfig("gymnax", ScenarioConfig("CartPole-v1")))
     assert list_scenarios()["gymnax"] == []
@@ -106,8 +106,8 @@ def layers(env):
 
 
 def test_wrappers_that_are_off_are_not_there():
-    assert layers(make(probe())) == ["FreshReset", "Vectorize", "RecordEpisode"]
-    assert layers(make_eval(probe())) == ["Vectorize", "RecordEpisode"]
+    assert layers(make(probe())) == ["FreshReset", "RecordEpisode", "Vectorize"]
+    assert layers(make_eval(probe())) == ["RecordEpisode", "Vectorize"]
 
 
 def test_order_of_wrappers():
@@ -116,9 +116,9 @@ def test_order_of_wrappers():
         reward_clip=1.0, flatten_observation=True,
     )  # fmt: skip
     # A vector is not flattened again.
-    inner = ["RecordEpisode", "CountSteps", "StackFrames", "ClipActions", "RescaleActions", "TimeLimit"]
-    assert layers(make(everything)) == ["PoolReset", "Vectorize", "ClipReward", "ScaleReward", *inner]
-    assert layers(make_eval(everything)) == ["Vectorize", *inner]
+    inner = ["RecordEpisode", "CountSteps", "StackFrames", "ClipActions", "RescaleActions", "TimeLimit", "Vectorize"]
+    assert layers(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner]
+    assert layers(make_eval(everything)) == inner
     image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
     assert make(image).observation_space.shape == (50,)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.envs import Box, EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.envs.gymnax import scenarios
+from stoix_like.envs.suites.gymnax import scenarios
 from stoix_like.errors import ConfigError
 
 N, T, LIMIT = 2, 22, 6

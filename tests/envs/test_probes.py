@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.probes import PROBES, ProbeState, make
+from stoix_like.envs.suites.probes import PROBES, ProbeState, make
 
 GAMMA = 0.9
 
@@ -21,7 +21,7 @@ BEST = {
 
 def play(name, key, steps=5):
     """One episode of best actions: the views and rewards of its steps, the last flags and the last successor."""
-    probe = make(name, {}, {})
+    probe = make(name, {}, {}).env
     best = BEST.get(name, lambda view: jnp.asarray(0))
     step = jax.jit(probe.step)
     state, timestep = probe.reset(key)
@@ -54,16 +54,16 @@ def test_best_return(name):
         assert set(returns) <= {-1.0, 1.0}
         assert PROBES[name].optimal_return == 0.0
     else:
-        np.testing.assert_allclose(returns, make(name, {}, {}).optimal_return, atol=1e-6)
+        np.testing.assert_allclose(returns, make(name, {}, {}).env.optimal_return, atol=1e-6)
 
 
 def test_values_by_hand():
     one = jnp.ones((2, 1))
-    np.testing.assert_allclose(make("time_limit", {}, {}).optimal_value(one, 0.9), [10.0, 10.0], rtol=1e-6)
+    np.testing.assert_allclose(make("time_limit", {}, {}).env.optimal_value(one, 0.9), [10.0, 10.0], rtol=1e-6)
     # 1 + 0.9 + 0.81 with three steps left, 1 with one.
-    ending = make("termination", {"limit": 3}, {})
+    ending = make("termination", {"limit": 3}, {}).env
     np.testing.assert_allclose(ending.optimal_value(jnp.eye(3), 0.9), [2.71, 1.9, 1.0], rtol=1e-6)
-    np.testing.assert_allclose(make("discount", {}, {}).optimal_value(jnp.array([[-1.0], [1.0]]), 0.9), [0.9, 1.0])
+    np.testing.assert_allclose(make("discount", {}, {}).env.optimal_value(jnp.array([[-1.0], [1.0]]), 0.9), [0.9, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_values_by_hand():
     ],
 )
 def test_rewards_by_hand(name, view, action, reward):
-    probe = make(name, {}, {})
+    probe = make(name, {}, {}).env
     state = ProbeState(jnp.asarray(view), jnp.asarray(0))
     _, timestep = probe.step(jax.random.key(0), state, jnp.asarray(action))
     np.testing.assert_allclose(timestep.reward, reward)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.envs import Box, Discrete, wrappers
+from stoix_like.envs import Box, Discrete, Vectorize, wrappers
 from stoix_like.envs.environment import Environment, restart, transition
 
 KEY = jax.random.key(0)
@@ -35,40 +35,46 @@ class Ramp(Environment):
         return count, transition(self.view(count), jnp.sum(action), count >= self.ends_after, count >= 6)
 
 
+def ramp(**options):
+    return Vectorize(Ramp(**options))
+
+
 def play(env, actions):
-    state, timestep = env.reset(KEY)
+    """The first time step and those of the actions, of a single environment."""
+    keys = KEY[None]
+    state, timestep = env.reset(keys)
     timesteps = [timestep]
     for action in actions:
-        state, timestep = env.step(KEY, state, jnp.asarray(action))
+        state, timestep = env.step(keys, state, jnp.asarray(action)[None])
         timesteps.append(timestep)
-    return timesteps
+    return [jax.tree.map(lambda leaf: leaf[0], timestep) for timestep in timesteps]
 
 
 ZERO = np.zeros(2, np.float32)
 
 
 def test_protocol_constructors():
-    first, *_, last = play(Ramp(ends_after=6), [ZERO] * 6)
+    first, *_, last = play(ramp(ends_after=6), [ZERO] * 6)
     assert (float(first.reward), bool(first.terminated), bool(first.truncated)) == (0.0, False, False)
-    assert first.observation is first.next_observation
+    np.testing.assert_array_equal(first.observation.agent_view, first.next_observation.agent_view)
     assert not first.episode.finished
     # Step 6 is both the end and the limit: the end wins.
     assert (bool(last.terminated), bool(last.truncated)) == (True, False)
 
 
 def test_time_limit_truncates():
-    flags = [(bool(t.terminated), bool(t.truncated)) for t in play(wrappers.TimeLimit(Ramp(), 3), [ZERO] * 3)]
+    flags = [(bool(t.terminated), bool(t.truncated)) for t in play(wrappers.TimeLimit(ramp(), 3), [ZERO] * 3)]
     assert flags == [(False, False)] * 3 + [(False, True)]
 
 
 def test_time_limit_yields_to_an_end_and_keeps_the_environments_own_limit():
-    assert [bool(t.truncated) for t in play(wrappers.TimeLimit(Ramp(ends_after=3), 3), [ZERO] * 3)] == [False] * 4
-    assert bool(play(wrappers.TimeLimit(Ramp(), 50), [ZERO] * 6)[-1].truncated)
+    assert [bool(t.truncated) for t in play(wrappers.TimeLimit(ramp(ends_after=3), 3), [ZERO] * 3)] == [False] * 4
+    assert bool(play(wrappers.TimeLimit(ramp(), 50), [ZERO] * 6)[-1].truncated)
 
 
 def test_actions_are_stretched_to_the_bounds():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    env = wrappers.RescaleActions(Ramp(action_space=space))
+    env = wrappers.RescaleActions(ramp(action_space=space))
     assert (env.action_space.low, env.action_space.high) == (-1.0, 1.0)
     # [-1, -1] -> [-2, 0], [1, 1] -> [2, 10], [0, 0.5] -> [0, 7.5]
     rewards = [float(t.reward) for t in play(env, [[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])[1:]]
@@ -78,7 +84,7 @@ def test_actions_are_stretched_to_the_bounds():
 def test_actions_are_clipped():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
     rewards = [
-        float(t.reward) for t in play(wrappers.ClipActions(Ramp(action_space=space)), [[-5.0, -5.0], [5.0, 5.0]])
+        float(t.reward) for t in play(wrappers.ClipActions(ramp(action_space=space)), [[-5.0, -5.0], [5.0, 5.0]])
     ]
     np.testing.assert_allclose(rewards, [0.0, -2.0, 7.0])
 
@@ -86,16 +92,16 @@ def test_actions_are_clipped():
 @pytest.mark.parametrize("wrapper", [wrappers.RescaleActions, wrappers.ClipActions])
 def test_discrete_actions_have_no_bounds(wrapper):
     with pytest.raises(ValueError, match="Discrete"):
-        wrapper(Ramp(action_space=Discrete(2)))
+        wrapper(ramp(action_space=Discrete(2)))
 
 
 def test_unbounded_actions_are_not_rescaled():
     with pytest.raises(ValueError, match="bounded"):
-        wrappers.RescaleActions(Ramp(action_space=Box(0.0, np.inf, (1,))))
+        wrappers.RescaleActions(ramp(action_space=Box(0.0, np.inf, (1,))))
 
 
 def test_flatten():
-    env = wrappers.FlattenObservation(Ramp())
+    env = wrappers.FlattenObservation(ramp())
     assert env.observation_space.shape == (4,)
     np.testing.assert_array_equal(env.observation_space.low, [0.0, 1.0, 2.0, 3.0])
     for t in play(env, [ZERO]):
@@ -103,7 +109,7 @@ def test_flatten():
 
 
 def test_frames_are_stacked_on_the_last_axis():
-    env = wrappers.StackFrames(Ramp(), 3)
+    env = wrappers.StackFrames(ramp(), 3)
     assert env.observation_space.shape == (2, 6)
     np.testing.assert_array_equal(env.observation_space.low[1], [2, 3, 2, 3, 2, 3])
     seen = [t.next_observation.agent_view for t in play(env, [ZERO] * 3)]
@@ -118,11 +124,11 @@ def test_step_count():
 
 
 def _counted():
-    return wrappers.CountSteps(Ramp())
+    return wrappers.CountSteps(ramp())
 
 
 def test_episode_metrics_are_of_the_rewards_inside():
-    env = wrappers.ClipReward(wrappers.ScaleReward(wrappers.RecordEpisode(Ramp(ends_after=3)), 10.0), 15.0)
+    env = wrappers.ClipReward(wrappers.ScaleReward(wrappers.RecordEpisode(ramp(ends_after=3)), 10.0), 15.0)
     actions = np.array([[0.5, 0.5], [1.0, 1.0], [-1.0, -1.0]], np.float32)
     timesteps = play(env, actions)[1:]
     np.testing.assert_allclose([float(t.reward) for t in timesteps], [10.0, 15.0, -15.0])
@@ -132,7 +138,7 @@ def test_episode_metrics_are_of_the_rewards_inside():
 
 
 def test_vectorize_goes_on_after_an_end():
-    env = wrappers.Vectorize(Ramp(ends_after=1))
+    env = ramp(ends_after=1)
     state, timestep = env.reset(jax.random.split(KEY, 2))
     assert timestep.reward.shape == timestep.episode.finished.shape == (2,)
     for count in (1, 2):
@@ -143,22 +149,20 @@ def test_vectorize_goes_on_after_an_end():
 
 def test_native_actions_are_what_the_environment_inside_is_handed():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    inside = Ramp(action_space=space)
+    inside = ramp(action_space=space)
     env = wrappers.RecordEpisode(wrappers.ClipActions(wrappers.RescaleActions(wrappers.TimeLimit(inside, 9))))
     assert env.unwrapped is inside
     # [0, 0.5] -> [0, 7.5]; [-3, 3] is clipped to [-1, 1] -> [-2, 10]
     for action, native in (([0.0, 0.5], [0.0, 7.5]), ([-3.0, 3.0], [-2.0, 10.0])):
-        np.testing.assert_allclose(env.native_action(jnp.asarray(action)), native)
+        np.testing.assert_allclose(env.native_action(jnp.asarray([action])), [native])
         assert float(play(env, [action])[-1].reward) == sum(native)
-    np.testing.assert_array_equal(inside.native_action(jnp.ones(2)), jnp.ones(2))
+    np.testing.assert_array_equal(inside.native_action(jnp.ones((1, 2))), jnp.ones((1, 2)))
 
 
 def test_native_states_are_without_what_wrappers_remember():
-    counted = wrappers.CountSteps(wrappers.StackFrames(wrappers.FlattenObservation(wrappers.TimeLimit(Ramp(), 9)), 2))
+    counted = wrappers.CountSteps(wrappers.StackFrames(wrappers.FlattenObservation(wrappers.TimeLimit(ramp(), 9)), 2))
     env = wrappers.ScaleReward(wrappers.RecordEpisode(counted), 2.0)
-    state, _ = env.reset(KEY)
+    state, _ = env.reset(KEY[None])
     for _ in range(3):
-        state, _ = env.step(KEY, state, jnp.asarray(ZERO))
-    native = env.native_state(state)
-    assert native.shape == ()
-    assert int(native) == 3
+        state, _ = env.step(KEY[None], state, jnp.asarray(ZERO)[None])
+    np.testing.assert_array_equal(env.native_state(state), [3])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.environment import Environment, restart, transition
+from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
 from stoix_like.envs.spaces import Box, Discrete
 
 
@@ -38,7 +38,7 @@ def scenarios() -> list[str]:
     return ["masked"]
 
 
-def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Environment:
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Make it."""
     del name, kwargs, params
-    return Masked()
+    return Vectorize(Masked())

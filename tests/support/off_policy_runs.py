@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.runner.prepared import Prepared, make_system, prepare
-from stoix_like.runner.session import Session
+from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Batch
 
 SMALL = [
@@ -22,25 +22,25 @@ SMALL = [
 ]
 
 
-def prepared(system: str, *overrides: str) -> Prepared:
+def set_up_small(system: str, *overrides: str) -> RunSetup:
     """A run of a system on the probe whose best continuous action the agent sees, unless `overrides` say else."""
     config = compose_config([f"system={system}", "env=probe/continuous_policy", *SMALL, *overrides])
-    return prepare(typed(config))
+    return set_up(parse_config(config))
 
 
 def algorithm(system: str, *overrides: str) -> Any:
     """The algorithm behind a system, with all its functions, for one shard that is alone."""
-    return dataclasses.replace(make_system(prepared(system, *overrides), {}).init.__self__, axes=Axes())
+    return dataclasses.replace(set_up_small(system, *overrides).build_system().init.__self__, axes=Axes())
 
 
-def session(system: str, *overrides: str) -> Session:
+def training_loop(system: str, *overrides: str) -> TrainingLoop:
     """A run that has not been trained yet."""
-    return Session(prepared(system, *overrides), MultiLogger([]))
+    return TrainingLoop(set_up_small(system, *overrides), MultiLogger([]))
 
 
-def trained(system: str, *overrides: str) -> Session:
+def trained(system: str, *overrides: str) -> TrainingLoop:
     """A run after its whole budget."""
-    run = session(system, *overrides)
+    run = training_loop(system, *overrides)
     run.train()
     return run
 

@@ -3,32 +3,35 @@
 import jax
 import numpy as np
 
-from stoix_like.config import compose_config, typed
-from stoix_like.runner import anakin
-from stoix_like.runner.prepared import make_system, prepare
-from stoix_like.runner.programs import make_keys, traced_hyperparams
+from stoix_like.architectures.anakin import make_program as lay_out
+from stoix_like.architectures.types import ProgramSpec
+from stoix_like.config import compose_config, parse_config
+from stoix_like.run.compile import make_keys, traced_hyperparams
+from stoix_like.run.setup import set_up
 
 
 def make_program(overrides):
-    """A prepared run, its program, and the arguments that the program begins with."""
-    prepared = prepare(typed(compose_config(["arch.num_devices=1", *overrides])))
-    run, plan, population = prepared.run, prepared.plan, prepared.population
-    constants = population.of(0) if population.size == 1 else {}
-    layout = anakin.Layout(population.size, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
-    program = anakin.make_program(
-        lambda hyperparams: make_system(prepared, constants | hyperparams),
-        prepared.env,
-        prepared.mesh,
+    """A setup run, its program, and the arguments that the program begins with."""
+    setup = set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
+    run, plan, population = setup.run, setup.plan, setup.population
+    constants = population.of(0) if population.num_members == 1 else {}
+    layout = ProgramSpec(
+        population.num_members, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps
+    )
+    program = lay_out(
+        lambda hyperparams: setup.build_system(constants | hyperparams),
+        setup.env,
+        setup.mesh,
         layout,
     )
-    keys = make_keys(prepared)
-    return prepared, program, (traced_hyperparams(population), keys.agent, keys.shards)
+    keys = make_keys(setup)
+    return setup, program, (traced_hyperparams(population), keys.agent, keys.shards)
 
 
 def train(overrides):
-    """The prepared run and the learner state after the whole budget."""
-    prepared, program, arguments = make_program(overrides)
-    updates = np.int32(prepared.plan.num_updates)
+    """The setup run and the learner state after the whole budget."""
+    setup, program, arguments = make_program(overrides)
+    updates = np.int32(setup.plan.num_updates)
     state, window = program.train(program.init(*arguments), arguments[0], updates, np.bool_(True))
-    assert (np.asarray(jax.device_get(window.healthy_updates)) == prepared.plan.num_updates).all()
-    return prepared, state
+    assert (np.asarray(jax.device_get(window.healthy_updates)) == setup.plan.num_updates).all()
+    return setup, state

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from off_policy_runs import algorithm, prepared, session, trained
+from off_policy_runs import algorithm, set_up_small, trained, training_loop
 from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.systems.off_policy import gradient_step, make_optimiser, periodically
-from stoix_like.systems.off_policy_actor_critic import first_keys, hold_keys
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
+from stoix_like.systems.off_policy_actor_critic import initial_noise_keys, persist_noise_keys
 
 NETWORKS = {
     "sac/ff_sac": "NormalAffineTanhDistributionHead",
@@ -36,7 +36,7 @@ def test_keys_are_held_within_an_episode_only():
     """The first environment is at its very first step, the second's episode has ended, the third goes on."""
     step = timestep([0, 5, 5], [False, True, False])
     before = jax.random.split(jax.random.key(1), 3)
-    after = hold_keys(before, step, jax.random.key(2), 1.0)
+    after = persist_noise_keys(before, step, jax.random.key(2), 1.0)
     assert (before == after).tolist() == [False, False, True]
 
 
@@ -46,14 +46,14 @@ def test_held_noise_has_the_correlation_asked_for_and_the_same_distribution(corr
     size = 20_000
     step = timestep([1] * size, [False] * size)
     before = jax.random.split(jax.random.key(1), size)
-    after = hold_keys(before, step, jax.random.key(2), correlation)
+    after = persist_noise_keys(before, step, jax.random.key(2), correlation)
     noise = [np.asarray(jax.vmap(jax.random.normal)(keys)) for keys in (before, after)]
     assert np.corrcoef(*noise)[0, 1] == pytest.approx(correlation, abs=0.03)
     assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
 
 
 def test_first_keys_are_as_many_as_environments():
-    assert first_keys(3).shape == (3,)
+    assert initial_noise_keys(3).shape == (3,)
 
 
 def test_a_step_is_taken_at_every_third_call():
@@ -78,7 +78,7 @@ def test_a_gradient_step_goes_down_the_loss():
 
 def test_the_decay_follows_the_critics_steps():
     """Over 4 updates of one step, an optimiser with half the steps has the rates 1 and 1/2, one for all 1, 3/4, ..."""
-    config = prepared("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").run.system
+    config = set_up_small("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").run.system
     spec = type("Spec", (), {"num_updates": 4})
     for period, rates in ((1, [1.0, 0.75, 0.5, 0.25]), (2, [1.0, 0.5])):
         optim = make_optimiser(config, spec, 1.0, period)
@@ -117,7 +117,7 @@ def test_shards_give_the_same_numbers_wherever_they_lie(system):
     """Two shards on one device and on two, with a delayed policy."""
     params = []
     for layout in (["arch.num_devices=1", "arch.update_batch_size=2"], ["arch.num_devices=2"]):
-        run = session(system, "system.policy_frequency=2", "arch.num_eval_episodes=2", *layout)
+        run = training_loop(system, "system.policy_frequency=2", "arch.num_eval_episodes=2", *layout)
         before = jax.device_get(run.state.shared.params)
         run.advance(3)
         params.append(jax.device_get(run.state.shared.params))
@@ -138,18 +138,18 @@ def test_probe(system):
 
 def test_discrete_actions_are_refused_by_name():
     with pytest.raises(ConfigError, match="system=ddpg/ff_ddpg does not fit the 2 discrete actions of probe"):
-        prepared("ddpg/ff_ddpg", "env=probe/policy")
+        set_up_small("ddpg/ff_ddpg", "env=probe/policy")
 
 
 def test_a_support_upside_down_is_refused_in_one_member_as_well():
     members = "arch.population.hyperparams={vmin:[-100,1]}"
     with pytest.raises(ConfigError, match="hyperparams, member 1: system.vmin=1.0 must be less than system.vmax=0.0"):
-        prepared("ddpg/ff_d4pg", members, "system.vmax=0")
+        set_up_small("ddpg/ff_d4pg", members, "system.vmax=0")
 
 
 def test_a_support_upside_down_is_refused():
     with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
-        prepared("ddpg/ff_d4pg", "system.vmin=3", "system.vmax=2")
+        set_up_small("ddpg/ff_d4pg", "system.vmin=3", "system.vmax=2")
 
 
 def test_actions_without_bounds_have_a_target_entropy():
@@ -160,6 +160,6 @@ def test_actions_without_bounds_have_a_target_entropy():
 
 
 def test_warm_up_too_short_for_a_batch_is_refused():
-    config = typed(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
+    config = parse_config(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
     with pytest.raises(ConfigError, match=r"system.warmup_steps=0: the first update finds"):
         config.check(8, 1)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.runner.prepared import prepare
-from stoix_like.runner.session import Session
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
 
 
 @pytest.mark.learning
@@ -23,6 +23,6 @@ from stoix_like.runner.session import Session
 )
 def test_experiment(experiment, least):
     overrides = [f"+experiment={experiment}", "arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1"]
-    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
-    session.train()
-    assert session.summary()["absolute/episode_return_mean"] >= least
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop.train()
+    assert loop.summary()["absolute/episode_return_mean"] >= least

@@ -4,11 +4,11 @@ import pytest
 from comparisons import assert_same_state, without_times
 from quick_compilation import quick_compilation  # noqa: F401
 
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.runner import checkpoint
-from stoix_like.runner.prepared import prepare
-from stoix_like.runner.session import Session
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
 
 REPLAYS = {
     "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
@@ -26,7 +26,9 @@ def test_a_replay_is_resumed_exactly(tmp_path, system):
     overrides = [f"system={system}", *REPLAYS[system], *sizes, *budget, *small, "arch.compile_cache=false"]
 
     def session(run_dir):
-        return Session(prepare(typed(compose_config(overrides))), MultiLogger([]), checkpoint.Writer(run_dir, 9))
+        return TrainingLoop(
+            set_up(parse_config(compose_config(overrides))), MultiLogger([]), checkpoint.Writer(run_dir, 9)
+        )
 
     whole = session(tmp_path)
     whole.train()

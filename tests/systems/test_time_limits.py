@@ -22,9 +22,9 @@ from programs import train
 from quick_compilation import quick_compilation  # noqa: F401
 
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, typed
-from stoix_like.envs import probes
+from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
@@ -178,7 +178,7 @@ def trained(system, overrides):
 
 def varied(system):
     """Two members that differ in every float of the system: the second one's are a tenth smaller, or not 0."""
-    config = typed(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
+    config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
     hints = typing.get_type_hints(type(config))
     floats = [field.name for field in dataclasses.fields(config) if hints[field.name] is float]
     assert {"gamma", "training_epsilon"} & set(floats)
@@ -198,11 +198,11 @@ def varied(system):
 )
 def test_values_at_limits_and_ends_with_every_float_varied(system):
     """Each member of a population that differs in everything learns the values of its own discount and rewards."""
-    prepared, state = trained(system, varied(system))
-    for member in range(prepared.population.size):
-        hyperparams = prepared.population.of(member)
+    setup, state = trained(system, varied(system))
+    for member in range(setup.population.num_members):
+        hyperparams = setup.population.of(member)
         shared = jax.tree.map(lambda leaf, member=member: leaf[member], state.shared)
-        values = CASES[system].values(prepared.networks, shared, hyperparams)
+        values = CASES[system].values(setup.networks, shared, hyperparams)
         target = hyperparams["reward_scale"] * expected(hyperparams["gamma"])
         np.testing.assert_allclose(values, target, atol=CASES[system].atol)
 
@@ -211,8 +211,8 @@ def test_values_at_limits_and_ends_with_every_float_varied(system):
 @pytest.mark.parametrize("system", CASES)
 def test_a_limit_taken_for_an_end_would_be_seen(system):
     """With every truncation reported as a termination, the values of the first half become those of the second."""
-    prepared, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    values = CASES[system].values(prepared.networks, state.shared, dataclasses.asdict(prepared.run.system))
+    setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
+    values = CASES[system].values(setup.networks, state.shared, dataclasses.asdict(setup.run.system))
     right = expected(GAMMAS[0])
     finite = right[3:]
     np.testing.assert_allclose(values, [*finite, *finite], atol=CASES[system].atol)

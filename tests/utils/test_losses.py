@@ -1,6 +1,7 @@
 """Losses against hand-derived values, rlax, finite differences, reductions and extremes."""
 
 import functools
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from jaxtyping import TypeCheckError
 
 from stoix_like.networks import distributions
 from stoix_like.utils import loss as ls
+from stoix_like.utils.loss import distributional
+from stoix_like.utils.loss.common import probability_ratio
 
 B, A, C, S, K, M, T = 4, 3, 2, 5, 6, 5, 3
 LOG2 = math.log(2.0)
@@ -451,7 +454,7 @@ def test_munchausen_by_hand():
 # By hand, support (0, 1, 2), target atoms (0.5, 3) with probabilities (1/2, 1/2):
 #   0.5 lies halfway: 1/4 each to 0 and 1; 3 is cut to 2: 1/2. Uniform prediction: cross-entropy log 3.
 def test_projection_by_hand():
-    projected = ls._project(jnp.array([[0.5, 3.0]]), jnp.full((1, 2), 0.5), jnp.array([[0.0, 1.0, 2.0]]))
+    projected = distributional._project(jnp.array([[0.5, 3.0]]), jnp.full((1, 2), 0.5), jnp.array([[0.0, 1.0, 2.0]]))
     np.testing.assert_allclose(projected, [[0.25, 0.25, 0.5]])
     support = jnp.array([[0.0, 1.0, 2.0]])
     zeros = jnp.zeros((1, 3))
@@ -467,7 +470,7 @@ def test_projection_keeps_mass_and_mean(seed):
     low, high = support[:, :1], support[:, -1:]
     atoms = low + (high - low) * jnp.asarray(rng.random((2, M)), jnp.float32)
     probs = jax.nn.softmax(jnp.asarray(rng.normal(size=(2, M)), jnp.float32))
-    projected = jax.jit(ls._project)(atoms, probs, support)
+    projected = jax.jit(distributional._project)(atoms, probs, support)
     np.testing.assert_allclose(projected.sum(-1), 1.0, rtol=1e-4)
     np.testing.assert_allclose((projected * support).sum(-1), (probs * atoms).sum(-1), rtol=1e-3, atol=1e-4)
 
@@ -650,7 +653,7 @@ def test_at_the_old_policy_the_surrogates_have_the_policy_gradient():
 
 
 def test_ratio_is_continued_smoothly_where_it_would_overflow():
-    ratio = jax.vmap(jax.value_and_grad(ls._probability_ratio), (0, None))
+    ratio = jax.vmap(jax.value_and_grad(probability_ratio), (0, None))
     values, slopes = ratio(jnp.array([0.0, 19.9, 20.1, 100.0, 1e4]), jnp.float32(0.0))
     assert np.isfinite(values).all()
     assert (jnp.diff(values) > 0).all()
@@ -658,9 +661,40 @@ def test_ratio_is_continued_smoothly_where_it_would_overflow():
     np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
 
 
-def test_per_item():
-    """The losses whose mean a loss is: of errors 1 and 3, half the squares, 1/2 and 9/2."""
+def test_losses_per_example_by_hand():
+    # Of errors 1 and 3, half the squares: 1/2 and 9/2.
     v_tm1, target, nothing = jnp.array([0.0, 1.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
-    loss = functools.partial(ls.td_learning, huber_loss_parameter=0.0)
-    np.testing.assert_allclose(ls.per_item(loss)(v_tm1, target, nothing, nothing), [0.5, 4.5])
-    assert loss(v_tm1, target, nothing, nothing) == 2.5
+    arguments = (v_tm1, target, nothing, nothing, 0.0)
+    np.testing.assert_allclose(ls.td_learning_per_example(*arguments), [0.5, 4.5])
+    assert ls.td_learning(*arguments) == 2.5
+
+
+PER_EXAMPLE = [name.removesuffix("_per_example") for name in ls.__all__ if name.endswith("_per_example")]
+
+
+@pytest.mark.parametrize("name", PER_EXAMPLE)
+def test_each_example_has_the_loss_that_it_has_alone(name):
+    # Arguments are drawn by the shapes in the annotations; the loss of a batch of one example is its own loss.
+    mean, per_example = getattr(ls, name), getattr(ls, f"{name}_per_example")
+    shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
+    shapes |= {"B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
+    shapes |= {"B quantiles_selector A": (B, K, A)}
+    batched, others = {}, {}
+    for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
+        if argument == "return":
+            continue
+        dims = getattr(hint, "dim_str", None)
+        if dims is None:
+            others[argument] = 0.7
+        elif argument == "a_tm1":
+            batched[argument] = jnp.arange(B) % A
+        elif "atoms_tm1" in argument or "atoms_t" in argument:
+            batched[argument] = jnp.broadcast_to(jnp.linspace(-2.0, 2.0, K), (B, K))
+        else:
+            batched[argument] = jnp.asarray(_random(seed)(*shapes[dims]))
+    losses = per_example(**batched, **others)
+    assert losses.shape == (B,)
+    np.testing.assert_allclose(mean(**batched, **others), losses.mean(), rtol=1e-6)
+    for index in range(B):
+        alone = {argument: values[index : index + 1] for argument, values in batched.items()}
+        np.testing.assert_allclose(mean(**alone, **others), losses[index], rtol=1e-5, atol=1e-6)

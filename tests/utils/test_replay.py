@@ -8,11 +8,11 @@ import pytest
 from programs import make_program
 
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.runner import experiment
+from stoix_like.run.setup import set_up
 from stoix_like.utils.replay import ReplayConfig, make_replay
 
 NUM_ENVS = 2
@@ -55,6 +55,7 @@ def steps(numbers, rewards, terminated, truncated, dtype=jnp.float32):
         terminated=ended,
         truncated=cut,
         next_observation=view(number + 0.5, dtype),
+        is_first=jnp.zeros(reward.shape, bool),
         extras=(),
     )
     return Trajectory(transitions, ())
@@ -212,7 +213,7 @@ REFUSED = {
 def test_sizes_that_do_not_fit(name):
     overrides, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
-        experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", *overrides])))
+        set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
 
 
 @pytest.mark.parametrize(

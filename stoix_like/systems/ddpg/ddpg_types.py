@@ -1,4 +1,4 @@
-"""What an agent with a deterministic policy consists of."""
+"""The state of an agent with a deterministic policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DDPGOptStates(NamedTuple):
 
 
 class DDPGShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, and the gradient steps of the critics so far."""
+    """The shared state of the agent: parameters, optimiser states, and the number of critic steps so far."""
 
     params: DDPGParams
     opt_states: DDPGOptStates
@@ -32,8 +32,14 @@ class DDPGShared(NamedTuple):
 
 
 class ActionRange(NamedTuple):
-    """Bounds of the actions, infinite where there are none, and the unit of noise: half their distance, else one."""
+    """The range of actions, arrays of the shape of an action.
 
-    minimum: Any
-    maximum: Any
-    unit: Any
+    Attributes:
+        minimum: lower bounds, -inf where there are none.
+        maximum: upper bounds, inf where there are none.
+        unit: the unit of noise: half the width of the range, or one where there are no bounds.
+    """
+
+    minimum: jax.Array
+    maximum: jax.Array
+    unit: jax.Array

@@ -1,22 +1,23 @@
-"""What PPO learns from."""
+"""The state of a PPO agent, and the batch that it learns from."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
 from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation
 
 
 class PPOTransition(NamedTuple):
-    """One step of a rollout with all that the surrogate objective needs.
+    """One step of a rollout with everything that the surrogate objective needs.
 
     Attributes:
-        obs: what was acted on, normalised where the run normalises.
-        action: what was done.
-        log_prob: log-probability of the action under the policy that acted.
-        value: value estimate of `obs` before the update.
+        obs: the observation that was acted on, normalised if the run normalises observations.
+        action: the action taken.
+        log_prob: log-probability of the action under the behaviour policy.
+        value: value of `obs` before the update.
         advantage: generalised advantage estimate.
         target: value target.
     """
@@ -35,3 +36,30 @@ class PPOShared(NamedTuple):
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
     statistics: Any
+
+
+def actor_critic_optimiser(
+    actor_optim: optax.GradientTransformation, critic_optim: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Optimise the parameters of actor and critic by an optimiser each.
+
+    Args:
+        actor_optim: of `ActorCriticParams.actor_params`.
+        critic_optim: of `ActorCriticParams.critic_params`.
+
+    Returns:
+        An optimiser of `ActorCriticParams`, with the state `ActorCriticOptStates`.
+    """
+
+    def init(params: ActorCriticParams) -> ActorCriticOptStates:
+        return ActorCriticOptStates(actor_optim.init(params.actor_params), critic_optim.init(params.critic_params))
+
+    def update(
+        grads: ActorCriticParams, state: ActorCriticOptStates, params: ActorCriticParams | None = None
+    ) -> tuple[ActorCriticParams, ActorCriticOptStates]:
+        actor_params, critic_params = (None, None) if params is None else params
+        actor, actor_state = actor_optim.update(grads.actor_params, state.actor_opt_state, actor_params)
+        critic, critic_state = critic_optim.update(grads.critic_params, state.critic_opt_state, critic_params)
+        return ActorCriticParams(actor, critic), ActorCriticOptStates(actor_state, critic_state)
+
+    return optax.GradientTransformation(init, update)

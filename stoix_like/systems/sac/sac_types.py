@@ -1,4 +1,4 @@
-"""What a soft actor-critic agent consists of."""
+"""The state of a soft actor-critic agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SACOptStates(NamedTuple):
 
 
 class SACShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, and the gradient steps of the critics so far."""
+    """The shared state of the agent: parameters, optimiser states, and the number of critic steps so far."""
 
     params: SACParams
     opt_states: SACOptStates

@@ -7,7 +7,7 @@ import pytest
 from off_policy_runs import a_batch, algorithm, equal
 from quick_compilation import quick_compilation as quick_compilation
 
-from stoix_like.base_types import Actor, EpisodeMetrics, Observation, TimeStep
+from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
 
 WIDE = ["env=gymnax/pendulum", "env.rescale_actions=false"]
@@ -28,12 +28,12 @@ def an_agent(system, *overrides):
 def test_exploration_noise_is_measured_in_half_the_range():
     """Torques lie in [-2, 2]: noise of 0.1 has a standard deviation of 0.2; and nothing leaves the bounds."""
     ddpg, agent, timestep = an_agent("ddpg/ff_ddpg", *WIDE)
-    actor = Actor((), timestep, jax.random.split(jax.random.key(9), 4))
+    actor = RolloutState((), timestep, jax.random.split(jax.random.key(9), 4))
     act = jax.vmap(lambda key: ddpg.act(agent.shared, actor, key)[1])
     noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, actor, None, greedy=True)[1][None]
     assert float(noise.std()) == pytest.approx(0.2, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
-    assert ddpg.perturbed(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
+    assert ddpg.add_noise(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
 
 
 def test_td3_smooths_its_target_within_the_clip():
@@ -81,7 +81,7 @@ def test_the_policy_climbs_the_first_critic():
 
 def test_policy_and_all_targets_wait_for_their_turn():
     ddpg, agent, _ = an_agent("ddpg/ff_td3", "system.policy_frequency=2")
-    learn, batch = jax.jit(ddpg.learn), a_batch(16)
+    learn, batch = jax.jit(ddpg.sgd_step), a_batch(16)
     seen = [agent.shared]
     for step in range(3):
         seen.append(learn(seen[-1], batch, jax.random.key(step))[0])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import compose_config, typed
-from stoix_like.envs.probes import PROBES
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs.suites.probes import PROBES
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.runner.prepared import prepare
-from stoix_like.runner.session import Session
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
 
 GAMMA = 0.8
@@ -41,15 +41,15 @@ LAYOUTS = {
 
 
 def trained(overrides):
-    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
-    session.train()
-    return session
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop.train()
+    return loop
 
 
-def values(session, views):
-    nets = session.prepared.networks.critic_network
+def values(loop, views):
+    nets = loop.setup.networks.critic_network
     critic = FeedForwardCritic(nets.critic_head, nets.pre_torso, nets.input_layer)
-    return critic.apply(session.state.shared.params.critic_params, Observation(jnp.asarray(views)))
+    return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,18 @@ def values(session, views):
 def test_probe(name, layout):
     """The policy does what is best, and the critic knows what it is worth."""
     probe = PROBES[name]()
-    session = trained([f"env=probe/{name}", *PROBE, *LAYOUTS[layout]])
-    assert session.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
+    loop = trained([f"env=probe/{name}", *PROBE, *LAYOUTS[layout]])
+    assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
     keys = jax.random.split(jax.random.key(1), 16)
     first_views = jax.vmap(lambda key: probe.reset(key)[1].observation.agent_view)(keys)
     # The critic values the policy that explores: in the continuous probes, that costs its variance.
     tolerance = 0.25 if name.startswith("continuous") else 0.1
-    np.testing.assert_allclose(values(session, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
+    np.testing.assert_allclose(values(loop, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
 
 
 def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
     """The probe of time limits, with every truncation reported as a termination, learns the value of a short task."""
-    from stoix_like.envs import probes
+    from stoix_like.envs.suites import probes
 
     monkeypatch.setattr(
         probes,
@@ -80,17 +80,17 @@ def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
         ),
     )
     probe = PROBES["time_limit"]()
-    session = trained(["env=probe/time_limit", *PROBE])
+    loop = trained(["env=probe/time_limit", *PROBE])
     view = jnp.ones((1, 1))
-    assert float(values(session, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
+    assert float(values(loop, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
 
 
 def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
     """Everything else, the runner's own metrics included, is averaged as ever."""
-    learn = ff_ppo.PPO.learn
-    monkeypatch.setattr(ff_ppo.PPO, "learn", lambda self, *args: learn(dataclasses.replace(self, axes=Axes()), *args))
+    step = ff_ppo.PPO.sgd_step
+    monkeypatch.setattr(ff_ppo.PPO, "sgd_step", lambda self, *args: step(dataclasses.replace(self, axes=Axes()), *args))
     with pytest.raises(ValueError, match="vmap has mapped output"):
-        Session(prepare(typed(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
+        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
 
 
 def test_advantages_are_standardised_over_all_shards(monkeypatch):
@@ -110,8 +110,8 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
 
     monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
-    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
-    session.advance(1)
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop.advance(1)
     jax.effects_barrier()
     mean, square = seen[0].reshape(-1, 2, 2)[0].mean(axis=0)
     assert mean == pytest.approx(0.0, abs=1e-4)
@@ -121,28 +121,28 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
 
 
 def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation():
-    session = Session(
-        prepare(typed(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
+    loop = TrainingLoop(
+        set_up(parse_config(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
         MultiLogger([]),
     )
-    session.advance(3)
-    statistics = jax.device_get(session.state.shared.statistics)
+    loop.advance(3)
+    statistics = jax.device_get(loop.state.shared.statistics)
     # 3 updates of 8 environments x 128 steps.
     assert float(statistics.count) == 3 * 8 * 128
     # Cosine and sine of an angle, and a speed of at most 8.
     assert (np.abs(statistics.mean) <= [1, 1, 8]).all()
     assert (statistics.std[:2] < 1).all()
     assert statistics.std[2] > 1
-    session._evaluate()
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(session.state.shared.statistics), statistics)
+    loop._evaluate()
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(loop.state.shared.statistics), statistics)
 
 
 def test_the_first_ratio_is_one():
     """With one epoch of one minibatch, the surrogate is evaluated where the policy that acted is."""
     overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
-    session = Session(prepare(typed(compose_config([*SMALL, *overrides]))), MultiLogger([]))
+    loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
     for _ in range(3):
-        metrics = session.advance(1)
+        metrics = loop.advance(1)
         assert metrics["train/clip_fraction"] == 0.0
         assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -150,17 +150,17 @@ def test_the_first_ratio_is_one():
 def test_learning_rates_decay_to_zero():
     """With a budget of one update, the schedule ends where the update does: a second one would change nothing."""
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
-    session = Session(prepare(typed(compose_config(overrides))), MultiLogger([]))
-    before = jax.device_get(session.state.shared.params)
-    session.advance(1)
-    after = jax.device_get(session.state.shared.params)
-    session.advance(1)
-    later = jax.device_get(session.state.shared.params)
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    before = jax.device_get(loop.state.shared.params)
+    loop.advance(1)
+    after = jax.device_get(loop.state.shared.params)
+    loop.advance(1)
+    later = jax.device_get(loop.state.shared.params)
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), before, after)))
     jax.tree.map(np.testing.assert_array_equal, after, later)
 
 
 def test_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
-    session = trained([*overrides, "arch.compile_cache=false"])
-    assert session.summary()["absolute/episode_return_mean"] >= 475
+    loop = trained([*overrides, "arch.compile_cache=false"])
+    assert loop.summary()["absolute/episode_return_mean"] >= 475

@@ -8,11 +8,12 @@ from programs import train
 from quick_compilation import quick_compilation  # noqa: F401
 
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, typed
+from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.runner import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 
@@ -35,8 +36,8 @@ def test_epsilon_fades_linearly():
 
 def test_illegal_actions_are_not_bootstrapped_from():
     """The value of a successor is that of its best legal action, whatever the network says of the others."""
-    prepared = experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", *SMALL])))
-    actor = prepared.networks.actor_network
+    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL])))
+    actor = setup.networks.actor_network
     network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
     dqn = ff_dqn.DQN(None, None, network, None, None, None, ff_dqn.q_loss)
     view = jax.random.normal(jax.random.key(0), (5, 4))
@@ -82,13 +83,13 @@ REFUSED = {
 def test_refused(name):
     overrides, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
-        experiment.prepare(typed(compose_config(overrides)))
+        set_up(parse_config(compose_config(overrides)))
 
 
 def test_the_run_says_how_large_the_replay_is():
-    prepared = experiment.prepare(typed(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
+    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
     # Twice four floats, action and reward of four bytes, one flag: 41 bytes, of 5000 steps, twice on the device.
-    assert "1 member(s) x 2 update batch(es) x 0.196 MiB = 0.391 MiB on each device" in prepared.plan.notes[-1]
+    assert "1 member(s) x 2 update batch(es) x 0.196 MiB = 0.391 MiB on each device" in setup.plan.notes[-1]
 
 
 def test_illegal_actions_are_neither_tried_nor_learnt_from(monkeypatch):
@@ -104,6 +105,6 @@ def test_illegal_actions_are_neither_tried_nor_learnt_from(monkeypatch):
 @pytest.mark.learning
 def test_cartpole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
-    session = experiment.Session(experiment.prepare(typed(compose_config(overrides))), MultiLogger([]))
-    session.train()
-    assert session.summary()["absolute/episode_return_mean"] >= 475
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop.train()
+    assert loop.summary()["absolute/episode_return_mean"] >= 475

@@ -12,6 +12,7 @@ from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
+from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 
 FIXED = ["system.autotune=false", "system.ent_coef=0.0"]
@@ -44,10 +45,13 @@ def test_without_entropy_nothing_of_it_is_left(run):
     sac, params, key = algorithm("sac/ff_sac", *FIXED), run.state.shared.params, jax.random.key(0)
     assert sac.temperature(params) == 0.0
     observation = a_batch(8).observation
-    value, _ = sac.soft_value(params, params.q_params.online, observation, key)
+    q_policy, log_prob = sac.evaluate_policy(params, params.q_params.online, observation, key)
+    loss, _ = sac.actor_loss(params.actor_params, params, a_batch(8), key)
     action = sac.actor.apply(params.actor_params, observation).sample(seed=key)
     q = sac.critics.apply(params.q_params.online, observation, {"action": action})
-    np.testing.assert_allclose(value, q.min(-1), rtol=1e-5)
+    np.testing.assert_allclose(q_policy, q, rtol=1e-5)
+    assert np.isfinite(log_prob).all()
+    assert float(loss) == pytest.approx(-float(q.min(-1).mean()), rel=1e-5)
 
 
 def test_losses_are_those_of_the_paper(run):
@@ -84,7 +88,7 @@ def test_the_target_entropy_is_measured_in_half_the_range():
 
 def test_the_policy_waits_for_its_turn_and_targets_follow_by_tau(run):
     sac = algorithm("sac/ff_sac", "system.policy_frequency=3")
-    learn, batch = jax.jit(sac.learn), a_batch(32)
+    learn, batch = jax.jit(sac.sgd_step), a_batch(32)
     seen = [run.state.shared._replace(steps=jnp.zeros((), jnp.int32))]
     for step in range(4):
         seen.append(learn(seen[-1], batch, jax.random.key(step))[0])
@@ -124,9 +128,12 @@ def test_discrete_soft_values_by_hand():
         critics=Given(SimpleNamespace(preferences=q)),
     )
     params = SimpleNamespace(actor_params=None)
-    value, entropy = fixed.soft_value(params, None, None, jax.random.key(0))
-    assert float(entropy[0]) == pytest.approx(0.56234, rel=1e-4)
-    assert float(value[0]) == pytest.approx(2.87467, rel=1e-4)
+    value, log_prob = fixed.evaluate_policy(params, None, None, jax.random.key(0))
+    np.testing.assert_allclose(value, [[1.75, 1.75]])
+    assert float(log_prob[0]) == pytest.approx(-0.56234, rel=1e-4)
+    batch = SimpleNamespace(observation=None, weight=jnp.ones(1))
+    loss, _ = fixed.actor_loss(None, SACParams(None, None, jnp.zeros(())), batch, jax.random.key(0))
+    assert float(loss) == pytest.approx(-2.87467, rel=1e-4)
     taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])))
     assert taken.tolist() == [[5.0, 2.0]]
 

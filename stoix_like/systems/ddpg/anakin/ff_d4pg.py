@@ -1,58 +1,56 @@
 """Distributional deterministic policy gradient with n-step targets (Barth-Maron et al. 2018, arXiv:1804.08617).
 
-The paper's many actors are the environments of a run; its replay by priorities did not help with simple tasks
-(section 4) and is left out.
+The paper's many actors are the environments of a run. Its prioritised replay did not help on simple tasks (section 4)
+and is left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like import cli
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.off_policy import CategoricalConfig, with_head
-from stoix_like.utils.loss import categorical_td_learning, per_item
+from stoix_like.systems.off_policy import CategoricalConfig, configure_head
+from stoix_like.utils.loss import categorical_td_learning_per_example
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config, CategoricalConfig):
-    """Hyperparameters of D4PG: those of DDPG, and of the distribution that its critic learns."""
+    """Hyperparameters of D4PG: those of DDPG and of the critic's distribution."""
 
 
 class D4PG(ff_ddpg.DDPG):
     """DDPG whose critic learns the distribution of returns."""
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Cross-entropies with the projected distributions of the targets (equation 4, algorithm 1)."""
+        """Compute cross-entropies with the projected distributions of the targets (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         _, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
         q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
-        losses = per_item(categorical_td_learning)(
+        losses = categorical_td_learning_per_example(
             logits_tm1, atoms_tm1, batch.reward, batch.discount, logits_t, atoms_t
         )
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
-        """Means of the distributions, `[B, 1]`."""
+        """Compute the means of the distributions, `[B, 1]`."""
         return self.distribution(q_params, observation, action)[0][:, None]
 
     def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
-        """Means `[B]`, logits and atoms `[B, K]` of the one critic."""
+        """Compute means `[B]`, logits and atoms `[B, K]` of the one critic."""
         return jax.tree.map(lambda x: x[..., 0], self.critics.apply(q_params, observation, {"action": action}))
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble D4PG.
+    """Build D4PG.
 
     Args:
         config: hyperparameters; the floats may be traced.
@@ -61,11 +59,11 @@ def build(config: Config, spec: SystemSpec) -> System:
     Returns:
         The system.
     """
-    return ff_ddpg.build(config, with_head(spec, config.support, "q_network", "critic_head"), D4PG)
+    head = configure_head(spec.networks.q_network.critic_head, config.support)
+    return ff_ddpg.build(config, spec, D4PG, critic_head=head)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "ddpg/ff_d4pg")
+run_experiment, hydra_entry_point = entry_points("ddpg/ff_d4pg", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

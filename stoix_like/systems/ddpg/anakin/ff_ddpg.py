@@ -8,26 +8,30 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from stoix_like import cli
 from stoix_like.base_types import (
-    Actor,
     Agent,
     Metrics,
     Observation,
     OnlineAndTarget,
+    RolloutState,
     System,
     SystemSpec,
     TimeStep,
 )
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
-from stoix_like.systems.off_policy import gradient_step, periodically
-from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, hold_keys, make_parts
-from stoix_like.utils.loss import per_item, td3_critic_loss
+from stoix_like.systems.gradient_descent import gradient_step, periodically
+from stoix_like.systems.off_policy_actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    make_critics,
+    make_parts,
+    persist_noise_keys,
+)
+from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
 Learner = tuple[DDPGParams, DDPGOptStates]
@@ -46,12 +50,12 @@ class Config(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class DDPG(ActorCritic):
-    """The algorithm over its hyperparameters, networks and optimisers."""
+    """The algorithm with its hyperparameters, networks and optimisers."""
 
     actions: ActionRange
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """A new agent."""
+        """Initialise the agent."""
         actor_key, q_key = jax.random.split(key)
         actor_params = self.actor.init(actor_key, timestep.observation)
         action = self.policy(actor_params, timestep.observation)
@@ -62,17 +66,19 @@ class DDPG(ActorCritic):
         shared = DDPGShared(DDPGParams(*params), opt_states, jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
 
-    def act(self, shared: DDPGShared, actor: Actor, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """An action for each environment; the keys of its noise are carried on."""
-        action = self.policy(shared.params.actor_params.online, actor.timestep.observation)
+    def act(
+        self, shared: DDPGShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[Any, jax.Array, tuple[()]]:
+        """Choose an action for each environment; the carry holds the keys of its noise."""
+        action = self.policy(shared.params.actor_params.online, state.timestep.observation)
         if greedy:
-            return actor.carry, action, ()
-        keys = hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
+            return state.carry, action, ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
         noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
-        return keys, self.perturbed(action, self.config.exploration_noise * noise), ()
+        return keys, self.add_noise(action, self.config.exploration_noise * noise), ()
 
-    def learn(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
-        """One step of the critics, then of policy and targets where it is their turn."""
+    def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
+        """Take one step of the critics, and every `policy_frequency` steps one of the policy and the targets."""
         params, opt_states, steps = shared
         online, q_opt_state, q_metrics = gradient_step(
             self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
@@ -87,74 +93,82 @@ class DDPG(ActorCritic):
         return DDPGShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
     def improve(self, learner: Learner, batch: Batch) -> tuple[Learner, Metrics]:
-        """One step of the policy, and of all targets towards what they follow."""
+        """Take one step of the policy, and update all target parameters."""
         (actor_params, q_params), opt_states = learner
         online, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, actor_params.online, opt_states.actor_opt_state,
             q_params.online, batch,
         )  # fmt: skip
-        params = DDPGParams(self.follow(actor_params._replace(online=online)), self.follow(q_params))
+        params = DDPGParams(self.update_target(actor_params._replace(online=online)), self.update_target(q_params))
         return (params, opt_states._replace(actor_opt_state=actor_opt_state)), metrics
 
-    def follow(self, params: OnlineAndTarget) -> OnlineAndTarget:
-        """Move the target by `tau` of its distance."""
+    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
+        """Move the target parameters towards the online parameters (soft update)."""
         return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Squared errors towards the least of the critics' targets (equations 4 and 5)."""
+        """Compute squared errors to the smallest of the critics' targets (equations 4 and 5)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         q_t = self.q_values(params.q_params.target, batch.next_observation, action)
         q_tm1 = self.q_values(q_params, batch.observation, batch.action)
-        losses = per_item(td3_critic_loss)(q_tm1, batch.reward, batch.discount, q_t)
+        losses = td3_critic_loss_per_example(q_tm1, batch.reward, batch.discount, q_t)
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def actor_loss(self, actor_params: Any, q_params: Any, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Negative value of the policy's actions to the first critic; its gradient is equation 6."""
+        """Compute the negative value of the policy's actions by the first critic; its gradient is equation 6."""
         action = self.policy(actor_params, batch.observation)
         loss = -jnp.mean(batch.weight * self.q_values(q_params, batch.observation, action)[:, 0])
         return loss, {"actor_loss": loss}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
-        """Action values `[B, C]`, one per critic."""
+        """Compute action values `[B, C]`, one per critic."""
         return self.critics.apply(q_params, observation, {"action": action})
 
     def policy(self, actor_params: Any, observation: Observation) -> jax.Array:
-        """The actions of the policy, without noise."""
+        """Compute the actions of the policy, without noise."""
         return self.actor.apply(actor_params, observation).mode()
 
+    def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
+        """Add noise, in half the width of the actions' range, and clip to the bounds."""
+        minimum, maximum, unit = (bound[None] for bound in self.actions)
+        return jnp.clip(action + unit * noise, minimum, maximum)
+
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        """The action that the critics' target is computed with."""
+        """Compute the actions of the critics' targets."""
         del key
         return self.policy(actor_params, observation)
 
-    def perturbed(self, action: jax.Array, noise: jax.Array) -> jax.Array:
-        """Actions with noise, within the bounds; the unit of noise is half their distance."""
-        return jnp.clip(action + self.actions.unit * noise, self.actions.minimum, self.actions.maximum)
 
-
-def build(config: Config, spec: SystemSpec, algorithm: type[DDPG] = DDPG, num_critics: int = 1) -> System:
-    """Assemble DDPG.
+def build(
+    config: Config,
+    spec: SystemSpec,
+    algorithm: type[DDPG] = DDPG,
+    num_critics: int = 1,
+    critic_head: Any = None,
+) -> System:
+    """Build DDPG or a variant.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        algorithm: DDPG, or a class that swaps some of its functions.
-        num_critics: critics that learn side by side.
+        algorithm: DDPG, or a subclass.
+        num_critics: number of critics.
+        critic_head: in place of the network's own head.
 
     Returns:
         The system.
     """
-    return algorithm(**make_parts(config, spec, num_critics), actions=_action_range(spec.action_space)).system(spec)
+    critics = make_critics(spec.networks.q_network, num_critics, critic_head)
+    return algorithm(**make_parts(config, spec, critics), actions=_action_range(spec.action_space)).system(spec)
 
 
 def _action_range(space: Any) -> ActionRange:
-    low, high = (np.broadcast_to(np.asarray(bound, np.float32), (1, *space.shape)) for bound in (space.low, space.high))
-    return ActionRange(low, high, space.half_width[None])
+    bounds = (space.low, space.high, space.half_width)
+    return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "ddpg/ff_ddpg")
+run_experiment, hydra_entry_point = entry_points("ddpg/ff_ddpg", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

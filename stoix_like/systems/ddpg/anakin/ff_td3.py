@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 
-from stoix_like import cli
 from stoix_like.base_types import Observation, System, SystemSpec
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.anakin import ff_ddpg
+from stoix_like.utils.loss import target_policy_smoothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +28,18 @@ class Config(ff_ddpg.Config):
 
 
 class TD3(ff_ddpg.DDPG):
-    """DDPG with a smoothed target policy; the least of twin critics and the delay are a matter of its sizes."""
+    """DDPG with a smoothed target policy; the twin critics and the delay are sizes of its configuration."""
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        """The target policy's action with clipped noise (equation 14)."""
+        """Compute the target policy's actions with clipped noise (equation 14)."""
         action = self.policy(actor_params, observation)
-        noise = self.config.policy_noise * jax.random.normal(key, action.shape)
-        return self.perturbed(action, jnp.clip(noise, -self.config.noise_clip, self.config.noise_clip))
+        minimum, maximum, unit = self.actions
+        noise_scale, noise_clip = self.config.policy_noise * unit, self.config.noise_clip * unit
+        return target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble TD3.
+    """Build TD3.
 
     Args:
         config: hyperparameters; the floats may be traced.
@@ -52,8 +51,7 @@ def build(config: Config, spec: SystemSpec) -> System:
     return ff_ddpg.build(config, spec, TD3, num_critics=2)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "ddpg/ff_td3")
+run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

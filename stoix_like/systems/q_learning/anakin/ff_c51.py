@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 
-from stoix_like import cli
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.runner import experiment
-from stoix_like.systems.off_policy import CategoricalConfig, with_head
+from stoix_like.launch import entry_points
+from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.replay import Batch
 
@@ -22,22 +19,25 @@ class Config(ff_dqn.BaseConfig, CategoricalConfig):
     """Hyperparameters of C51."""
 
 
-def categorical_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-    """Cross-entropies with the projected distribution of the greedy action (algorithm 1)."""
-    del config, key
-    _, logits_tm1, atoms_tm1 = q(params.online, batch.observation)
-    q_t, logits_t, atoms_t = q(params.target, batch.next_observation)
-    discounted = batch.action, batch.reward, batch.discount
-    return categorical_double_q_learning(logits_tm1, atoms_tm1, *discounted, logits_t, atoms_t, q_t)
+class C51(ff_dqn.DQN):
+    """DQN that learns the distribution of returns."""
+
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute cross-entropies `[B]` with the projected distribution of the greedy action (algorithm 1)."""
+        del key
+        _, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation)
+        q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation)
+        return categorical_double_q_learning(
+            logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
+        )
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble C51; see `ff_dqn.assemble`."""
-    return ff_dqn.assemble(config, with_head(spec, config.support), categorical_loss)
+    """Build C51; see `ff_dqn.build`."""
+    return ff_dqn.build(config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support))
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "q_learning/ff_c51")
+run_experiment, hydra_entry_point = entry_points("q_learning/ff_c51", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import jax
 
-from stoix_like import cli
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import Range, above, between
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction
-from stoix_like.utils.loss import munchausen_q_learning, per_item
+from stoix_like.utils.loss import munchausen_q_learning_per_example
 from stoix_like.utils.replay import Batch
 
 
@@ -24,8 +21,8 @@ class Config(ff_dqn.Config):
 
     Attributes:
         entropy_temperature: of the soft policy, in the unit of the values per nat.
-        munchausen_coefficient: weight of the policy's own log-probability in the reward.
-        clip_value_min: the log-probability, times the temperature, is not let below this, in the unit of the values.
+        munchausen_coefficient: weight of the policy's log-probability in the reward.
+        clip_value_min: lower bound of the log-probability times the temperature, in the unit of the values.
     """
 
     entropy_temperature: Annotated[float, above(0.0)]
@@ -33,32 +30,35 @@ class Config(ff_dqn.Config):
     clip_value_min: Annotated[float, Range(high=0.0)]
 
 
-def munchausen_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-    """Soft one-step errors of a reward raised by the log-probability of the action taken (equation 2).
+class MunchausenDQN(ff_dqn.DQN):
+    """DQN with soft targets and the log-probability of the action taken added to its reward."""
 
-    Of a window of several steps, that of the first action alone.
-    """
-    del key
-    q_tm1 = q(params.online, batch.observation)[0]
-    q_tm1_target = q(params.target, batch.observation)[0]
-    q_t_target = q(params.target, batch.next_observation)[0]
-    loss = partial(
-        munchausen_q_learning,
-        entropy_temperature=config.entropy_temperature,
-        munchausen_coefficient=config.munchausen_coefficient,
-        clip_value_min=config.clip_value_min,
-        huber_loss_parameter=config.huber_loss_parameter,
-    )
-    return per_item(loss)(q_tm1, q_tm1_target, batch.action, batch.reward, batch.discount, q_t_target)
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute the loss of each window `[B]` (equation 2).
+
+        A window of several steps adds the log-probability of its first action alone.
+        """
+        del key
+        return munchausen_q_learning_per_example(
+            q_tm1=self.q(params.online, batch.observation)[0],
+            q_tm1_target=self.q(params.target, batch.observation)[0],
+            a_tm1=batch.action,
+            r_t=batch.reward,
+            d_t=batch.discount,
+            q_t_target=self.q(params.target, batch.next_observation)[0],
+            entropy_temperature=self.config.entropy_temperature,
+            munchausen_coefficient=self.config.munchausen_coefficient,
+            clip_value_min=self.config.clip_value_min,
+            huber_loss_parameter=self.config.huber_loss_parameter,
+        )
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble Munchausen DQN; see `ff_dqn.assemble`."""
-    return ff_dqn.assemble(config, spec, munchausen_loss)
+    """Build Munchausen DQN; see `ff_dqn.build`."""
+    return ff_dqn.build(config, spec, MunchausenDQN)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "q_learning/ff_mdqn")
+run_experiment, hydra_entry_point = entry_points("q_learning/ff_mdqn", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -1,7 +1,6 @@
 """Rainbow (Hessel et al. 2018, arXiv:1710.02298): double, dueling, noisy, n-step, distributional and prioritised.
 
-Priorities are the cross-entropies that are learnt from, which lie above the paper's divergences by the entropy of the
-target.
+Priorities are the cross-entropies that are minimised; the paper's divergences differ by the entropy of the target.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like import cli
 from stoix_like.base_types import Agent, OnlineAndTarget, System, SystemSpec
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import at_least, between
-from stoix_like.systems.off_policy import with_head
+from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
-from stoix_like.systems.q_learning.q_types import QFunction
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.replay import Batch
 
@@ -29,9 +26,9 @@ class Config(ff_c51.Config):
     """Hyperparameters of Rainbow.
 
     Attributes:
-        priority_exponent: a window is drawn in proportion to this power of its last loss.
-        importance_sampling_exponent: how far the loss makes up for that in the first update; fully in the last.
-        sigma_zero: scale of the noise in the weights at first.
+        priority_exponent: windows are sampled in proportion to this power of their last loss.
+        importance_sampling_exponent: exponent of the importance weights in the first update; 1 in the last.
+        sigma_zero: initial scale of the noise in the weights.
     """
 
     prioritised: ClassVar[bool] = True
@@ -42,46 +39,44 @@ class Config(ff_c51.Config):
 
 @dataclass(frozen=True)
 class Rainbow(ff_dqn.DQN):
-    """DQN that draws by priority.
+    """DQN with noisy, distributional double targets that samples by priority.
 
     Attributes:
-        num_updates: of the whole run.
+        num_updates: updates of the whole run.
     """
 
     num_updates: int = 1
 
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute cross-entropies `[B]` with the projected distribution of the online parameters' greedy action."""
+        keys = jax.random.split(key, 3)
+        _, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, keys[0])
+        _, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
+        q_t_selector, *_ = self.q(params.online, batch.next_observation, keys[2])
+        return categorical_double_q_learning(
+            logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t_selector
+        )
+
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
-        """A batch by priority; its weights make up for that more and more (section 3.4 of arXiv:1511.05952)."""
+        """Sample a batch by priority; the importance weights are annealed (section 3.4 of arXiv:1511.05952)."""
         least = self.config.importance_sampling_exponent
         exponent = least + (1.0 - least) * agent.shared.updates / self.num_updates
         return self.replay.sample(agent.local, key, exponent)
 
-    def revise(self, local: Any, batch: Batch, losses: jax.Array) -> Any:
-        """The losses of a batch become its priorities; windows without a target are never drawn again."""
+    def set_priorities(self, local: Any, batch: Batch, losses: jax.Array) -> Any:
+        """Set the priorities of a batch to its losses; windows without a target are never sampled again."""
         priority = (losses + 1e-6) ** self.config.priority_exponent
         return self.replay.set_priorities(local, batch.indices, jnp.where(batch.weight > 0.0, priority, 0.0))
 
 
-def rainbow_loss(config: Config, q: QFunction, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-    """Cross-entropies with the projected distribution of the action that the parameters that learn choose."""
-    del config
-    keys = jax.random.split(key, 3)
-    _, logits_tm1, atoms_tm1 = q(params.online, batch.observation, keys[0])
-    _, logits_t, atoms_t = q(params.target, batch.next_observation, keys[1])
-    q_t_selector, *_ = q(params.online, batch.next_observation, keys[2])
-    discounted = batch.action, batch.reward, batch.discount
-    return categorical_double_q_learning(logits_tm1, atoms_tm1, *discounted, logits_t, atoms_t, q_t_selector)
-
-
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble Rainbow; see `ff_dqn.assemble`."""
-    head = config.support | {"sigma_zero": config.sigma_zero}
-    algorithm = partial(Rainbow, num_updates=spec.num_updates)
-    return ff_dqn.assemble(config, with_head(spec, head), rainbow_loss, algorithm)
+    """Build Rainbow; see `ff_dqn.build`."""
+    hyperparams = config.support | {"sigma_zero": config.sigma_zero}
+    head = configure_head(spec.networks.actor_network.action_head, hyperparams)
+    return ff_dqn.build(config, spec, partial(Rainbow, num_updates=spec.num_updates), head)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "q_learning/ff_rainbow")
+run_experiment, hydra_entry_point = entry_points("q_learning/ff_rainbow", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

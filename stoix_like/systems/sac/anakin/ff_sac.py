@@ -15,23 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like import cli
 from stoix_like.base_types import (
-    Actor,
     Agent,
     Metrics,
     Observation,
     OnlineAndTarget,
+    RolloutState,
     System,
     SystemSpec,
     TimeStep,
 )
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import above, at_least
-from stoix_like.systems.off_policy import gradient_step, make_optimiser, periodically
-from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, hold_keys, make_parts
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
+from stoix_like.systems.off_policy_actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    make_critics,
+    make_parts,
+    persist_noise_keys,
+)
 from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
-from stoix_like.utils.loss import per_item, sac_temperature_loss, td3_critic_loss
+from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch
 
 
@@ -42,10 +47,10 @@ class Config(ActorCriticConfig):
     Attributes:
         alpha_lr: Adam step size of the logarithm of the temperature.
         autotune: learn the temperature; otherwise it is `ent_coef`.
-        target_entropy_scale: the policy is held to an entropy of minus this many nats per entry of an action, where
-            actions are measured in half the width of their range, where they have one: the uniform policy has log 2.
-        init_alpha: the temperature at first, where it is learnt.
-        ent_coef: the temperature where it is fixed: worth of a nat of entropy, in the unit of the rewards.
+        target_entropy_scale: the target entropy is minus this number of nats per entry of an action, with bounded
+            actions measured in half the width of their range: the uniform policy has log 2 nats per entry.
+        init_alpha: initial value of a learned temperature.
+        ent_coef: fixed temperature: weight of the entropy, in the unit of the rewards per nat.
     """
 
     alpha_lr: Annotated[float, above(0.0)]
@@ -57,13 +62,13 @@ class Config(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class SAC(ActorCritic):
-    """The algorithm over its hyperparameters, networks and optimisers."""
+    """The algorithm with its hyperparameters, networks and optimisers."""
 
     alpha_optim: optax.GradientTransformation
     action_space: Any
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """A new agent."""
+        """Initialise the agent."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         observation = timestep.observation
         actor_params = self.actor.init(actor_key, observation)
@@ -77,16 +82,18 @@ class SAC(ActorCritic):
         )
         return Agent(SACShared(params, opt_states, jnp.zeros((), jnp.int32)), self.replay.init(timestep))
 
-    def act(self, shared: SACShared, actor: Actor, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """An action for each environment; the keys that made it are carried on."""
-        pi = self.actor.apply(shared.params.actor_params, actor.timestep.observation)
+    def act(
+        self, shared: SACShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[Any, jax.Array, tuple[()]]:
+        """Choose an action for each environment; the carry holds the keys of its noise."""
+        pi = self.actor.apply(shared.params.actor_params, state.timestep.observation)
         if greedy:
-            return actor.carry, pi.mode(), ()
-        keys = hold_keys(actor.carry, actor.timestep, key, self.config.noise_correlation)
+            return state.carry, pi.mode(), ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
 
-    def learn(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
-        """One step of the critics and of their targets, then of policy and temperature where it is their turn."""
+    def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Take one step of the critics and their targets, and every `policy_frequency` steps one of the policy."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states, steps = shared
         online, q_opt_state, q_metrics = gradient_step(
@@ -104,21 +111,22 @@ class SAC(ActorCritic):
         return SACShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Squared errors towards the soft value of the successor (equations 5 and 6).
+        """Compute squared errors to the soft value of the successor (equations 5 and 6).
 
-        A window of several steps brings its rewards alone, not the entropies between them.
+        A window of several steps adds up its rewards alone, without the entropies between them.
         """
-        v_t, _ = self.soft_value(params, params.q_params.target, batch.next_observation, key)
+        q_t, log_prob_t = self.evaluate_policy(params, params.q_params.target, batch.next_observation, key)
         q_tm1 = self.q_taken(q_params, batch)
-        q_t = jnp.broadcast_to(v_t[:, None], q_tm1.shape)
-        losses = per_item(td3_critic_loss)(q_tm1, batch.reward, batch.discount, q_t)
+        losses = sac_critic_loss_per_example(
+            q_tm1, batch.reward, batch.discount, q_t, log_prob_t, self.temperature(params)
+        )
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def improve(
         self, learner: tuple[SACParams, SACOptStates], batch: Batch, key: jax.Array
     ) -> tuple[tuple[SACParams, SACOptStates], Metrics]:
-        """One step of the policy, and of the temperature towards the target entropy."""
+        """Take one step of the policy, and of the temperature towards the target entropy."""
         params, opt_states = learner
         actor_params, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
@@ -136,77 +144,73 @@ class SAC(ActorCritic):
     def actor_loss(
         self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Negative soft value of the states in the batch (equation 7)."""
+        """Compute the negative soft value of the observations (equation 7)."""
         params = params._replace(actor_params=actor_params)
-        value, entropy = self.soft_value(params, params.q_params.online, batch.observation, key)
-        loss = -jnp.mean(batch.weight * value)
-        return loss, {"actor_loss": loss, "entropy": jnp.mean(entropy)}
+        q, log_prob = self.evaluate_policy(params, params.q_params.online, batch.observation, key)
+        loss = jnp.mean(batch.weight * sac_actor_loss_per_example(log_prob, q, self.temperature(params)))
+        return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
 
     def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Dual of the bound on the entropy (equation 18)."""
+        """Compute the dual loss of the bound on the entropy (equation 18)."""
         loss = sac_temperature_loss(log_alpha, -entropy, self.target_entropy)
         return loss, {"alpha_loss": loss}
 
     @property
     def target_entropy(self) -> Any:
-        """What the temperature holds the policy's entropy to, in nats: see `target_entropy_scale`."""
+        """The target of the policy's entropy, in nats: see `target_entropy_scale`."""
         half_width = self.action_space.half_width
         return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
 
     def temperature(self, params: SACParams) -> jax.Array:
-        """The worth of a nat of entropy, a scalar."""
+        """Return the weight of the entropy, a scalar."""
         return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
 
-    def soft_value(
+    def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Soft state values (equation 3) by one sampled action each.
-
-            v = min_c q_c(s, a) + alpha h,   h = -log pi(a | s),   a ~ pi(s)
+        """Estimate the value and the entropy of the policy by one sampled action for each observation.
 
         Args:
-            params: whose policy and temperature count.
-            q_params: the critics' parameters.
+            params: of the policy.
+            q_params: of the critics.
             observation: `[B, ...]`.
             key: one key.
 
         Returns:
-            v and h, `[B]` each.
+            Values `[B, C]` of the actions, one per critic, and the log-probabilities `[B]` of the actions.
         """
         action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
-        q = self.critics.apply(q_params, *self.critic_input(observation, action))
-        return jnp.min(q, axis=-1) - self.temperature(params) * log_prob, -log_prob
+        return self.critics.apply(q_params, *self.critic_input(observation, action)), log_prob
 
     def q_taken(self, q_params: Any, batch: Batch) -> jax.Array:
-        """Values `[B, C]` of the actions that were taken."""
+        """Compute the values `[B, C]` of the actions taken."""
         return self.critics.apply(q_params, *self.critic_input(batch.observation, batch.action))
 
     def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
-        """What the critics read."""
+        """Return the inputs of the critics."""
         return observation, {"action": action}
 
 
 def build(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> System:
-    """Assemble SAC.
+    """Build SAC.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        algorithm: SAC, or a class that swaps some of its functions.
+        algorithm: SAC, or a subclass.
 
     Returns:
         The system.
     """
     sac = algorithm(
-        **make_parts(config, spec, num_critics=2),
+        **make_parts(config, spec, make_critics(spec.networks.q_network, num_critics=2)),
         alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
     )
     return sac.system(spec)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "sac/ff_sac")
+run_experiment, hydra_entry_point = entry_points("sac/ff_sac", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like import cli
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.runner import experiment
+from stoix_like.launch import entry_points
 from stoix_like.schema import Range
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -25,9 +23,9 @@ class Config(ff_sac.Config):
     """Hyperparameters of discrete SAC.
 
     Attributes:
-        action_spaces: what it can act in.
-        target_entropy_scale: the policy is held to this part of the entropy of the uniform one over all actions, legal
-            or not. The paper's 0.98 leaves no room to control CartPole: the temperature grows without end.
+        action_spaces: action spaces that the system supports.
+        target_entropy_scale: the target entropy as a part of that of the uniform policy over all actions, legal or
+            not. With the paper's 0.98 no policy controls CartPole, and the temperature diverges.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
@@ -35,9 +33,9 @@ class Config(ff_sac.Config):
 
 
 class DiscreteSAC(ff_sac.SAC):
-    """SAC whose critics value all actions at once.
+    """SAC whose critics evaluate all actions at once.
 
-    The target entropy is a part of the uniform policy's, for an entropy of discrete actions is never negative.
+    The target entropy is a part of the uniform policy's, since the entropy of discrete actions is never negative.
     """
 
     @property
@@ -45,37 +43,32 @@ class DiscreteSAC(ff_sac.SAC):
         """`target_entropy_scale` times the entropy of the uniform policy, in nats."""
         return self.config.target_entropy_scale * math.log(self.action_space.n)
 
-    def soft_value(
+    def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Soft state values (equation 10).
-
-            v = sum_a pi(a | s) min_c q_c(s, a) + alpha h,   h = -sum_a pi(a | s) log pi(a | s)
-
-        Arguments and result as of `SAC.soft_value`; `key` is not used.
-        """
+        """Compute the expected value and the negative entropy of the policy (equation 10); `key` is not used."""
+        del key
         pi = self.actor.apply(params.actor_params, observation)
-        q = jnp.min(self.critics.apply(q_params, observation).preferences, axis=-1)
-        entropy = pi.entropy()
-        return jnp.sum(pi.probs * q, axis=-1) + self.temperature(params) * entropy, entropy
+        q = self.critics.apply(q_params, observation).preferences
+        value = jnp.sum(pi.probs * jnp.min(q, axis=-1), axis=-1)
+        return jnp.broadcast_to(value[:, None], (value.shape[0], q.shape[-1])), -pi.entropy()
 
     def q_taken(self, q_params: Any, batch: Batch) -> jax.Array:
-        """Values `[B, C]` of the actions that were taken."""
+        """Compute the values `[B, C]` of the actions taken."""
         q = self.critics.apply(q_params, batch.observation).preferences
         return jnp.take_along_axis(q, batch.action[:, None, None], axis=1)[:, 0]
 
     def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
-        """What the critics read."""
+        """Return the inputs of the critics."""
         return (observation,)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Assemble discrete SAC; see `ff_sac.build`."""
+    """Build discrete SAC; see `ff_sac.build`."""
     return ff_sac.build(config, spec, DiscreteSAC)
 
 
-run_experiment = partial(experiment.run_experiment, build=build)
-hydra_entry_point = partial(cli.launch, "sac/ff_sac_discrete")
+run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", build)
 
 if __name__ == "__main__":
     hydra_entry_point()

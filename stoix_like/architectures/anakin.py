@@ -1,0 +1,72 @@
+"""Anakin: the compiled training program, with environments, rollouts and updates on the device.
+
+Axes from the outside in: population (vmapped members, and a mesh axis that they may be spread over) → device (mesh
+axis) → batch (vmapped shards of one device) → environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
+from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, Program, ProgramSpec
+from stoix_like.architectures.update import Learner
+from stoix_like.base_types import System
+from stoix_like.envs.environment import VectorEnvironment
+
+
+def make_program(
+    build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec
+) -> Program:
+    """Lay a system out over the mesh.
+
+    Args:
+        build: builds the system from the per-member hyperparameters, which are traced.
+        env: environments with automatic reset.
+        mesh: the devices.
+        spec: sizes.
+
+    Returns:
+        The program, not yet compiled.
+    """
+    axes = make_axes(mesh)
+    shards_of_state: Any = LearnerState(None, 0, None, None)
+
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
+        learner = Learner(build(hyperparams), env, axes, spec)
+        mapped = map_over_shards(learner.init_shard, (None, 0), shards_of_state, num_shards=len(shard_keys))
+        return mapped(key, shard_keys)
+
+    def train(
+        state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array
+    ) -> tuple[LearnerState, IntervalMetrics]:
+        learner = Learner(build(hyperparams), env, axes, spec)
+        mapped = map_over_shards(
+            learner.train_shard,
+            in_axes=(shards_of_state, None, None),
+            out_axes=(shards_of_state, None),
+            num_shards=len(state.shards.key),
+            # Without the axis, XLA copies the replay buffers of several members instead of writing in place.
+            keep_lone_axis=spec.num_members > 1 and bool(jax.tree.leaves(state.shards.local)),
+        )
+        return mapped(state, num_updates, new_interval)
+
+    if spec.num_members > 1:
+        init, train = map_over_members(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None))
+    one, each = partition_specs(spec.num_members)
+    everywhere = PartitionSpec()
+    state_specs: Any = LearnerState(one, each, one, one)
+    # Replication cannot be checked through a vmapped axis name (jax 0.10 to 0.12 refuse it).
+    over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    return Program(
+        init=jax.jit(over_devices(init, in_specs=(one, one, each), out_specs=state_specs)),
+        train=jax.jit(
+            over_devices(train, in_specs=(state_specs, one, everywhere, everywhere), out_specs=(state_specs, one)),
+            donate_argnums=0,
+        ),
+    )

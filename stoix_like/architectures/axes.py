@@ -1,0 +1,102 @@
+"""The mapped axes of a program: population, device and batch, from the outside in.
+
+A shard is one update batch on one device. `shared` has no batch axis: programs return it with `out_axes=None`, so that
+a system that forgets to average over several shards is refused when the program is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from stoix_like.base_types import Axes
+
+POPULATION_AXIS = "population"
+DEVICE_AXIS = "device"
+BATCH_AXIS = "batch"
+
+
+def make_axes(mesh: Mesh) -> Axes:
+    """Return the axes that a batch is spread over.
+
+    An axis of one device is left out: it would only cost a collective.
+
+    Args:
+        mesh: the devices.
+
+    Returns:
+        The axes.
+    """
+    return Axes((DEVICE_AXIS, BATCH_AXIS) if mesh.shape[DEVICE_AXIS] > 1 else (BATCH_AXIS,))
+
+
+def partition_specs(num_members: int) -> tuple[PartitionSpec, PartitionSpec]:
+    """Return how arrays lie on the mesh.
+
+    Args:
+        num_members: members of the population.
+
+    Returns:
+        The layout of arrays with one copy per member, and of arrays with one entry per shard of each member.
+    """
+    if num_members == 1:
+        return PartitionSpec(), PartitionSpec(DEVICE_AXIS)
+    return PartitionSpec(POPULATION_AXIS), PartitionSpec(POPULATION_AXIS, DEVICE_AXIS)
+
+
+def map_over_shards(
+    function: Callable[..., Any], in_axes: Any, out_axes: Any, num_shards: int, keep_lone_axis: bool = False
+) -> Callable[..., Any]:
+    """Vectorise a function over the shards of one device.
+
+    The axis of a lone shard is squeezed inside the mapped function: a batch axis of one transposes the products that
+    compute weight gradients, which costs a CPU 6 % of a PPO update.
+
+    Args:
+        function: of the arrays of one shard; it may use the axis `BATCH_AXIS`.
+        in_axes: 0 or None for each argument or subtree, as for `jax.vmap`.
+        out_axes: the same for the result.
+        num_shards: shards on this device.
+        keep_lone_axis: do not squeeze the axis of a lone shard.
+
+    Returns:
+        The mapped function.
+    """
+    if num_shards > 1 or keep_lone_axis:
+        return jax.vmap(function, in_axes, out_axes, axis_name=BATCH_AXIS)
+    lone = jax.vmap(function, in_axes=None, out_axes=None, axis_size=1, axis_name=BATCH_AXIS)
+
+    def mapped(*args: Any) -> Any:
+        squeezed = _at_mapped_leaves(lambda leaf: leaf[0], in_axes, args)
+        return _at_mapped_leaves(lambda leaf: leaf[None], out_axes, lone(*squeezed))
+
+    return mapped
+
+
+def _at_mapped_leaves(function: Callable[[jax.Array], Any], axes: Any, tree: Any) -> Any:
+    """Apply a function to the leaves below the entries of `axes`, a prefix of the tree, that are not None."""
+
+    def apply(axis: int | None, subtree: Any) -> Any:
+        return subtree if axis is None else jax.tree.map(function, subtree)
+
+    return jax.tree.map(apply, axes, tree, is_leaf=lambda axis: axis is None)
+
+
+def map_over_members(init: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """Map an initialiser over the members of a population: one after the other on CPUs.
+
+    Orthogonal initialisers use QR decompositions: two devices of one CPU that run a batch of them deadlock (jax 0.10).
+
+    Args:
+        init: of one member.
+        mesh: the devices.
+
+    Returns:
+        The mapped function.
+    """
+    if mesh.devices.flat[0].platform != "cpu":
+        return jax.vmap(init)
+    return lambda *members: jax.lax.map(lambda member: init(*member), members)

@@ -1,0 +1,83 @@
+"""Drawing the random numbers of a whole rollout at once.
+
+A threefry key is hashed by many small operations. Inside a scan over time, with a handful of environments, drawing the
+noise of one action costs more than the network that uses it; drawn for a whole rollout at once, it is almost free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+MAX_BYTES_PER_ENV = 256
+
+
+def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_bytes: int) -> tuple[Any, Any]:
+    """Split a step into what depends on its keys alone, and the rest.
+
+    Args:
+        step: `(state, randomness) -> result`, called once for each of many `randomness`.
+        state: an example.
+        randomness: an example: the keys of one step.
+        max_bytes: arrays larger than this are not hoisted; if the others together are larger, nothing is.
+
+    Returns:
+        `draw: randomness -> drawn`, to be vmapped over all steps, and `rest: (state, drawn) -> result`;
+        `rest(state, draw(randomness))` equals `step(state, randomness)`.
+    """
+    closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, randomness)
+    jaxpr, num_state = closed.jaxpr, len(jax.tree.leaves(state))
+    state_vars, key_vars = jaxpr.invars[:num_state], jaxpr.invars[num_state:]
+    ahead, inside = _partition(jaxpr.eqns, key_vars, max_bytes)
+    needed = {var for eqn in inside for var in _variables(eqn.invars)} | set(_variables(jaxpr.outvars))
+    made_ahead = [*key_vars, *(var for eqn in ahead for var in eqn.outvars)]
+    drawn_vars = [var for var in made_ahead if var in needed]
+    if sum(_num_bytes(var.aval) for var in drawn_vars) > max_bytes:
+        return lambda randomness: randomness, step
+
+    draw_flat = _function(jaxpr, jaxpr.constvars, closed.consts, key_vars, drawn_vars, ahead)
+    rest_flat = _function(jaxpr, jaxpr.constvars, closed.consts, [*state_vars, *drawn_vars], jaxpr.outvars, inside)
+    result = jax.tree.structure(shapes)
+
+    def draw(randomness: Any) -> list[Any]:
+        return draw_flat(*jax.tree.leaves(randomness))
+
+    def rest(state: Any, drawn: list[Any]) -> Any:
+        return jax.tree.unflatten(result, rest_flat(*jax.tree.leaves(state), *drawn))
+
+    return draw, rest
+
+
+def _partition(eqns: Sequence[Any], key_vars: Sequence[Any], max_bytes: int) -> tuple[list[Any], list[Any]]:
+    """Equations of small results that depend on the keys and on nothing else, and all others, each in their order."""
+    from_keys = set(key_vars)
+    ahead, inside = [], []
+    for eqn in eqns:
+        inputs = _variables(eqn.invars)
+        small = all(_num_bytes(var.aval) <= max_bytes for var in eqn.outvars)
+        if inputs and small and not eqn.effects and all(var in from_keys for var in inputs):
+            ahead.append(eqn)
+            from_keys.update(eqn.outvars)
+        else:
+            inside.append(eqn)
+    return ahead, inside
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jex.Literal)]
+
+
+def _function(
+    jaxpr: Any, constvars: Any, consts: Any, invars: Any, outvars: Any, eqns: Any
+) -> Callable[..., list[Any]]:
+    part = jaxpr.replace(invars=invars, outvars=outvars, eqns=eqns, debug_info=jaxpr.debug_info.with_unknown_names())
+    return jex.jaxpr_as_fun(jex.ClosedJaxpr(part, consts))
+
+
+def _num_bytes(aval: Any) -> int:
+    itemsize = 8 if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key) else aval.dtype.itemsize
+    return aval.size * itemsize

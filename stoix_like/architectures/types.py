@@ -1,0 +1,120 @@
+"""The state of a compiled training program, and what it reports."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.base_types import Metrics
+
+Hyperparams = dict[str, Any]
+"""Per-member hyperparameters by name; traced inside a program."""
+
+
+class ProgramSpec(NamedTuple):
+    """The sizes of a training program.
+
+    Attributes:
+        num_members: members of the population; with more than one, every array has a leading population axis.
+        num_envs: environments of one shard, N.
+        rollout_length: environment steps per environment between two updates, T.
+        warmup_steps: random environment steps per environment before the first update, a multiple of `rollout_length`.
+        on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
+        hoist_randomness: whether random numbers are drawn for a whole rollout at once.
+    """
+
+    num_members: int
+    num_envs: int
+    rollout_length: int
+    warmup_steps: int = 0
+    on_nan_ignore: bool = False
+    hoist_randomness: bool = True
+
+
+class EpisodeSums(NamedTuple):
+    """Sums, minima and maxima over finished episodes, scalars each."""
+
+    number: jax.Array
+    return_sum: jax.Array
+    return_min: jax.Array
+    return_max: jax.Array
+    length_sum: jax.Array
+
+
+class MetricSums(NamedTuple):
+    """Sums over the updates of an interval, so that it can be trained in several calls.
+
+    Attributes:
+        metrics: the system's metrics, summed over healthy updates.
+        healthy_updates: updates before something became non-finite.
+        bad_metrics: by name, whether this metric was non-finite in the update that diverged.
+    """
+
+    metrics: Metrics
+    healthy_updates: jax.Array
+    bad_metrics: Metrics
+
+
+class Shard(NamedTuple):
+    """Per-shard state: `[num_shards, ...]` over the whole run.
+
+    Attributes:
+        local: the agent's local state, such as its replay buffer.
+        rollout_state: `RolloutState`, where the last rollout ended.
+        key: PRNG key of everything random from here on.
+        episodes: `EpisodeSums` of the interval so far.
+    """
+
+    local: Any
+    rollout_state: Any
+    key: Any
+    episodes: Any
+
+
+class LearnerState(NamedTuple):
+    """Everything that determines the future of training.
+
+    Attributes:
+        shared: the agent's shared state: one copy, replicated over the devices.
+        shards: `Shard`, its leading axis split over the devices.
+        healthy: bool, False once a metric or a parameter was non-finite; such a member no longer learns.
+        sums: `MetricSums` of the interval so far.
+    """
+
+    shared: Any
+    shards: Any
+    healthy: Any
+    sums: Any
+
+
+class IntervalMetrics(NamedTuple):
+    """Metrics of the updates between two evaluations.
+
+    Attributes:
+        metrics: the system's metrics, averaged over the interval's healthy updates and all shards.
+        episodes: the episodes that finished in the interval.
+        healthy_updates: updates of the interval before something became non-finite.
+        bad_metrics: by name, whether this metric was non-finite in the update that diverged.
+    """
+
+    metrics: Metrics
+    episodes: EpisodeSums
+    healthy_updates: jax.Array
+    bad_metrics: Metrics
+
+
+class Program(NamedTuple):
+    """The two functions of a training run, to be compiled.
+
+    With a population, every argument and result has a leading population axis, except `num_updates` and
+    `new_interval`.
+
+    Attributes:
+        init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
+        train: `(LearnerState, hyperparams, num_updates [], new_interval []) -> (LearnerState, IntervalMetrics)`;
+            `new_interval` resets the sums, otherwise the current interval continues. Donates its state.
+    """
+
+    init: Any
+    train: Any

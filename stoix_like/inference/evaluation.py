@@ -1,0 +1,316 @@
+"""Evaluation of a trained run: `stoix-like evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.architectures.evaluator import Episodes, make_evaluator
+from stoix_like.errors import ConfigError
+from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
+from stoix_like.inference.rendering.animation import check_picture, write_gif
+from stoix_like.inference.rendering.episode import record_episode
+from stoix_like.inference.rendering.scenes import Scene, find_scene
+from stoix_like.loggers.console import format_number
+from stoix_like.run import records
+from stoix_like.run.devices import set_compile_cache
+from stoix_like.run.setup import RunSetup
+from stoix_like.storage.files import write_json
+
+DIRECTORY = "evaluations"
+INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
+# More are played one batch after the other, in as much memory.
+_MOST_AT_ONCE = 1024
+_SHOWN = 40
+
+
+class Trained(NamedTuple):
+    """What is evaluated of a run.
+
+    Attributes:
+        shared: its state, beginning with an axis `[M]` where there are several members.
+        members: their numbers.
+        env_steps: after which each was saved, `[M]`.
+    """
+
+    shared: Any
+    members: tuple[int, ...]
+    env_steps: tuple[int, ...]
+
+    def only(self, index: int) -> Any:
+        """The state of one of the members."""
+        return take_member(self.shared, index) if len(self.members) > 1 else self.shared
+
+
+class Picture(NamedTuple):
+    """A picture to draw: its file, and how the environment is drawn."""
+
+    path: Path
+    scene: Scene
+
+
+def evaluate_run(
+    run_dir: str | Path,
+    episodes: int = 100,
+    which: str = "best",
+    member: int | str | None = "best",
+    seed: int = 0,
+    render: str | Path | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Play whole episodes with what a run has trained, in fresh environments, and write what came of it.
+
+    The start states follow from `seed` alone: two members, checkpoints or runs with the same `seed` and the same
+    number of episodes meet the same ones. Several evaluations of one run never replace each other's files.
+
+    Args:
+        run_dir: the run.
+        episodes: how many, of each member.
+        which: `best`, the parameters with the best evaluation; `last`; or the number of environment steps of a
+            checkpoint that is kept.
+        member: of a population: its number, `best`, or `all`.
+        seed: of the start states and of everything else that is random.
+        render: a gif to draw one more episode in; of `all` members, of the one that did best here.
+        trust: allow a configuration that names code outside this package.
+
+    Returns:
+        What has been written: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`,
+        `episode_length_mean`, each episode in `episode_returns` and `episode_lengths`, and where it was written,
+        `path`, None if it could not be. With `all`, `members` holds one such record per member, and
+        `episode_return_iqm` is the interquartile mean over members.
+
+    Raises:
+        ConfigError: an argument is not possible, or there is no such run, checkpoint or member.
+        MissingExtraError: a picture is asked for and matplotlib is not installed.
+    """
+    _check(episodes, seed)
+    run = open_run(run_dir, trust)
+    picture = None if render is None else _make_picture(run, Path(render))
+    trained = _load(run, which, member)
+    set_compile_cache(run.setup.run.arch.compile_cache)
+    play_key, picture_key = jax.random.split(jax.random.key(seed))
+    played = _play(run.setup, trained, episodes, play_key)
+    record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
+    stem = f"{which}{_of_members(run.setup, trained)}-seed{seed}-{episodes}episodes"
+    path = _write(Path(run_dir) / DIRECTORY, stem, record)
+    if picture is not None:
+        record["render"] = _render(run.setup, trained, played, picture_key, picture)
+        if path is not None:
+            with _said_if_unwritten():
+                write_json(path, record)
+    return {**record, "path": path}
+
+
+def main(args: argparse.Namespace) -> None:
+    """Evaluate as the command line asks, and print what came of it.
+
+    Args:
+        args: those of `stoix-like evaluate`.
+
+    Raises:
+        ConfigError: as `evaluate_run` does.
+    """
+    record = evaluate_run(args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust)
+    print(describe(record))
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """An evaluation as a few lines to read.
+
+    Args:
+        record: from `evaluate_run`.
+
+    Returns:
+        The lines.
+    """
+    acting = "greedy" if record["greedy"] else "sampled"
+    lines = [
+        f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
+        f" ({acting}), seed {record['seed']}"
+    ]
+    members = record.get("members")
+    lines += [_line(member) for member in members[:_SHOWN]] if members else [_line(record)]
+    if members:
+        if len(members) > _SHOWN:
+            lines.append(f"  … {len(members) - _SHOWN} more members are in the file")
+        iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
+        lines.append(f"  interquartile mean over members {iqm}   95 % {low} to {high}")
+    if record["episodes_cut"]:
+        lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
+    if picture := record.get("render"):
+        lines.append(f"  {picture['frames']} frames of {picture['steps']} steps in {picture['path']}")
+    if record["path"] is not None:
+        lines.append(f"  written to {record['path']}")
+    return "\n".join(lines)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    values = {name: format_number(value) for name, value in record.items() if name.startswith("episode_")}
+    varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
+    member = f"member {record['member']}{varied}   " if "member" in record else ""
+    interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
+    return (
+        "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
+        "   max {episode_return_max}   length {episode_length_mean}   env steps {:,}"
+    ).format(member, interval, record["env_steps"], **values)
+
+
+def _check(episodes: int, seed: int) -> None:
+    if episodes < 1:
+        raise ConfigError(f"episodes={episodes} must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+
+
+def _make_picture(run: TrainedRun, path: Path) -> Picture:
+    """Check that a picture can be drawn."""
+    check_picture(path)
+    return Picture(path, find_scene(run.setup.run.env, run.setup.eval_env))
+
+
+def _load(run: TrainedRun, which: str, member: int | str | None) -> Trained:
+    if member == "all":
+        loaded = load_shared(run, which)
+        return Trained(loaded.shared, tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist()))
+    chosen = load_member(run, which, member)
+    return Trained(chosen.shared, (chosen.member,), (chosen.env_steps,))
+
+
+def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> Episodes:
+    """Episodes `[M, E]`, on the host."""
+    members, population = len(trained.members), setup.population
+    several = members > 1
+    hyperparams = population.arrays() if several else {}
+    play = make_evaluator(
+        lambda traced: setup.build_system(traced if several else population.of(trained.members[0])),
+        setup.eval_env,
+        setup.mesh,
+        min(episodes, _MOST_AT_ONCE),
+        setup.run.arch.max_eval_steps,
+        members,
+    )
+    batches = []
+    for batch in range(-(-episodes // _MOST_AT_ONCE)):
+        drawn = jax.random.fold_in(key, batch)
+        # Every member meets the same start states.
+        keys = jnp.stack([drawn] * members) if several else drawn
+        batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
+    joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
+    return joined._replace(returns=np.float64(joined.returns))
+
+
+def _record(setup: RunSetup, trained: Trained, played: Episodes) -> dict[str, Any]:
+    run, population = setup.run, setup.population
+    of_members = []
+    for index, member in enumerate(trained.members):
+        identity = (
+            {"member": member, "trained_with_seed": population.seeds[member]} if population.num_members > 1 else {}
+        )
+        of_members.append(
+            {
+                **identity,
+                "hyperparams": population.of(member),
+                "env_steps": trained.env_steps[index],
+                **_statistics(played.returns[index], played.lengths[index]),
+            }
+        )
+    common = {
+        "system": run.system_name,
+        "environment": setup.environment_name,
+        "greedy": run.arch.evaluation_greedy,
+        "interval": INTERVAL,
+        "episodes_cut": int((~played.finished).sum()),
+        "versions": records.versions(),
+        "devices": [f"{device.platform}:{device.device_kind}" for device in setup.mesh.devices.flat],
+    }
+    if len(of_members) == 1:
+        return {**common, **of_members[0]}
+    scores = records.aggregate(played.returns.mean(-1).tolist(), population.strata)
+    return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": of_members}
+
+
+def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
+    low, high = _interval(returns)
+    return {
+        **records.episode_statistics(returns, lengths),
+        "episode_return_ci_low": low,
+        "episode_return_ci_high": high,
+        "episode_returns": returns.tolist(),
+        "episode_lengths": lengths.tolist(),
+    }
+
+
+def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean; one value tells nothing of it."""
+    if len(values) < 2:
+        return None, None
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(records.NUM_RESAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _render(setup: RunSetup, trained: Trained, played: Episodes, key: jax.Array, picture: Picture) -> dict[str, Any]:
+    """Draw one more episode, of the member that did best."""
+    path, scene = picture
+    env = setup.eval_env
+    index = int(played.returns.mean(-1).argmax())
+    system = setup.build_system(setup.population.of(trained.members[index]))
+    recording = record_episode(system, trained.only(index), env, key, setup.run.arch.max_eval_steps)
+    frames = write_gif(path, scene, env, recording)
+    return {
+        "path": str(path),
+        "member": trained.members[index],
+        "steps": len(recording.returns) - 1,
+        "frames": frames,
+        "episode_return": float(recording.returns[-1]),
+    }
+
+
+def _of_members(setup: RunSetup, trained: Trained) -> str:
+    if setup.population.num_members == 1:
+        return ""
+    return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
+
+
+@contextlib.contextmanager
+def _said_if_unwritten() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        print(f"these numbers could not be written: {error}", file=sys.stderr)
+
+
+def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
+    """Write a new file; None where that is not possible."""
+    with _said_if_unwritten():
+        directory.mkdir(exist_ok=True)
+        path = _new_file(directory, stem)
+        try:
+            write_json(path, record)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+    return None
+
+
+def _new_file(directory: Path, stem: str) -> Path:
+    """A file of this process alone, made empty: its name is that of no other evaluation."""
+    number = 1
+    while True:
+        path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            number += 1
+        else:
+            return path

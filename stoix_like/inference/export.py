@@ -1,0 +1,70 @@
+"""A policy as one file that jax alone can load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+if TYPE_CHECKING:
+    from stoix_like.inference.policy import Policy
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+# An exported policy takes its key as plain numbers of this kind.
+KEY_KIND = "threefry2x32"
+_CHECKED_BATCHES = (1, 32)
+
+
+def export_policy(policy: Policy, path: str | Path) -> Path:
+    """Write a policy as StableHLO; see `Policy.export`.
+
+    Args:
+        policy: the policy.
+        path: the file; replaced if it exists, after the written function was compared with the policy.
+
+    Returns:
+        The path.
+
+    Raises:
+        RuntimeError: the written function differs on random observations; no file is left.
+    """
+    path = Path(path)
+
+    def act(*inputs: jax.Array) -> jax.Array:
+        """Act on plain arrays; the trained state is part of the program."""
+        *fields, key_data = inputs
+        return policy.act(policy.observation_of(fields), jax.random.wrap_key_data(key_data, impl=KEY_KIND))
+
+    (batch,) = export.symbolic_shape("b", constraints=["b >= 1"])
+    inputs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in policy.input_shapes.values()]
+    key_data = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    written = export.export(jax.jit(act), platforms=PLATFORMS)(*inputs, key_data).serialize()
+    _compare(policy, export.deserialize(written).call)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        scratch.write_bytes(written)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return path
+
+
+def _compare(policy: Policy, exported: Callable[..., jax.Array]) -> None:
+    """Check that a function acts like the policy."""
+    for batch in _CHECKED_BATCHES:
+        key = jax.random.key(batch, impl=KEY_KIND)
+        observation = policy.random_observations(key, batch)
+        expected = np.asarray(policy(observation, key))
+        fields = (getattr(observation, name) for name in policy.inputs)
+        found = np.asarray(exported(*fields, jax.random.key_data(key)))
+        # Another compilation may round differently.
+        close = partial(np.allclose, rtol=1e-4, atol=1e-5) if expected.dtype.kind == "f" else np.array_equal
+        if found.dtype != expected.dtype or not close(found, expected):
+            raise RuntimeError(f"the exported policy acts differently on {batch} random observations")

@@ -1,0 +1,198 @@
+"""Trained parameters, loaded from a run directory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.compile import make_keys, traced_hyperparams
+from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.storage import checkpoint
+from stoix_like.storage.config_file import read_config
+
+# A policy is the same on one device, wherever it was trained, and nothing is logged.
+_INFERENCE = (
+    "arch.num_devices=1",
+    "arch.update_batch_size=1",
+    "arch.population.axis=vmap",
+    "logger.tensorboard.enabled=false",
+    "logger.wandb.enabled=false",
+)
+
+
+class TrainedRun(NamedTuple):
+    """A run that was trained, and its parts: environments, networks, system, sizes."""
+
+    run_dir: Path
+    setup: RunSetup
+
+
+class TrainedState(NamedTuple):
+    """Shared state of an agent; of a population, with a leading axis `[P]`.
+
+    Attributes:
+        shared: parameters and everything else that acting needs.
+        env_steps: environment steps of each member, `[]` or `[P]`.
+        episode_return: mean return of these parameters in their evaluation, `[]` or `[P]`; NaN without one.
+    """
+
+    shared: Any
+    env_steps: np.ndarray
+    episode_return: np.ndarray
+
+
+class TrainedMember(NamedTuple):
+    """The trained state of one member.
+
+    Attributes:
+        shared: its state, without a population axis.
+        member: its number, 0 without a population.
+        env_steps: environment steps that it was trained for.
+    """
+
+    shared: Any
+    member: int
+    env_steps: int
+
+
+def open_run(run_dir: str | Path, trust: bool = False) -> TrainedRun:
+    """Read a run's configuration and build its parts, on one device.
+
+    Args:
+        run_dir: the directory of the run.
+        trust: execute what its configuration names, wherever it comes from.
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: there is no run, or its configuration names what is not trusted.
+    """
+    directory = Path(run_dir).absolute()
+    return TrainedRun(directory, set_up(parse_config(read_config(directory, _INFERENCE, trust))))
+
+
+def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
+    """Load the trained state of every member.
+
+    Args:
+        run: from `open_run`.
+        which: `best`, each member's parameters with the best evaluation; `last`; or the environment steps of a
+            checkpoint.
+
+    Returns:
+        The state; `best` and `last` come from the newest checkpoint that is not damaged.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or it is damaged.
+    """
+    run_dir, steps = run.run_dir, checkpoint.steps(run.run_dir)
+    if not steps:
+        raise ConfigError(f"{run_dir} holds no checkpoint")
+    if which not in ("best", "last") and which not in map(str, steps):
+        raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
+    item = "best" if which == "best" else "shared"
+    shapes, found = {item: _shapes(run.setup)}, None
+    for step in reversed(steps) if which in ("best", "last") else [int(which)]:
+        try:
+            found = checkpoint.read(run_dir, step, shapes)
+            break
+        except checkpoint.DamagedError as error:
+            print(f"the checkpoint after {step:,} env steps cannot be used: {error}", file=sys.stderr)
+    if found is None:
+        raise ConfigError(f"which={which}: no checkpoint of {run_dir} can be used")
+    if item not in found.items:
+        raise ConfigError(
+            f"which=best: {run_dir} did not keep it (checkpoint.keep_best=false, arch.absolute_metric=false): use last"
+        )
+    env_steps, returns = _steps_and_returns(found, item)
+    shape = (size,) if (size := run.setup.population.num_members) > 1 else ()
+    return TrainedState(found.items[item], np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape))
+
+
+def load_member(run: TrainedRun, which: str, member: int | str | None) -> TrainedMember:
+    """Load the trained state of one member.
+
+    Args:
+        run: from `open_run`.
+        which: as for `load_shared`.
+        member: as for `choose_member`.
+
+    Returns:
+        The member.
+
+    Raises:
+        ConfigError: there is no such checkpoint or member.
+    """
+    state = load_shared(run, which)
+    index = choose_member(state, member)
+    shared = take_member(state.shared, index) if run.setup.population.num_members > 1 else state.shared
+    return TrainedMember(shared, index, int(np.atleast_1d(state.env_steps)[index]))
+
+
+def choose_member(state: TrainedState, member: int | str | None) -> int:
+    """Return the number of a member of a population.
+
+    Args:
+        state: of every member.
+        member: its number; `best` or None is the one with the highest return in its evaluation, or the first where
+            none was evaluated.
+
+    Returns:
+        The member's number, 0 without a population.
+
+    Raises:
+        ConfigError: there is no such member.
+    """
+    returns = np.atleast_1d(state.episode_return)
+    if isinstance(member, str) and member.isdigit():
+        member = int(member)
+    if member in (None, "best"):
+        return int(np.where(np.isnan(returns), -np.inf, returns).argmax())
+    if not isinstance(member, int) or not 0 <= member < returns.size:
+        raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
+    return member
+
+
+def take_member(tree: Any, member: int) -> Any:
+    """Take one member's part of a tree.
+
+    Args:
+        tree: of arrays `[P, ...]`.
+        member: its number, 0 to P - 1.
+
+    Returns:
+        The tree of arrays `[...]`.
+    """
+    return jax.tree.map(lambda leaf: leaf[member], tree)
+
+
+def _steps_and_returns(found: checkpoint.Checkpoint, item: str) -> tuple[Any, Any]:
+    """Return the environment steps of each member's state, and the return in its evaluation."""
+    if item == "best":
+        best = found.host_state["best"]
+        return best["env_steps"], best["episode_return"]
+    last = found.host_state["progress"]["history"][-1]
+    # A run that stopped between two evaluations holds parameters that were not evaluated.
+    return found.step, last["eval/episode_return_mean"] if last["env_steps"] == found.step else np.nan
+
+
+def _shapes(setup: RunSetup) -> Any:
+    """Return the agent's shared state, of every member, as shapes on one device."""
+    env, size = setup.env, setup.plan.envs_per_shard
+    sharding = jax.sharding.SingleDeviceSharding(setup.mesh.devices.flat[0])
+    population = setup.population
+
+    def init(hyperparams: dict[str, Any], key: jax.Array) -> Any:
+        _, timestep = env.reset(jax.random.split(key, size))
+        return setup.build_system(hyperparams).init(key, timestep).shared
+
+    each = jax.vmap(init) if population.num_members > 1 else init
+    shapes = jax.eval_shape(each, traced_hyperparams(population), make_keys(setup).agent)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

@@ -1,0 +1,225 @@
+"""A trained policy: observations in, actions in the units of the environment out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Observation, RolloutState
+from stoix_like.envs.environment import restart
+from stoix_like.errors import ConfigError
+from stoix_like.inference.export import export_policy
+from stoix_like.inference.load import load_member, open_run
+from stoix_like.run.setup import RunSetup
+
+
+class Policy:
+    """Acts as a system does in evaluation, observation normalisation and action scaling included.
+
+    Observations are those of the run's environments: after `env.flatten_observation` and `env.frame_stack`, before
+    normalisation, which the policy applies itself. Actions are those of the suite's own environment: after
+    `env.rescale_actions` and `env.clip_actions`. A call compiles once per batch size, and can be part of a compiled
+    function.
+
+    Args:
+        setup: the run.
+        shared: the trained state of one member, without a population axis.
+        hyperparams: those in which the member differs from the configuration.
+        greedy: whether to take the mode of the policy; by default as `arch.evaluation_greedy` says.
+        env_steps: environment steps that `shared` was trained for.
+
+    Attributes:
+        observation_space: of one observation.
+        action_space: of one action, in the environment's units.
+        greedy: whether actions are the mode of the policy.
+        env_steps: environment steps that the policy was trained for.
+        input_shapes: shape and dtype of each field of an `Observation` that the policy takes, without a batch axis.
+
+    Raises:
+        ConfigError: the system has a recurrent state, which a function of one observation cannot carry.
+    """
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        shared: Any,
+        hyperparams: dict[str, float],
+        *,
+        greedy: bool | None = None,
+        env_steps: int = 0,
+    ) -> None:
+        run = setup.run
+        self.greedy = run.arch.evaluation_greedy if greedy is None else greedy
+        self.env_steps = env_steps
+        self._system = setup.build_system(hyperparams, greedy=self.greedy)
+        if _is_recurrent(self._system.init_carry(1)):
+            raise ConfigError(
+                f"system={run.system_name} has a recurrent state, and a policy acts on one observation: only"
+                " `stoix-like evaluate` can use it"
+            )
+        self._env = setup.eval_env
+        self.observation_space = self._env.observation_space
+        self.action_space = self._env.unwrapped.action_space
+        _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), 1))
+        self.input_shapes = {
+            name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+            for name, leaf in timestep.observation._asdict().items()
+            if leaf is not None
+        }
+        self._shared = jax.device_put(shared)
+        self._compiled = jax.jit(self._act)
+
+    def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """Choose actions.
+
+        Args:
+            observation: one, of the shape of `observation_space`, or many, `[..., *shape]`. An array, or an
+                `Observation` where the environment has an action mask or counts steps.
+            key: a typed PRNG key; a greedy policy needs none.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`.
+
+        Raises:
+            ValueError: the observation does not fit, or a sampling policy got no key.
+        """
+        if key is None:
+            if not self.greedy:
+                raise ValueError("this policy samples its actions: pass a key, or load it with greedy=True")
+            key = jax.random.key(0)
+        batch, leading = self._batched(observation)
+        action = self._compiled(self._shared, batch, key)
+        return action.reshape(*leading, *action.shape[1:])
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields of `Observation` that the environment provides."""
+        return tuple(self.input_shapes)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the policy as one file that jax alone can load, on a CPU, a GPU or a TPU.
+
+        The file holds a function with one argument for each of `inputs`, `[b, ...]` with any `b`, and one for the data
+        of a key, uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
+
+            act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
+            action = act(observation, jax.random.key_data(jax.random.key(0)))
+
+        Args:
+            path: the file; replaced if it exists, after the written function was compared with this policy.
+
+        Returns:
+            The path.
+
+        Raises:
+            RuntimeError: the written function differs on random observations; no file is left.
+        """
+        return export_policy(self, path)
+
+    def act(self, observation: Observation, key: jax.Array) -> jax.Array:
+        """Choose actions inside a compiled function.
+
+        Args:
+            observation: `[B, ...]`.
+            key: a typed PRNG key.
+
+        Returns:
+            The actions `[B, ...]`, in the environment's units.
+        """
+        return self._act(self._shared, observation, key)
+
+    def observation_of(self, fields: Iterable[jax.Array]) -> Observation:
+        """Build an observation from one array for each of `inputs`."""
+        return Observation(**dict(zip(self.input_shapes, fields, strict=True)))
+
+    def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:
+        carry = self._system.init_carry(observation.agent_view.shape[0])
+        state = RolloutState((), jax.vmap(restart)(observation), carry)
+        _, action, _ = self._system.eval_act(shared, state, key)
+        return self._env.native_action(action)
+
+    def _batched(self, observation: Any) -> tuple[Observation, tuple[int, ...]]:
+        """Return the observation with one leading axis, and its original leading axes."""
+        given = observation if isinstance(observation, Observation) else Observation(observation)
+        if missing := [name for name in self.input_shapes if getattr(given, name) is None]:
+            raise ValueError(f"this policy also takes {' and '.join(missing)}: pass an Observation with them")
+        arrays = [_fitting(name, getattr(given, name), leaf) for name, leaf in self.input_shapes.items()]
+        shapes = [leaf.shape for leaf in self.input_shapes.values()]
+        leading = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)]
+        if len(set(leading)) > 1:
+            raise ValueError(f"{', '.join(self.input_shapes)} have different leading axes: {leading}")
+        batch = math.prod(leading[0])
+        flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))
+        return self.observation_of(flat), leading[0]
+
+    def random_observations(self, key: jax.Array, batch: int) -> Observation:
+        """Draw observations from `observation_space`, with random action masks.
+
+        Args:
+            key: a typed PRNG key.
+            batch: B.
+
+        Returns:
+            The observations `[B, ...]`.
+        """
+
+        def draw(key: jax.Array) -> Observation:
+            view_key, mask_key, steps_key = jax.random.split(key, 3)
+            view = self.observation_space.sample(view_key).astype(self.input_shapes["agent_view"].dtype)
+            mask, steps = self.input_shapes.get("action_mask"), self.input_shapes.get("step_count")
+            return Observation(
+                view,
+                None if mask is None else jax.random.bernoulli(mask_key, 0.7, mask.shape),
+                None if steps is None else jax.random.randint(steps_key, steps.shape, 0, 100, steps.dtype),
+            )
+
+        return jax.vmap(draw)(jax.random.split(key, batch))
+
+
+def _is_recurrent(carry: Any) -> bool:
+    """Whether the carry is more than the keys of correlated noise, which every call draws anew."""
+    return any(not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(carry))
+
+
+def _fitting(name: str, value: Any, wanted: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return the value as an array of the wanted dtype, after checking its last axes."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.shape[max(array.ndim - len(wanted.shape), 0) :] != wanted.shape:
+        raise ValueError(f"{name} has the shape {array.shape}, and this policy takes [..., *{wanted.shape}]")
+    if not np.can_cast(array.dtype, wanted.dtype, "same_kind"):
+        raise ValueError(f"{name} has dtype {array.dtype}, and this policy takes {wanted.dtype}")
+    return jnp.asarray(array, wanted.dtype)
+
+
+def load_policy(
+    run_dir: str | Path,
+    which: str = "best",
+    member: int | Literal["best"] | None = None,
+    greedy: bool | None = None,
+    trust: bool = False,
+) -> Policy:
+    """Load a trained policy.
+
+    Args:
+        run_dir: the directory of the run.
+        which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
+        member: of a population; by default the best one.
+        greedy: whether to take the mode of the policy; by default as the run's `arch.evaluation_greedy` says.
+        trust: allow a configuration that names code outside this package.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or member, or its system is recurrent.
+    """
+    run = open_run(run_dir, trust)
+    chosen = load_member(run, which, member)
+    hyperparams = run.setup.population.of(chosen.member)
+    return Policy(run.setup, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)

@@ -1,0 +1,123 @@
+"""The devices of a run: how many, and the mesh over them. Everything here happens before jax starts its backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
+from stoix_like.errors import ConfigError
+
+
+def find_devices(num_devices: int | None) -> list[jax.Device]:
+    """The devices that a run asked for.
+
+    Without an accelerator, the CPU is split into as many devices, up to one per core; the environment variable
+    `JAX_NUM_CPU_DEVICES` sets another limit.
+
+    Args:
+        num_devices: how many; None takes every accelerator, or one device on a CPU.
+
+    Returns:
+        As many devices.
+
+    Raises:
+        ConfigError: more are asked for than there are.
+    """
+    limit = _cpu_limit()
+    if num_devices is not None:
+        reserve(num_devices)
+    devices = jax.devices()
+    on_cpu = devices[0].platform == "cpu"
+    wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
+    if wanted > len(devices):
+        raise ConfigError(
+            f"arch.num_devices={wanted} is more than there are: {_available(len(devices), on_cpu, limit)}"
+        )
+    return devices[:wanted]
+
+
+def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
+    """A mesh with the axes `population` and `device`, one of which has all devices.
+
+    Args:
+        devices: from `find_devices`.
+        spread_members: each device trains members of its own, instead of its share of every member's environments.
+
+    Returns:
+        The mesh.
+    """
+    shape = (len(devices), 1) if spread_members else (1, len(devices))
+    grid = np.asarray(devices).reshape(shape)
+    return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def memory_of(device: jax.Device) -> int:
+    """The memory of a device in bytes; of a CPU, that of the machine, which all its devices share."""
+    stats = device.memory_stats()
+    if stats and "bytes_limit" in stats:
+        return int(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def reserve(num_devices: int) -> None:
+    """Split the CPU into `num_devices` before jax starts, as far as it has cores, for runs that will follow.
+
+    Args:
+        num_devices: the most that any of them asks for.
+    """
+    if not os.environ.get("JAX_NUM_CPU_DEVICES"):
+        _split_cpu(min(num_devices, _cpu_limit()))
+
+
+def set_compile_cache(enabled: bool) -> None:
+    """Keep compiled programs in a directory of the user's own, unless one has been chosen already.
+
+    The cache holds executable code, so it is never shared between users.
+
+    Args:
+        enabled: False leaves jax as it is.
+    """
+    if not enabled or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+        return
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = base / "stoix_like" / "jax"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owned = directory.stat().st_uid == os.getuid() if hasattr(os, "getuid") else True
+    except OSError:
+        return
+    if owned:
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _cpu_limit() -> int:
+    forced = os.environ.get("JAX_NUM_CPU_DEVICES", "")
+    if forced.isdigit() and int(forced) > 0:
+        return int(forced)
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _split_cpu(count: int) -> None:
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        # The backend is running already, in a notebook or a test: what it has is what there is.
+        return
+
+
+def _available(present: int, on_cpu: bool, limit: int) -> str:
+    if not on_cpu:
+        return f"this machine has {present}"
+    if present < limit:
+        return (
+            f"jax is already running with {present}; start a new process, where up to {limit} (one per core) can be had"
+        )
+    return f"without an accelerator up to {limit} can be had, one per core (JAX_NUM_CPU_DEVICES sets another limit)"

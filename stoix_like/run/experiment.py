@@ -1,0 +1,192 @@
+"""A run from its configuration, or from its directory, to its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from stoix_like.config import Build, default_run_dir, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import RunInfo, make_logger
+from stoix_like.run import records
+from stoix_like.run.resume_checks import check_same_config, check_unchanged
+from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+from stoix_like.storage import run_dir as directory
+from stoix_like.storage.config_file import plain_config, read_config
+from stoix_like.storage.files import write_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The result of a run.
+
+    Attributes:
+        eval_return: mean episode return of the last evaluation; of a population, the interquartile mean over members.
+        run_dir: the directory of the run.
+        summary: the content of `summary.json`.
+        history: one record per evaluation, the one at step 0 first; the content of `metrics.jsonl`.
+        members: one record per member of the population, ready for a data frame.
+    """
+
+    eval_return: float
+    run_dir: Path
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    members: list[dict[str, Any]]
+
+
+def run_experiment(config: DictConfig, build: Build | None = None) -> float:
+    """Train a composed configuration.
+
+    Args:
+        config: composed by hydra; it is not changed.
+        build: the system's `build(config, spec)`; by default that of `system.module`.
+
+    Returns:
+        The mean episode return of the last evaluation, for sweepers to maximise; of a population, the interquartile
+        mean over its members.
+
+    Raises:
+        ConfigError: the configuration cannot be run.
+        TrainingError: a metric or a parameter became non-finite.
+    """
+    under_hydra = HydraConfig.initialized()
+    run_dir = Path(HydraConfig.get().runtime.output_dir) if under_hydra else default_run_dir(config)
+    return run(set_up(parse_config(config, build)), run_dir).eval_return
+
+
+def run(setup: RunSetup, run_dir: Path) -> Result:
+    """Train, evaluate and write a run.
+
+    Args:
+        setup: from `set_up`.
+        run_dir: the directory to write to; created if needed. If `arch.resume_from` names a run, that run is resumed in
+            its own directory instead.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
+        TrainingError: a metric or a parameter became non-finite.
+    """
+    if setup.run.arch.resume_from is not None:
+        return _resume(setup, Path(setup.run.arch.resume_from).absolute())
+    run_dir = run_dir.absolute()
+    directory.check_new(run_dir)
+    directory.create(run_dir)
+    with directory.locked(run_dir):
+        directory.write_new_config(run_dir, setup.run.resolved)
+        return _train(setup, run_dir, resuming=False)
+
+
+def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:
+    """Resume a run that was stopped or killed, or that has a larger budget now, in its own directory.
+
+    Args:
+        run_dir: the directory of the run.
+        overrides: of what may change: the budget, logging, checkpoints.
+        trust: execute what the files of the run name, wherever it comes from.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        ConfigError: there is no such run, another process is training it, or its configuration changed.
+        TrainingError: a metric or a parameter became non-finite.
+    """
+    run_dir = run_dir.absolute()
+    return _resume(set_up(parse_config(read_config(run_dir, overrides, trust))), run_dir)
+
+
+def _resume(setup: RunSetup, run_dir: Path) -> Result:
+    """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
+    directory.check_is_run(run_dir)
+    with directory.locked(run_dir):
+        host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
+        summary = directory.read_summary(run_dir)
+        if host_state is not None:
+            check_unchanged(setup, host_state)
+            if host_state["progress"]["updates"] == setup.plan.num_updates and summary:
+                print(f"{run_dir} is complete; a larger budget, arch.total_timesteps=…, would continue it")
+                return _result(setup, run_dir, host_state["progress"], summary)
+        else:
+            check_same_config(setup, plain_config(run_dir))
+            if summary:
+                raise ConfigError(f"{run_dir} is complete, and has no checkpoint to continue from")
+            print(f"{run_dir} has no checkpoint yet: the run starts again", file=sys.stderr)
+        directory.reopen(run_dir, setup.run.resolved)
+        return _train(setup, run_dir, resuming=host_state is not None)
+
+
+def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
+    """Train in a directory that this process has locked."""
+    keep = setup.run.checkpoint.keep
+    writer = checkpoint.Writer(run_dir, keep) if keep else None
+    logger = make_logger(setup.run.logger, run_dir)
+    try:
+        if resuming:
+            loop = TrainingLoop(setup, logger, writer)
+            notes = _restore(loop, run_dir)
+            logger.start(_info(setup, run_dir, notes, loop.history))
+        else:
+            logger.start(_info(setup, run_dir))
+            loop = TrainingLoop(setup, logger, writer)
+        loop.train()
+        summary = loop.summary()
+        try:
+            write_json(run_dir / directory.SUMMARY, summary)
+        except OSError as error:
+            print(f"{run_dir / directory.SUMMARY} cannot be written: {error}", file=sys.stderr)
+        logger.finish(summary)
+    finally:
+        logger.close()
+        if writer is not None:
+            writer.close()
+    return _result(setup, run_dir, dataclasses.asdict(loop.progress), summary)
+
+
+def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
+    """Restore the newest readable checkpoint; return notes for the user."""
+    targets = loop.targets()
+    found = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read(run_dir, step, targets))
+    assert found is not None
+    loop.restore(found)
+    notes = [f"resuming after {found.step:,} env steps"]
+    if found.host_state["num_updates"] != loop.setup.plan.num_updates:
+        notes.append("schedules and evaluations follow the new budget from here on")
+    if not loop.exact:
+        notes.append("resumed without its replay buffer: the results will differ from those of an uninterrupted run")
+    return tuple(notes)
+
+
+def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:
+    history = progress["history"]
+    members = records.members(setup.population, history[-1], summary, progress["failures"])
+    return Result(records.score(history[-1]), run_dir, summary, history, members)
+
+
+def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:
+    run, plan, devices = setup.run, setup.plan, setup.mesh.devices
+    return RunInfo(
+        run_dir=run_dir,
+        system=run.system_name,
+        environment=setup.environment_name,
+        seed=run.arch.seed,
+        num_updates=plan.num_updates,
+        total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
+        num_evaluations=len(plan.evaluations) + 1,
+        config=run.resolved,
+        notes=(*plan.notes, *notes),
+        devices=f"{devices.size} x {devices.flat[0].device_kind}",
+        members=setup.population.num_members,
+        history=history,
+    )

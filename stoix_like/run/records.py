@@ -1,0 +1,169 @@
+"""Records: the metrics of a run as plain Python values, for loggers and the summary.
+
+Without a population a metric is a float; with one it is a list of one float per member.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from stoix_like.architectures.evaluator import Episodes
+from stoix_like.architectures.types import EpisodeSums, IntervalMetrics
+from stoix_like.loggers import plain
+from stoix_like.run.population import Population
+
+PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
+NUM_RESAMPLES = 2000
+
+
+def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
+    """Compute the statistics of whole episodes.
+
+    Args:
+        returns: `[..., E]`, undiscounted.
+        lengths: `[..., E]`, in steps.
+
+    Returns:
+        `episode_return_mean`, `_std`, `_min`, `_max` and `episode_length_mean`, plain Python values `[...]`.
+    """
+    returns, lengths = np.float64(returns), np.float64(lengths)
+    statistics = {
+        "episode_return_mean": returns.mean(-1),
+        "episode_return_std": returns.std(-1),
+        "episode_return_min": returns.min(-1),
+        "episode_return_max": returns.max(-1),
+        "episode_length_mean": lengths.mean(-1),
+    }
+    return {name: values.tolist() for name, values in statistics.items()}
+
+
+def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
+    """Compute the statistics of the first `count` episodes; there may be more, for every device plays the same number.
+
+    Args:
+        prefix: of the names, `eval`.
+        episodes: `[E]` or `[P, E]`, on the host.
+        count: episodes asked for.
+
+    Returns:
+        The values of `episode_statistics`, as `prefix/…`.
+    """
+    statistics = episode_statistics(episodes.returns[..., :count], episodes.lengths[..., :count])
+    return {f"{prefix}/{name}": values for name, values in statistics.items()}
+
+
+def training(interval: IntervalMetrics) -> dict[str, Any]:
+    """Return the metrics of an interval of updates.
+
+    Args:
+        interval: on the host.
+
+    Returns:
+        The system's metrics as `train/…`, and statistics of the finished episodes: None where there are none.
+    """
+    return {
+        f"train/{name}": plain(np.asarray(values, np.float64))
+        for name, values in (dict(interval.metrics) | _episodes(interval.episodes)).items()
+    }
+
+
+def _episodes(sums: EpisodeSums) -> dict[str, Any]:
+    number = np.asarray(sums.number)
+    some = number > 0
+    values = {
+        "episode_return_mean": sums.return_sum / np.maximum(number, 1),
+        "episode_return_min": sums.return_min,
+        "episode_return_max": sums.return_max,
+        "episode_length_mean": sums.length_sum / np.maximum(number, 1),
+    }
+    return {"episodes": number} | {name: np.where(some, value, np.nan) for name, value in values.items()}
+
+
+def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> dict[str, float]:
+    """Compute the interquartile mean of a population, with a stratified bootstrap interval.
+
+    Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
+
+    Args:
+        scores: `[P]`, one score per member.
+        strata: `[P]`, the stratum of each member, within which it is resampled. If every stratum has a single member,
+            all members form one stratum.
+        seed: of the resampling.
+
+    Returns:
+        `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
+    """
+    values, groups = np.asarray(scores, np.float64), np.asarray(strata)
+    if len(set(groups.tolist())) == len(groups):
+        groups = np.zeros_like(groups)
+    samples = [values[groups == group] for group in np.unique(groups)]
+
+    def interquartile_mean(*resampled: np.ndarray, axis: int = -1) -> np.ndarray:
+        return stats.trim_mean(np.concatenate(resampled, axis=axis), 0.25, axis=axis)
+
+    rng = np.random.default_rng(seed)
+    resampled = [sample[rng.integers(len(sample), size=(NUM_RESAMPLES, len(sample)))] for sample in samples]
+    low, high = np.percentile(interquartile_mean(*resampled), [2.5, 97.5])
+    return {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that a result depends on."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def score(record: Mapping[str, Any]) -> float:
+    """Return the score of a run: the mean return of an evaluation, or the interquartile mean over a population.
+
+    Args:
+        record: of the last evaluation.
+
+    Returns:
+        The score.
+    """
+    return record.get("eval/episode_return_iqm", record["eval/episode_return_mean"])
+
+
+def members(
+    population: Population, last: Mapping[str, Any], absolute: Mapping[str, Any], failures: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Return one record per member: its seed, its hyperparameters and its results.
+
+    Args:
+        population: the members.
+        last: the record of the last evaluation.
+        absolute: holds the absolute metric, if there is one.
+        failures: by member, which metric or parameter became non-finite.
+
+    Returns:
+        The records.
+    """
+    alone = population.num_members == 1
+    metrics = {name: value for name, value in last.items() if name.startswith("eval/")}
+    metrics |= {name: value for name, value in absolute.items() if name.startswith("absolute/")}
+    return [
+        {
+            "member": member,
+            "seed": population.seeds[member],
+            **population.of(member),
+            **{
+                name: value[member] if isinstance(value, list) else value
+                for name, value in metrics.items()
+                if isinstance(value, list) or alone
+            },
+            "failure": failures.get(member),
+        }
+        for member in range(population.num_members)
+    ]

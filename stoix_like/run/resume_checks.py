@@ -1,0 +1,71 @@
+"""What may change between a run and its continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import RunSetup
+from stoix_like.storage.config_file import flatten
+
+# The number of shards may not change, but how devices and update batches make it up may.
+CHANGEABLE = (
+    "arch.total_timesteps",
+    "arch.num_evaluation",
+    "arch.num_devices",
+    "arch.update_batch_size",
+    "arch.population.axis",
+    "arch.on_nan",
+    "arch.compile_cache",
+    "arch.resume_from",
+    "arch.absolute_metric",
+    "checkpoint",
+    "logger",
+)
+
+
+def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
+    """Refuse to resume with a configuration that changed.
+
+    Args:
+        setup: the run to resume.
+        config: plain values of the configuration that the run started with.
+
+    Raises:
+        ConfigError: names the keys that differ.
+    """
+    now, then = dict(flatten(setup.run.resolved)), dict(flatten(config))
+    changed = [
+        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
+        for key in sorted(now.keys() | then.keys())
+        if now.get(key) != then.get(key) and not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
+    ]
+    if changed:
+        raise ConfigError(
+            f"this is not the run that was saved: {'; '.join(changed)}. Only {', '.join(CHANGEABLE)} may change"
+        )
+
+
+def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
+    """Refuse to resume a checkpoint with a configuration that does not continue it.
+
+    Args:
+        setup: the run to resume.
+        host_state: of the checkpoint.
+
+    Raises:
+        ConfigError: names the keys that differ, or a budget that is already spent.
+    """
+    check_same_config(setup, host_state["config"])
+    updates, plan = host_state["progress"]["updates"], setup.plan
+    if host_state["num_shards"] != plan.num_shards:
+        raise ConfigError(
+            f"the run was saved on {host_state['num_shards']} shard(s), devices x arch.update_batch_size, and has"
+            f" {plan.num_shards} here: set arch.num_devices"
+        )
+    if updates > plan.num_updates:
+        spent = plan.warmup_steps + updates * plan.steps_per_update
+        raise ConfigError(
+            f"arch.total_timesteps={setup.run.arch.total_timesteps} is less than the {spent} steps already done"
+        )

@@ -1,0 +1,150 @@
+"""Every part of a run, built and checked before anything compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
+from stoix_like.base_types import System, SystemSpec
+from stoix_like.config import RunConfig
+from stoix_like.envs import factory
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import check_available
+from stoix_like.networks.utils import build_networks, describe, fits
+from stoix_like.run import memory
+from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.plan import Plan, make_plan, spread_members
+from stoix_like.run.population import Population, make_population
+
+
+class RunSetup(NamedTuple):
+    """The parts of a run; nothing is compiled yet.
+
+    Attributes:
+        run: the typed configuration.
+        population: the members.
+        mesh: the devices.
+        plan: sizes, number of updates, evaluations.
+        env: environments to train in.
+        eval_env: environments to evaluate in.
+        networks: the network modules.
+    """
+
+    run: RunConfig
+    population: Population
+    mesh: Mesh
+    plan: Plan
+    env: VectorEnvironment
+    eval_env: VectorEnvironment
+    networks: SimpleNamespace
+
+    @property
+    def environment_name(self) -> str:
+        """The suite and the scenario, `gymnax/CartPole-v1`."""
+        return f"{self.run.env.env_name}/{self.run.env.scenario.name}"
+
+    def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
+        """Build the system.
+
+        Args:
+            hyperparams: those in which a member differs from the configuration; they may be traced.
+            greedy: whether `eval_act` takes the mode of the policy; by default as `arch.evaluation_greedy` says.
+
+        Returns:
+            The system.
+        """
+        spec = SystemSpec(
+            observation_space=self.env.observation_space,
+            action_space=self.env.action_space,
+            networks=self.networks,
+            axes=make_axes(self.mesh),
+            num_updates=self.plan.num_updates,
+            num_envs=self.plan.envs_per_shard,
+            num_shards=self.plan.num_shards,
+            evaluation_greedy=self.run.arch.evaluation_greedy if greedy is None else greedy,
+        )
+        return self.run.build(dataclasses.replace(self.run.system, **(hyperparams or {})), spec)
+
+
+def set_up(run: RunConfig) -> RunSetup:
+    """Build every part of a run, and refuse what cannot work before anything compiles or is written.
+
+    Args:
+        run: the typed configuration.
+
+    Returns:
+        The parts of the run.
+
+    Raises:
+        ConfigError: names the key, the value and what would work.
+    """
+    check_available(run.logger)
+    population = make_population(run)
+    devices = find_devices(run.arch.num_devices)
+    spread, notes = spread_members(run, population.num_members, len(devices))
+    mesh = make_mesh(devices, spread)
+    plan = make_plan(run, mesh.shape[DEVICE_AXIS])
+    _check_members(run, population, plan)
+    env = factory.make(run.env)
+    setup = RunSetup(
+        run=run,
+        population=population,
+        mesh=mesh,
+        plan=plan,
+        env=env,
+        eval_env=factory.make_eval(run.env),
+        networks=SimpleNamespace(),
+    )
+    if not fits(run.system, env.action_space):
+        raise ConfigError(
+            f"system={run.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
+            " choose a system that does, such as ppo/ff_ppo"
+        )
+    setup = setup._replace(networks=build_networks(run.network, env.action_space, env.observation_space))
+    local = _check_networks(setup)
+    stored_twice = getattr(run.system, "store_next_observation", False)
+    replay = memory.check_replay(local, mesh, population.num_members, run.arch.update_batch_size, stored_twice)
+    return setup._replace(plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
+
+
+def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
+    """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
+    for member in range(population.num_members if population.hyperparams else 0):
+        try:
+            hyperparams: dict[str, Any] = population.of(member)
+            dataclasses.replace(run.system, **hyperparams).check(plan.envs_per_shard, plan.num_shards)
+        except ConfigError as error:
+            raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
+
+
+def _check_networks(setup: RunSetup) -> Any:
+    """Trace the agent's initialisation and its first action, which networks that do not fit fail.
+
+    Returns:
+        The shapes of `Agent.local`.
+    """
+
+    def first_action(key: jax.Array) -> Any:
+        system = setup.build_system()
+        state = start_episodes(setup.env, system, jax.random.split(key, setup.plan.envs_per_shard))
+        agent = system.init(key, state.timestep)
+        return agent.local, system.eval_act(agent.shared, state, key)
+
+    try:
+        return jax.eval_shape(first_action, jax.random.key(0))[0]
+    except (AttributeError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"system={setup.run.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
+            " where)"
+        ) from error

@@ -1,0 +1,406 @@
+"""The host's loop around the compiled programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.architectures.types import IntervalMetrics, LearnerState, Shard
+from stoix_like.errors import TrainingError
+from stoix_like.loggers import Logger
+from stoix_like.run import records
+from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
+from stoix_like.run.setup import RunSetup
+from stoix_like.run.signals import Signals
+from stoix_like.storage.checkpoint import Checkpoint, Writer
+
+ABSOLUTE_FACTOR = 10
+# Signals are handled between two calls of the program.
+SECONDS_PER_CALL = 1.0
+
+
+class Best(NamedTuple):
+    """The best parameters of each member: copies, their return, and the environment steps before their evaluation."""
+
+    shared: Any
+    episode_return: np.ndarray
+    env_steps: np.ndarray
+
+
+@dataclasses.dataclass
+class Progress:
+    """The progress of a run, in JSON values.
+
+    Attributes:
+        updates: updates so far, of each member.
+        interval_start: updates before the current interval.
+        history: one record per evaluation.
+        failures: by member, what became non-finite, and when.
+        train_seconds: time spent in updates.
+        interval_seconds: of them, since the last evaluation.
+        wall_seconds: since the run started, without the time between being stopped and resumed.
+    """
+
+    updates: int = 0
+    interval_start: int = 0
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    failures: dict[int, str] = dataclasses.field(default_factory=dict)
+    train_seconds: float = 0.0
+    interval_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+
+class TrainingLoop:
+    """Intervals of updates, with an evaluation after each.
+
+    Attributes:
+        setup: the run.
+        progress: its progress.
+        writer: of checkpoints, or None.
+        exact: False where it was restored without its replay buffer, so that it differs from an uninterrupted run.
+
+    Args:
+        setup: the run.
+        logger: receives each record.
+        writer: of checkpoints; None writes none.
+    """
+
+    def __init__(self, setup: RunSetup, logger: Logger, writer: Writer | None = None) -> None:
+        self.setup = setup
+        self.progress = Progress()
+        self.writer = writer
+        self.exact = True
+        self._logger = logger
+        self._started = time.perf_counter()
+        self._num_logged = 0
+        # Updates per call of the program, adapted so that a call takes about `SECONDS_PER_CALL`.
+        self._updates_per_call = 1
+        self._best: Best | None = None
+        self._absolute: dict[str, Any] = {}
+        self._state: LearnerState | None = None
+        self._keys = make_keys(setup)
+        self._hyperparams = traced_hyperparams(setup.population)
+        self._compiled = compile_run(setup, self._keys, self._hyperparams)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per evaluation."""
+        return self.progress.history
+
+    @property
+    def state(self) -> LearnerState:
+        """The learner state after the last update."""
+        if self._state is None:
+            self._state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
+        return self._state
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of each member so far, warm-up included."""
+        plan = self.setup.plan
+        return plan.warmup_steps + self.progress.updates * plan.steps_per_update
+
+    @property
+    def _alone(self) -> bool:
+        return self.setup.population.num_members == 1
+
+    def targets(self) -> dict[str, Any]:
+        """Return the shapes and layouts of the items of a checkpoint."""
+        state = self._compiled.state
+        return _items(state, state.shared, self.setup.run.checkpoint.replay)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint.
+
+        Args:
+            checkpoint: with the items of `targets`; without `local`, the replay buffer is filled by a new warm-up and
+                episodes start anew.
+        """
+        items, host_state = checkpoint.items, checkpoint.host_state
+        local = items.get("local", self._compiled.state.shards.local)
+        self.exact = "local" in items or not jax.tree.leaves(local)
+        rest = items["rollout_state"]
+        if not self.exact:
+            # Episodes, too: the successor of the warm-up's last step is its own next step.
+            local, rest = self.state.shards.local, {**rest, "rollout_state": self.state.shards.rollout_state}
+        self._state = jax.tree.map(_copy_from_file, _state(items["shared"], rest, local))
+        progress = dict(host_state["progress"])
+        progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
+        self.progress = Progress(**progress)
+        self._num_logged = len(self.history)
+        self._started -= self.progress.wall_seconds
+        if "best" in items:
+            best = host_state["best"]
+            self._best = Best(items["best"], np.asarray(best["episode_return"]), np.asarray(best["env_steps"]))
+
+    def train(self) -> None:
+        """Spend the rest of the budget, then evaluate the best parameters once more.
+
+        Raises:
+            TrainingError: a metric or a parameter became non-finite.
+            KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
+            SystemExit: SIGTERM was received, and a checkpoint has been written.
+        """
+        with Signals() as signals:
+            if not self.history:
+                self._record({"steps_per_second": None, **self._evaluate()})
+            start = self.progress.interval_start
+            for target in self.setup.plan.evaluations:
+                if target > start and target >= self.progress.updates:
+                    trained = self._train_until(target, signals)
+                    self._record({**trained, **self._evaluate()})
+                    self._save_regularly()
+                    self._stop_if_asked(signals)
+            self._log()
+            if self.setup.run.arch.absolute_metric and self._best is not None:
+                self._absolute = self._evaluate_best(self._best, signals)
+            self._stop_if_asked(signals)
+
+    def advance(self, num_updates: int) -> dict[str, Any]:
+        """Train without evaluating, logging or saving.
+
+        Args:
+            num_updates: at least one.
+
+        Returns:
+            The metrics of the interval.
+        """
+        return self._train_until(self.progress.updates + num_updates, Signals())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the results of the run, for `summary.json`."""
+        run, devices = self.setup.run, self.setup.mesh.devices
+        trained_steps = self.progress.updates * self.setup.plan.steps_per_update * self.setup.population.num_members
+        return {
+            "system": run.system_name,
+            "environment": self.setup.environment_name,
+            "seed": run.arch.seed,
+            "env_steps": self.env_steps,
+            "updates": self.progress.updates,
+            **{name: value for name, value in self.history[-1].items() if name.startswith(("eval/", "population/"))},
+            **self._absolute,
+            **({} if self._alone else self._population_summary()),
+            "compile_seconds": self._compiled.seconds,
+            "steps_per_second": trained_steps / self.progress.train_seconds,
+            "wall_seconds": self._elapsed(),
+            "notes": list(self.setup.plan.notes),
+            "versions": records.versions(),
+            "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
+        }
+
+    def _population_summary(self) -> dict[str, Any]:
+        population = self.setup.population
+        members = records.members(population, self.history[-1], self._absolute, self.progress.failures)
+        return {
+            "population/size": len(members),
+            "population/varied": list(population.hyperparams),
+            "population/best": members[self.history[-1]["population/best_member"]],
+            "population/members": members,
+        }
+
+    def _train_until(self, target: int, signals: Signals) -> dict[str, Any]:
+        """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
+        progress, plan = self.progress, self.setup.plan
+        while True:
+            num_updates = min(self._updates_per_call, target - progress.updates)
+            new_interval = np.bool_(progress.updates == progress.interval_start)
+            start = time.perf_counter()
+            self._state, interval = self._compiled.train(
+                self.state, self._hyperparams, np.int32(num_updates), new_interval
+            )
+            # The host logs the last interval while the device computes this one.
+            self._log()
+            interval = jax.device_get(interval)
+            seconds = time.perf_counter() - start
+            progress.updates += num_updates
+            progress.train_seconds += seconds
+            progress.interval_seconds += seconds
+            self._check_health(interval)
+            if progress.updates == target:
+                break
+            self._updates_per_call = max(1, min(8 * num_updates, int(num_updates * SECONDS_PER_CALL / seconds)))
+            self._stop_if_asked(signals)
+        steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
+        rate = steps / progress.interval_seconds
+        progress.interval_start, progress.interval_seconds = target, 0.0
+        return {"steps_per_second": rate, **records.training(interval)}
+
+    def _check_health(self, interval: IntervalMetrics) -> None:
+        """Report members that diverged in the current interval; a lone run stops."""
+        start = self.progress.interval_start
+        if self.setup.run.arch.on_nan == "ignore":
+            return
+        for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
+            if start + healthy_updates == self.progress.updates or member in self.progress.failures:
+                continue
+            bad = [name for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
+            what = f"train/{bad[0]} became non-finite" if bad else "a parameter became non-finite"
+            failure = f"{what} in update {start + int(healthy_updates) + 1}"
+            if self._alone:
+                self._log()
+                raise TrainingError(f"training diverged: {failure}; {self._last_good()}")
+            self.progress.failures[member] = failure
+            print(f"member {member} diverged and is frozen: {failure}", file=sys.stderr)
+
+    def _last_good(self) -> str:
+        where = "no checkpoint had been written"
+        if self.writer is not None:
+            self.writer.wait()
+            if self.writer.newest is not None:
+                where = f"the last good checkpoint is {self.writer.directory / str(self.writer.newest)}"
+        return f"{where}; arch.on_nan=ignore continues regardless"
+
+    def _save_regularly(self) -> None:
+        """Save after every `checkpoint.every_evals` evaluations, and after the last one."""
+        every = self.setup.run.checkpoint.every_evals
+        complete = self.progress.updates == self.setup.plan.num_updates
+        if complete or (every is not None and (len(self.history) - 1) % every == 0):
+            self._save()
+
+    def _save(self) -> None:
+        if self.writer is None:
+            return
+        self.progress.wall_seconds = self._elapsed()
+        items = _items(self.state, None, self.setup.run.checkpoint.replay)
+        host_state: dict[str, Any] = {
+            "config": self.setup.run.resolved,
+            "num_shards": self.setup.plan.num_shards,
+            "num_updates": self.setup.plan.num_updates,
+            "progress": dataclasses.asdict(self.progress),
+        }
+        if self._best is not None:
+            items["best"] = self._best.shared
+            host_state["best"] = {
+                "episode_return": self._best.episode_return.tolist(),
+                "env_steps": self._best.env_steps.tolist(),
+            }
+        self.writer.save(self.env_steps, items, host_state)
+
+    def _stop_if_asked(self, signals: Signals) -> None:
+        """Save and exit if a signal was received."""
+        if signals.received is None:
+            return
+        self._log()
+        saved = "nothing was saved"
+        if self.writer is not None:
+            self.writer.wait()
+            if self.writer.newest != self.env_steps:
+                self._save()
+                self.writer.wait()
+            if self.writer.newest is not None:
+                since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"
+                saved = f"saved{since}; continue with: stoix-like resume {self.writer.run_dir}"
+        signals.leave(f"stopped after {self.env_steps:,} env steps, {saved}")
+
+    def _evaluate(self) -> dict[str, Any]:
+        arch = self.setup.run.arch
+        episodes = self._play(self.state.shared, self.progress.updates)
+        record = records.evaluation("eval", episodes, arch.num_eval_episodes)
+        scores = np.asarray(record["eval/episode_return_mean"])
+        if arch.absolute_metric or self.setup.run.checkpoint.keep_best:
+            self._keep_best(scores)
+        return record if self._alone else {**record, **self._aggregate("eval", scores)}
+
+    def _keep_best(self, scores: np.ndarray) -> None:
+        """Copy the parameters of the members that improved, for training donates its state."""
+        steps = np.full(scores.shape, self.env_steps)
+        best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps)
+        better = scores > best.episode_return
+        if self._best is not None and not better.any():
+            return
+        self._best = Best(
+            self._compiled.select(better, self.state.shared, best.shared),
+            np.where(better, scores, best.episode_return),
+            np.where(better, steps, best.env_steps),
+        )
+
+    def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
+        count = self.setup.run.arch.num_eval_episodes
+        # Numbers that no evaluation of the run has folded in.
+        first = self.setup.plan.num_updates + 1
+        batches = []
+        for batch in range(ABSOLUTE_FACTOR):
+            batches.append(self._play(best.shared, first + batch))
+            self._stop_if_asked(signals)
+        trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
+        episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
+        record = records.evaluation("absolute", episodes, ABSOLUTE_FACTOR * count)
+        record["absolute/env_steps"] = best.env_steps.tolist()
+        if self._alone:
+            return record
+        return {**record, **self._aggregate("absolute", np.asarray(record["absolute/episode_return_mean"]))}
+
+    def _play(self, shared: Any, number: int) -> Any:
+        """Evaluate; every `number` has its own start states."""
+        key = fold_in(self._keys.evaluation, number)
+        return jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
+
+    def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
+        population = self.setup.population
+        statistics = records.aggregate(scores.tolist(), population.strata)
+        named = {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
+        if prefix != "eval":
+            return named
+        return {
+            **named,
+            "population/best_member": int(np.argmax(scores)),
+            "population/worst_member": int(np.argmin(scores)),
+            "population/failed": sorted(self.progress.failures),
+            **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},
+        }
+
+    def _record(self, metrics: dict[str, Any]) -> None:
+        self.history.append(
+            {
+                "env_steps": self.env_steps,
+                "updates": self.progress.updates,
+                "wall_seconds": self._elapsed(),
+                **metrics,
+            }
+        )
+
+    def _log(self) -> None:
+        """Log what has been recorded since the last call."""
+        for record in self.history[self._num_logged :]:
+            self._logger.log(record)
+        self._num_logged = len(self.history)
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._started
+
+
+def _items(state: LearnerState, best: Any, replay: bool) -> dict[str, Any]:
+    """Split the state into the items of a checkpoint, so that a policy can be read without the rest."""
+    shards = state.shards
+    rest = {
+        "rollout_state": shards.rollout_state,
+        "key": shards.key,
+        "episodes": shards.episodes,
+        "healthy": state.healthy,
+        "sums": state.sums,
+    }
+    return {"shared": state.shared, "rollout_state": rest, "local": shards.local if replay else (), "best": best}
+
+
+def _state(shared: Any, rest: dict[str, Any], local: Any) -> LearnerState:
+    """Join the items of a checkpoint; the inverse of `_items`."""
+    shard = Shard(local, rest["rollout_state"], rest["key"], rest["episodes"])
+    return LearnerState(shared, shard, rest["healthy"], rest["sums"])
+
+
+def _copy_from_file(leaf: jax.Array) -> jax.Array:
+    """Copy an array by a program: a buffer that a file was read into must not be donated.
+
+    Arrays on an accelerator were already copied there, and a replay buffer might not fit twice.
+    """
+    if any(device.platform != "cpu" for device in leaf.devices()):
+        return leaf
+    copy = jax.jit(jnp.copy, out_shardings=leaf.sharding)(leaf)
+    leaf.delete()
+    return copy

@@ -1,0 +1,87 @@
+"""The configuration of a run, read from its directory."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from stoix_like.config import GROUPS, override_config
+from stoix_like.errors import ConfigError
+from stoix_like.storage import trust
+from stoix_like.storage.run_dir import CONFIG, check_is_run
+
+
+def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False) -> DictConfig:
+    """Read the configuration of a run.
+
+    Args:
+        run_dir: the directory of the run.
+        overrides: of existing keys; `logger` and `checkpoint` can also be chosen as groups.
+        trusted: do not check what it names.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: it does not exist, cannot be read, or names what is not trusted.
+    """
+    config = _load(run_dir)
+    if not trusted:
+        trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG))
+    return override_config(config, overrides)
+
+
+def plain_config(run_dir: Path) -> dict[str, Any]:
+    """Read the configuration of a run as plain values, without resolving or executing anything.
+
+    Args:
+        run_dir: the directory of the run.
+
+    Returns:
+        The values.
+
+    Raises:
+        ConfigError: it does not exist, or cannot be read.
+    """
+    return _plain(_load(run_dir))
+
+
+def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every plain value with its key, such as `network.actor_network.pre_torso.layer_sizes.0`.
+
+    Args:
+        node: plain containers and values.
+        path: the key of `node`.
+
+    Returns:
+        Pairs of a key and a value.
+    """
+    if isinstance(node, (list, tuple)):
+        node = dict(enumerate(node))
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from flatten(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    return typing.cast(dict[str, Any], OmegaConf.to_container(config))
+
+
+def _load(run_dir: Path) -> DictConfig:
+    check_is_run(run_dir)
+    path = run_dir / CONFIG
+    try:
+        config = OmegaConf.load(path)
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, DictConfig) or not all(isinstance(config.get(group), DictConfig) for group in GROUPS):
+        raise ConfigError(f"{path} is not the configuration of a run, which has {', '.join(GROUPS)}")
+    return config

@@ -1,0 +1,147 @@
+"""The directory of a run: its files, its lock, and whether it can be written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import filelock
+from omegaconf import OmegaConf
+
+from stoix_like.errors import ConfigError
+from stoix_like.storage.files import write_text
+
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
+
+
+def check_new(run_dir: Path) -> None:
+    """Refuse a run directory that cannot be written or already holds a run.
+
+    Args:
+        run_dir: the directory; it need not exist yet.
+
+    Raises:
+        ConfigError: names the directory.
+    """
+    present = run_dir.absolute()
+    while not present.exists() and present != present.parent:
+        present = present.parent
+    try:
+        # Permissions alone do not tell of read-only and special file systems.
+        tempfile.TemporaryDirectory(dir=present).cleanup()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {present}: {reason}") from error
+    for name in _FILES_OF_A_RUN:
+        if (run_dir / name).exists():
+            raise ConfigError(
+                f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory, or resume it with:"
+                f" stoix-like resume {run_dir}"
+            )
+
+
+def check_is_run(run_dir: Path) -> None:
+    """Refuse a directory that holds no run.
+
+    Args:
+        run_dir: the directory.
+
+    Raises:
+        ConfigError: names the directory.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise ConfigError(f"{run_dir} holds no run: there is no {CONFIG}")
+
+
+def create(run_dir: Path) -> None:
+    """Create a run directory.
+
+    Args:
+        run_dir: the directory; it may exist.
+
+    Raises:
+        ConfigError: it cannot be created.
+    """
+    with _refused_if_unwritable(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keep other processes from training in a run directory; the operating system releases the lock at exit.
+
+    Args:
+        run_dir: the directory.
+
+    Raises:
+        ConfigError: another process holds the lock, or the directory cannot be written.
+    """
+    lock = filelock.FileLock(run_dir / ".lock", timeout=0)
+    with _refused_if_unwritable(run_dir):
+        try:
+            lock.acquire()
+        except filelock.Timeout:  # an OSError, too
+            raise ConfigError(f"{run_dir} is in use: another process is training there") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_new_config(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration of a new run.
+
+    Args:
+        run_dir: the directory.
+        config: the resolved configuration as plain values.
+
+    Raises:
+        ConfigError: it cannot be written, or another process wrote one first.
+    """
+    with _refused_if_unwritable(run_dir), (run_dir / CONFIG).open("x") as file:
+        OmegaConf.save(OmegaConf.create(dict(config)), file)
+
+
+def reopen(run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Replace the configuration of a run that resumes, and remove its summary.
+
+    Args:
+        run_dir: the directory.
+        config: the resolved configuration as plain values.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    with _refused_if_unwritable(run_dir):
+        (run_dir / SUMMARY).unlink(missing_ok=True)
+        write_text(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Read the summary of a complete run.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        The summary; empty where there is none that can be read.
+    """
+    try:
+        return json.loads((run_dir / SUMMARY).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+@contextlib.contextmanager
+def _refused_if_unwritable(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {error}") from error

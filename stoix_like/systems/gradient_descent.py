@@ -1,0 +1,116 @@
+"""Optimisers and gradient steps, for every system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Axes, Metrics, PyTree, SystemConfig, SystemSpec
+from stoix_like.schema import above
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
+
+Loss = Callable[..., tuple[jax.Array, Metrics]]
+"""A function `(params, ...) -> (loss, metrics)`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientConfig(SystemConfig):
+    """Hyperparameters of gradient descent.
+
+    Attributes:
+        decay_learning_rates: linearly to zero over the run.
+        max_grad_norm: the gradients of each optimiser are clipped to this norm.
+    """
+
+    decay_learning_rates: bool
+    max_grad_norm: Annotated[float, above(0.0)]
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+        raise NotImplementedError
+
+
+def make_optimiser(
+    config: GradientConfig,
+    spec: SystemSpec,
+    lr: Scalar,
+    period: int = 1,
+    transform: Callable[[Any], optax.GradientTransformation] = optax.adam,
+) -> optax.GradientTransformation:
+    """Build an optimiser behind clipped gradients.
+
+    Args:
+        config: hyperparameters.
+        spec: sizes, for the decay.
+        lr: step size.
+        period: gradient steps of the system per step of this optimiser, at least 1.
+        transform: `(learning_rate) -> GradientTransformation`.
+
+    Returns:
+        The optimiser.
+    """
+    rate: Any = lr
+    if config.decay_learning_rates:
+        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1)
+
+        def rate(count: Any) -> jax.Array:
+            return schedule(count * period)
+
+    return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
+
+
+def gradient_step(
+    loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Take one step of an optimiser on a loss, with the gradient averaged over all shards.
+
+    Args:
+        loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
+        optim: the optimiser.
+        axes: the axes that the batch is spread over.
+        params: the parameters to optimise.
+        opt_state: the optimiser's state.
+        *args: further arguments of `loss`.
+
+    Returns:
+        Parameters, optimiser state, and the metrics of the loss.
+    """
+    grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
+    updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, metrics
+
+
+def periodically(
+    step: Callable[[PyTree], tuple[PyTree, Metrics]], operand: PyTree, count: jax.Array, period: int
+) -> tuple[PyTree, Metrics]:
+    """Take a step every `period` calls.
+
+    Args:
+        step: `(operand) -> (operand, metrics)`.
+        operand: what the step changes.
+        count: number of calls before this one.
+        period: calls per step, at least 1.
+
+    Returns:
+        The operand afterwards, and the metrics: multiplied by `period` where the step was taken, and zero elsewhere, so
+        that their mean over a whole number of periods is the mean over steps.
+    """
+    if period == 1:
+        return step(operand)
+    _, metrics = jax.eval_shape(step, operand)
+
+    def taken(operand: PyTree) -> tuple[PyTree, Metrics]:
+        operand, metrics = step(operand)
+        return operand, jax.tree.map(lambda metric: period * metric, metrics)
+
+    def skipped(operand: PyTree) -> tuple[PyTree, Metrics]:
+        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
+
+    return jax.lax.cond((count + 1) % period == 0, taken, skipped, operand)

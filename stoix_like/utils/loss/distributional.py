@@ -1,0 +1,230 @@
+"""Losses of value distributions: categorical and quantile."""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float, Int
+
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.loss.common import absolute_or_huber
+
+
+def categorical_td_learning(
+    v_logits_tm1: Float[Array, "B atoms"],
+    v_atoms_tm1: Float[Array, "B atoms"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    v_logits_t: Float[Array, "B atoms_t"],
+    v_atoms_t: Float[Array, "B atoms_t"],
+) -> Float[Array, ""]:
+    """Cross-entropy of a distribution of values with its projected Bellman target.
+
+        L = -mean(sum_i Proj(r_t + d_t * v_atoms_t, softmax(v_logits_t))_i * log softmax(v_logits_tm1)_i)
+
+    Source: Bellemare, Dabney & Munos 2017 (C51), equation 7; Barth-Maron et al. 2018 (D4PG).
+
+    Args:
+        v_logits_tm1: `[B, atoms]` online logits.
+        v_atoms_tm1: `[B, atoms]` their values, ascending.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        v_logits_t: `[B, atoms_t]` target logits at the successor.
+        v_atoms_t: `[B, atoms_t]` their values.
+
+    Returns:
+        The loss (nats), a scalar.
+    """
+    return jnp.mean(categorical_td_learning_per_example(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t))
+
+
+def categorical_td_learning_per_example(
+    v_logits_tm1: Float[Array, "B atoms"],
+    v_atoms_tm1: Float[Array, "B atoms"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    v_logits_t: Float[Array, "B atoms_t"],
+    v_atoms_t: Float[Array, "B atoms_t"],
+) -> Float[Array, "B"]:
+    """Compute `categorical_td_learning` without its mean.
+
+    Arguments as of `categorical_td_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    return _categorical_td_error(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t)
+
+
+def categorical_double_q_learning(
+    q_logits_tm1: Float[Array, "B A atoms"],
+    q_atoms_tm1: Float[Array, "B atoms"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_logits_t: Float[Array, "B A atoms_t"],
+    q_atoms_t: Float[Array, "B atoms_t"],
+    q_t_selector: Float[Array, "B A"],
+) -> Float[Array, "B"]:
+    """Cross-entropy of a distribution of action values with its projected Bellman target.
+
+        Z = r_t + d_t * q_atoms_t,  a* = argmax_a q_t_selector(a)
+        L = -sum_i Proj(Z, softmax(q_logits_t(a*)))_i * log softmax(q_logits_tm1(a_tm1))_i
+
+    Source: Bellemare, Dabney & Munos 2017 (C51), equation 7 and algorithm 1; van Hasselt et al. 2016 for the selector.
+
+    Args:
+        q_logits_tm1: `[B, A, atoms]` online logits.
+        q_atoms_tm1: `[B, atoms]` their values, ascending.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        q_logits_t: `[B, A, atoms_t]` target logits at the successor.
+        q_atoms_t: `[B, atoms_t]` their values.
+        q_t_selector: `[B, A]` action values that select the successor's action.
+
+    Returns:
+        `[B]` cross-entropies (nats), usable as priorities.
+    """
+    batch = jnp.arange(a_tm1.shape[0])
+    greedy_logits_t = q_logits_t[batch, jnp.argmax(q_t_selector, axis=-1)]
+    return _categorical_td_error(q_logits_tm1[batch, a_tm1], q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t)
+
+
+def _project(atoms: Array, probs: Array, support: Array) -> Array:
+    """Project probabilities of atoms `[B, M]` onto an ascending support `[B, K]`, preserving the mean."""
+    atoms = jnp.clip(atoms, support[:, :1], support[:, -1:])
+    gaps = jnp.diff(support, axis=-1)
+    # The outermost atoms have one neighbour each, and no atom lies beyond them: any positive gap works.
+    edge = jnp.ones_like(support[:, :1])
+    gap_below, gap_above = jnp.concatenate([edge, gaps], -1), jnp.concatenate([gaps, edge], -1)
+    offset = atoms[:, None, :] - support[:, :, None]
+    gap = jnp.where(offset < 0.0, gap_below[:, :, None], gap_above[:, :, None])
+    return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[:, None, :], axis=-1)
+
+
+def _categorical_td_error(
+    logits_tm1: Array, atoms_tm1: Array, r_t: Array, d_t: Array, logits_t: Array, atoms_t: Array
+) -> Array:
+    """Compute cross-entropies `[B]` of predicted distributions with projected, discounted ones."""
+    target = _project(r_t[:, None] + d_t[:, None] * atoms_t, jax.nn.softmax(logits_t), atoms_tm1)
+    return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(logits_tm1), axis=-1)
+
+
+def quantile_regression_loss(
+    dist_src: Float[Array, "B quantiles"],
+    tau_src: Float[Array, "B quantiles"],
+    dist_target: Float[Array, "B quantiles_t"],
+    huber_param: Scalar = 0.0,
+) -> Float[Array, "B"]:
+    """Loss that is minimal at the quantiles of the target samples.
+
+        u_ij = target_j - src_i,  L = sum_i mean_j |tau_i - 1[u_ij < 0]| * h(u_ij)
+
+    h is the absolute value, or the Huber loss where the parameter is positive.
+    Source: Dabney et al. 2018 (QR-DQN), equations 8 to 10.
+
+    Args:
+        dist_src: `[B, quantiles]` online quantiles.
+        tau_src: `[B, quantiles]` their probabilities, in [0, 1].
+        dist_target: `[B, quantiles_t]` samples or quantiles of the target.
+        huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
+
+    Returns:
+        `[B]` losses, summed over the source's quantiles and averaged over the target's.
+    """
+    error = stop_gradient(dist_target)[:, None, :] - dist_src[:, :, None]
+    weight = jnp.abs(tau_src[:, :, None] - (error < 0.0).astype(error.dtype))
+    return jnp.sum(jnp.mean(stop_gradient(weight) * absolute_or_huber(error, huber_param), axis=-1), axis=-1)
+
+
+def quantile_q_learning(
+    dist_q_tm1: Float[Array, "B quantiles A"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
+    dist_q_t: Float[Array, "B quantiles_t A"],
+    huber_param: Scalar = 0.0,
+) -> Float[Array, ""]:
+    """Quantile regression towards the Bellman target of action-value quantiles.
+
+        a* = argmax_a mean_i dist_q_t_selector_i(a)
+        L = mean(quantile_regression_loss(dist_q_tm1(a_tm1), tau, r_t + d_t * dist_q_t(a*)))
+
+    Source: Dabney et al. 2018 (QR-DQN), algorithm 1.
+
+    Args:
+        dist_q_tm1: `[B, quantiles, A]` online quantiles.
+        tau_q_tm1: `[B, quantiles]` their probabilities.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        dist_q_t_selector: `[B, quantiles_selector, A]` quantiles whose means select the successor's action.
+        dist_q_t: `[B, quantiles_t, A]` target quantiles at the successor.
+        huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(
+        quantile_q_learning_per_example(
+            dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
+        )
+    )
+
+
+def quantile_q_learning_per_example(
+    dist_q_tm1: Float[Array, "B quantiles A"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
+    dist_q_t: Float[Array, "B quantiles_t A"],
+    huber_param: Scalar = 0.0,
+) -> Float[Array, "B"]:
+    """Compute `quantile_q_learning` without its mean.
+
+    Arguments as of `quantile_q_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    a_t = jnp.argmax(jnp.mean(dist_q_t_selector, axis=1), axis=-1)
+    batch = jnp.arange(a_tm1.shape[0])
+    dist_target = r_t[:, None] + d_t[:, None] * dist_q_t[batch, :, a_t]
+    return quantile_regression_loss(dist_q_tm1[batch, :, a_tm1], tau_q_tm1, dist_target, huber_param)
+
+
+def implicit_quantile_q_learning(
+    dist_q_tm1: Float[Array, "B quantiles A"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
+    dist_q_t: Float[Array, "B quantiles_t A"],
+    huber_param: Scalar = 1.0,
+) -> Float[Array, ""]:
+    """Quantile Q-learning at sampled probabilities, its Huber loss in units of the parameter.
+
+        L = quantile_q_learning(...) / huber_param, and quantile_q_learning(...) where the parameter is 0
+
+    Source: Dabney et al. 2018 (IQN), equations 2 and 3.
+
+    Args:
+        dist_q_tm1: `[B, quantiles, A]` online quantiles, at the sampled probabilities.
+        tau_q_tm1: `[B, quantiles]` the sampled probabilities, uniform in [0, 1].
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        dist_q_t_selector: `[B, quantiles_selector, A]` quantiles whose means select the successor's action.
+        dist_q_t: `[B, quantiles_t, A]` target quantiles at the successor, at their own probabilities.
+        huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    loss = quantile_q_learning(dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param)
+    return loss / jnp.where(jnp.asarray(huber_param) > 0, huber_param, 1.0)

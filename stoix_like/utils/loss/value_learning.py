@@ -1,0 +1,360 @@
+"""Losses of values and of action values."""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float, Int
+
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.loss.common import squared_or_huber, values_of_actions
+
+
+def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> Float[Array, ""]:
+    """Squared error of values.
+
+        L = mean((G_t - v_tm1)^2) / 2
+
+    Source: Espeholt et al. 2018 (IMPALA), section 4.2.
+
+    Args:
+        v_tm1: `[*B]` online values.
+        target_tm1: `[*B]` value targets G.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return 0.5 * jnp.mean(jnp.square(stop_gradient(target_tm1) - v_tm1))
+
+
+def clipped_value_loss(
+    pred_value_t: Float[Array, "*B"],
+    behavior_value_t: Float[Array, "*B"],
+    targets_t: Float[Array, "*B"],
+    epsilon: Scalar,
+) -> Float[Array, ""]:
+    """Clipped squared value error: moving further than `epsilon` from the old value does not reduce it.
+
+        v_clip = v_old + clip(v - v_old, -epsilon, epsilon)
+        L = mean(max((v - G)^2, (v_clip - G)^2)) / 2
+
+    Source: the PPO2 implementation of Dhariwal et al. 2017, "OpenAI baselines".
+
+    Args:
+        pred_value_t: `[*B]` values v of the current critic.
+        behavior_value_t: `[*B]` values v_old of the critic when the data was collected.
+        targets_t: `[*B]` value targets G.
+        epsilon: clip range, in the unit of the values.
+
+    Returns:
+        The loss, a scalar.
+    """
+    behavior_value_t, targets_t = stop_gradient((behavior_value_t, targets_t))
+    clipped_value = behavior_value_t + jnp.clip(pred_value_t - behavior_value_t, -epsilon, epsilon)
+    errors = jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
+    return 0.5 * jnp.mean(errors)
+
+
+def td_learning(
+    v_tm1: Float[Array, "*B"],
+    r_t: Float[Array, "*B"],
+    discount_t: Float[Array, "*B"],
+    v_t: Float[Array, "*B"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, ""]:
+    """Loss of the one-step error of values.
+
+        delta = r_t + discount_t * v_t - v_tm1,  L = mean(h(delta))
+
+    h is half the square, or the Huber loss where the parameter is positive.
+    Source: Sutton & Barto 2018, equation 6.5.
+
+    Args:
+        v_tm1: `[*B]` online values.
+        r_t: `[*B]` rewards.
+        discount_t: `[*B]` discounts.
+        v_t: `[*B]` target values at the successor.
+        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(td_learning_per_example(v_tm1, r_t, discount_t, v_t, huber_loss_parameter))
+
+
+def td_learning_per_example(
+    v_tm1: Float[Array, "*B"],
+    r_t: Float[Array, "*B"],
+    discount_t: Float[Array, "*B"],
+    v_t: Float[Array, "*B"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, "*B"]:
+    """Compute `td_learning` without its mean.
+
+    Arguments as of `td_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    delta = stop_gradient(r_t + discount_t * v_t) - v_tm1
+    return squared_or_huber(delta, huber_loss_parameter)
+
+
+def q_learning(
+    q_tm1: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t: Float[Array, "B A"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, ""]:
+    """Loss of the one-step error of action values.
+
+        delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1),  L = mean(h(delta))
+
+    h is half the square, or the Huber loss where the parameter is positive.
+    Source: Watkins & Dayan 1992; Mnih et al. 2015 (DQN).
+
+    Args:
+        q_tm1: `[B, A]` online action values.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        q_t: `[B, A]` target values at the successor.
+        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(q_learning_per_example(q_tm1, a_tm1, r_t, d_t, q_t, huber_loss_parameter))
+
+
+def q_learning_per_example(
+    q_tm1: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t: Float[Array, "B A"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, "B"]:
+    """Compute `q_learning` without its mean.
+
+    Arguments as of `q_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    return double_q_learning_per_example(q_tm1, q_t, a_tm1, r_t, d_t, q_t, huber_loss_parameter)
+
+
+def double_q_learning(
+    q_tm1: Float[Array, "B A"],
+    q_t_value: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t_selector: Float[Array, "B A"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, ""]:
+    """Loss of the one-step error where one network selects the successor's action and another one evaluates it.
+
+        delta = r_t + d_t * q_t_value(argmax_a q_t_selector(a)) - q_tm1(a_tm1),  L = mean(h(delta))
+
+    h is half the square, or the Huber loss where the parameter is positive.
+    Source: van Hasselt, Guez & Silver 2016 (double DQN).
+
+    Args:
+        q_tm1: `[B, A]` online action values.
+        q_t_value: `[B, A]` target values at the successor.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        q_t_selector: `[B, A]` action values that select the successor's action.
+        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(
+        double_q_learning_per_example(q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector, huber_loss_parameter)
+    )
+
+
+def double_q_learning_per_example(
+    q_tm1: Float[Array, "B A"],
+    q_t_value: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t_selector: Float[Array, "B A"],
+    huber_loss_parameter: Scalar,
+) -> Float[Array, "B"]:
+    """Compute `double_q_learning` without its mean.
+
+    Arguments as of `double_q_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    v_t = values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
+    return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
+
+
+def munchausen_q_learning(
+    q_tm1: Float[Array, "B A"],
+    q_tm1_target: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t_target: Float[Array, "B A"],
+    entropy_temperature: Scalar,
+    munchausen_coefficient: Scalar,
+    clip_value_min: Scalar,
+    huber_loss_parameter: Scalar,
+) -> Float[Array, ""]:
+    """Loss of the soft one-step error, with the policy's log-probability added to the reward.
+
+        pi = softmax(q_tm1_target / tau),  m = clip(tau * log pi(a_tm1), l_0, 0)
+        delta = r_t + alpha * m + d_t * tau * logsumexp_a(q_t_target(a) / tau) - q_tm1(a_tm1),  L = mean(h(delta))
+
+    h is half the square, or the Huber loss where the parameter is positive.
+    Source: Vieillard, Pietquin & Geist 2020, "Munchausen reinforcement learning", equation 2 and section 3.
+
+    Args:
+        q_tm1: `[B, A]` online action values.
+        q_tm1_target: `[B, A]` target values of the same observations.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        q_t_target: `[B, A]` target values at the successor.
+        entropy_temperature: tau, in the unit of the values per nat, above 0.
+        munchausen_coefficient: alpha, no unit.
+        clip_value_min: l_0, in the unit of the values, at most 0.
+        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(
+        munchausen_q_learning_per_example(
+            q_tm1,
+            q_tm1_target,
+            a_tm1,
+            r_t,
+            d_t,
+            q_t_target,
+            entropy_temperature,
+            munchausen_coefficient,
+            clip_value_min,
+            huber_loss_parameter,
+        )
+    )
+
+
+def munchausen_q_learning_per_example(
+    q_tm1: Float[Array, "B A"],
+    q_tm1_target: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t_target: Float[Array, "B A"],
+    entropy_temperature: Scalar,
+    munchausen_coefficient: Scalar,
+    clip_value_min: Scalar,
+    huber_loss_parameter: Scalar,
+) -> Float[Array, "B"]:
+    """Compute `munchausen_q_learning` without its mean.
+
+    Arguments as of `munchausen_q_learning`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    log_policy = entropy_temperature * jax.nn.log_softmax(q_tm1_target / entropy_temperature)
+    bonus = munchausen_coefficient * jnp.clip(values_of_actions(log_policy, a_tm1), clip_value_min, 0.0)
+    soft_v_t = entropy_temperature * jax.nn.logsumexp(q_t_target / entropy_temperature, axis=-1)
+    return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t + bonus, d_t, soft_v_t, huber_loss_parameter)
+
+
+def dqn_reg_loss(
+    q_tm1: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t: Float[Array, "B A"],
+    regularizer_weight: Scalar = 0.1,
+) -> Float[Array, ""]:
+    """Squared one-step error with a pull towards low action values.
+
+        L = mean(regularizer_weight * q_tm1(a_tm1) + delta^2),  delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1)
+
+    Source: Co-Reyes et al. 2021, "Evolving reinforcement learning algorithms" (DQNReg).
+
+    Args:
+        q_tm1: `[B, A]` online action values.
+        a_tm1: `[B]` actions taken.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        q_t: `[B, A]` target values at the successor.
+        regularizer_weight: weight of the action value, in the unit of the values.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(dqn_reg_loss_per_example(q_tm1, a_tm1, r_t, d_t, q_t, regularizer_weight))
+
+
+def dqn_reg_loss_per_example(
+    q_tm1: Float[Array, "B A"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    q_t: Float[Array, "B A"],
+    regularizer_weight: Scalar = 0.1,
+) -> Float[Array, "B"]:
+    """Compute `dqn_reg_loss` without its mean.
+
+    Arguments as of `dqn_reg_loss`.
+
+    Returns:
+        The losses, one per example, to be weighted one by one.
+    """
+    td_loss = q_learning_per_example(q_tm1, a_tm1, r_t, d_t, q_t, 0.0)
+    return regularizer_weight * values_of_actions(q_tm1, a_tm1) + 2.0 * td_loss
+
+
+def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, ""]:
+    """Gap between the soft maximum of the action values and the value of the data's action.
+
+        P = mean(logsumexp_a q_tm1(a) - q_tm1(a_tm1))
+
+    Source: Kumar et al. 2020, "Conservative Q-learning", equation 4.
+
+    Args:
+        q_tm1: `[B, A]` online action values.
+        a_tm1: `[B]` actions of the data.
+
+    Returns:
+        The penalty, a scalar, not negative.
+    """
+    return jnp.mean(jax.nn.logsumexp(q_tm1, axis=-1) - values_of_actions(q_tm1, a_tm1))
+
+
+def sampled_cql_penalty(
+    q_samples: Float[Array, "S B"], log_prob_samples: Float[Array, "S B"], q_tm1: Float[Array, "B"]
+) -> Float[Array, ""]:
+    """`cql_penalty` for continuous actions, its sum estimated by importance sampling.
+
+        P = mean(log(mean_s exp(q_s - log mu(a_s))) - q_tm1),  a_s ~ mu
+
+    Source: Kumar et al. 2020, "Conservative Q-learning", appendix F.
+
+    Args:
+        q_samples: `[S, B]` values of sampled actions.
+        log_prob_samples: `[S, B]` log-densities (nats) of the samples under what they were drawn from.
+        q_tm1: `[B]` values of the actions of the data.
+
+    Returns:
+        The penalty, a scalar.
+    """
+    log_sum = jax.nn.logsumexp(q_samples - stop_gradient(log_prob_samples), axis=0) - jnp.log(q_samples.shape[0])
+    return jnp.mean(log_sum - q_tm1)

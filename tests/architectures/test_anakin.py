@@ -1,0 +1,197 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toys import Config, make_recorder
+
+from stoix_like.architectures import update
+from stoix_like.architectures.anakin import make_program as lay_out
+from stoix_like.architectures.axes import make_axes
+from stoix_like.architectures.episodes import add_episodes, no_episodes, sum_episodes
+from stoix_like.architectures.types import ProgramSpec
+from stoix_like.base_types import EpisodeMetrics
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import factory
+from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.setup import set_up
+
+
+def recorder_program(
+    num_devices=1,
+    warmup_steps=0,
+    num_envs=2,
+    probe="value",
+    rollout_length=3,
+    population=1,
+    ignore=False,
+    **options,
+):
+    mesh = make_mesh(find_devices(num_devices))
+    env = factory.make(parse_config(compose_config([f"env=probe/{probe}"])).env)
+
+    def build(hyperparams):
+        return make_recorder(make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
+
+    return lay_out(build, env, mesh, ProgramSpec(population, num_envs, rollout_length, warmup_steps, ignore))
+
+
+def start(program, num_shards, seed=0):
+    key, shards_key = jax.random.split(jax.random.key(seed))
+    return program.init({}, key, jax.random.split(shards_key, num_shards))
+
+
+def train(program, state, num_updates):
+    return program.train(state, {}, np.int32(num_updates), np.bool_(True))
+
+
+@pytest.mark.parametrize(("num_devices", "num_shards"), [(1, 1), (1, 2), (2, 2), (2, 4)])
+def test_one_copy_of_what_is_shared_and_one_of_the_rest_per_shard(num_devices, num_shards):
+    program = recorder_program(num_devices)
+    state, window = train(program, start(program, num_shards), 5)
+    metrics, episodes = window.metrics, window.episodes
+    # The probe pays 1 in every step, and each of its episodes lasts one step.
+    assert state.shared["updates"] == 5
+    assert state.shared["reward"] == 5.0
+    assert state.shards.local.steps.shape == (num_shards,)
+    assert (state.shards.local.steps == 5 * 3 * 2).all()
+    assert metrics["reward"] == 1.0
+    assert episodes.number == 5 * 3 * 2 * num_shards
+    assert episodes.return_sum == episodes.number
+    assert (episodes.return_min, episodes.return_max) == (1.0, 1.0)
+
+
+def test_windows_of_different_lengths_share_one_program():
+    program = recorder_program()
+    state, _ = train(program, start(program, 1), 2)
+    state, _ = train(program, state, 3)
+    assert state.shared["updates"] == 5
+    assert program.train._cache_size() == 1
+
+
+def test_recurrent_state_runs_on_from_rollout_to_rollout():
+    program = recorder_program()
+    # `act` counts its carry up by one in each of 3 steps: rollouts begin with 0, 3, 6 and 9, 4.5 on average.
+    _, window = train(program, start(program, 1), 4)
+    assert window.metrics["first_carry"] == 4.5
+
+
+def test_the_state_is_donated():
+    program = recorder_program()
+    state = start(program, 1)
+    train(program, state, 1)
+    assert state.shards.local.steps.is_deleted()
+
+
+def test_a_forgotten_mean_is_refused_when_the_program_is_traced():
+    # The rewards of this probe follow random observations, which differ from shard to shard.
+    program = recorder_program(probe="observed_value", forget_mean=True)
+    with pytest.raises(ValueError, match="vmap has mapped output"):
+        train(program, start(program, 2), 1)
+
+
+def test_warm_up_hands_random_actions_to_observe_alone():
+    program = recorder_program(probe="action", num_envs=4, rollout_length=5, warmup_steps=50)
+    state = start(program, 1)
+    assert state.shared["updates"] == 0
+    assert state.shards.local.steps == 4 * 50
+    # 200 fair draws of 0 or 1: within 5 standard deviations (35) of 100, and not the zeros of `act`.
+    assert 65 < float(state.shards.local.action_sum[0]) < 135
+
+
+def ppo_state(*overrides):
+    setup = set_up(
+        parse_config(
+            compose_config(["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_timesteps=1e5", *overrides])
+        )
+    )
+    plan, config = setup.plan, setup.run.system
+    layout = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
+    program = lay_out(lambda hyperparams: setup.build_system(hyperparams), setup.env, setup.mesh, layout)
+    state, window = train(program, start(program, plan.num_shards), 3)
+    return state, window.metrics, window.episodes
+
+
+def test_same_numbers_however_the_shards_lie_on_devices():
+    """Two shards on one device and one on each of two draw the same random numbers and take the same minibatches.
+
+    Between different numbers of shards the numbers differ: each shard has its own keys, and shuffles its own steps.
+    """
+    common = [
+        "env=gymnax/cartpole",
+        "arch.total_num_envs=8",
+        "system.rollout_length=16",
+        "system.normalize_observations=true",
+    ]
+    one, metrics_one, episodes_one = ppo_state(*common, "arch.num_devices=1", "arch.update_batch_size=2")
+    two, metrics_two, episodes_two = ppo_state(*common, "arch.num_devices=2", "arch.update_batch_size=1")
+    # Sums over two shards are rounded in another order by the all-reduce of two devices.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), one.shared, two.shared)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), metrics_one, metrics_two)
+    np.testing.assert_array_equal(jax.device_get(tuple(episodes_one)), jax.device_get(tuple(episodes_two)))
+    np.testing.assert_array_equal(
+        one.shards.rollout_state.timestep.episode.episode_length,
+        two.shards.rollout_state.timestep.episode.episode_length,
+    )
+
+
+def test_episode_sums_count_only_what_finished():
+    episodes = EpisodeMetrics(
+        episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
+        episode_length=jnp.asarray([[1, 5], [2, 7]]),
+        finished=jnp.asarray([[False, True], [True, False]]),
+    )
+    sums = sum_episodes(episodes)
+    assert tuple(float(value) for value in sums) == (2, 7.0, 2.0, 5.0, 7.0)
+    joined = add_episodes(sums, no_episodes())
+    assert tuple(float(value) for value in joined) == (2, 7.0, 2.0, 5.0, 7.0)
+
+
+def test_no_collective_over_one_device():
+    assert make_axes(make_mesh(find_devices(1))).names == ("batch",)
+    assert make_axes(make_mesh(find_devices(2))).names == ("device", "batch")
+    assert make_axes(make_mesh(find_devices(2), spread_members=True)).names == ("batch",)
+    program = recorder_program()
+    text = program.train.lower(start(program, 1), {}, np.int32(1), np.bool_(True)).compile().as_text()
+    assert "all-reduce" not in text
+
+
+def test_a_metric_that_goes_bad_is_dated_and_left_out_of_the_average():
+    program = recorder_program(sour_at=3.0)
+    state, window = train(program, start(program, 1), 5)
+    assert not state.healthy
+    assert window.healthy_updates == 2
+    assert {name: bool(flag) for name, flag in window.bad_metrics.items()} == {"reward": True, "first_carry": False}
+    assert window.metrics["reward"] == 1.0
+    # A single run is not frozen: whether it goes on is for the host to say.
+    assert state.shared["updates"] == 5
+
+
+@pytest.mark.parametrize("population", [1, 2])
+def test_what_is_to_be_ignored_neither_freezes_nor_stops_the_sums(population):
+    program = recorder_program(sour_at=3.0, population=population, ignore=True)
+    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
+    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
+    state, window = train(program, program.init({}, keys, shard_keys), 5)
+    assert np.all(state.shared["updates"] == 5)
+    assert np.all(state.healthy)
+    assert np.all(window.healthy_updates == 5)
+    assert np.all(np.isnan(window.metrics["reward"]))
+    _, window = train(program, state, 2)
+    assert np.all(window.metrics["reward"] == 1.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_parameter_is_noticed_without_any_bad_metric(bad):
+    number = jnp.ones((), jnp.int32)
+    assert not bool(update._all_finite({"a": jnp.ones(3), "b": jnp.asarray([0.0, bad]), "n": number}))
+    assert bool(update._all_finite({"a": jnp.ones(3), "k": jax.random.key(0), "n": number}))
+
+
+def test_a_window_may_be_trained_in_several_calls():
+    program = recorder_program(probe="observed_value")
+    whole, window = train(program, start(program, 1), 5)
+    state = start(program, 1)
+    for num_updates, begin in ((2, True), (0, False), (3, False)):
+        state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(begin))
+    jax.tree.map(np.testing.assert_array_equal, parts, window)
+    jax.tree.map(np.testing.assert_array_equal, state.shared, whole.shared)

@@ -1,0 +1,259 @@
+import dataclasses
+import json
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+import toys
+from quick_compilation import quick_compilation  # noqa: F401
+from trained_runs import SMALL, train_members, train_pendulum
+
+from stoix_like.base_types import Observation, RolloutState
+from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.envs import factory
+from stoix_like.errors import ConfigError
+from stoix_like.inference.load import TrainedState, choose_member, load_shared, open_run
+from stoix_like.inference.policy import Policy, load_policy
+from stoix_like.run.setup import set_up
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    return train_members(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def policy(pendulum):
+    return load_policy(pendulum, "last")
+
+
+@pytest.fixture(scope="module")
+def sampling(pendulum):
+    return load_policy(pendulum, "last", greedy=False)
+
+
+def untrained(*overrides):
+    """A run, and its agent as it is before training."""
+    setup = set_up(parse_config(compose_config([*overrides])))
+    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    return setup, setup.build_system().init(jax.random.key(1), timestep).shared
+
+
+def test_it_acts_as_the_evaluation_does_in_the_units_of_the_environment(pendulum, policy):
+    """The suite's own Pendulum, driven by the policy, goes where the wrapped one goes, driven by `eval_act`."""
+    run = open_run(pendulum)
+    setup, shared = run.setup, load_shared(run, "last").shared
+    system, wrapped, native = setup.build_system(), setup.eval_env, factory.make_eval(setup.run.env)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    @jax.jit
+    def step(env_state, timestep, native_state, given):
+        _, action, _ = system.eval_act(shared, RolloutState(env_state, timestep, ()), keys[0])
+        native_state, seen = native.unwrapped.step(keys, native_state, given)
+        return action, *wrapped.step(keys, env_state, action), native_state, seen
+
+    env_state, timestep = jax.jit(wrapped.reset)(keys)
+    native_state = native.native_state(env_state)
+    actions = []
+    for _ in range(6):
+        actions.append(policy(timestep.observation.agent_view))
+        action, env_state, timestep, native_state, seen = step(env_state, timestep, native_state, actions[-1])
+        np.testing.assert_allclose(actions[-1], 2 * np.clip(action, -1, 1), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(seen.observation.agent_view, timestep.observation.agent_view, rtol=1e-4, atol=1e-4)
+    assert np.ptp(actions) > 0.1
+    assert np.abs(actions).max() <= 2
+    assert (policy.action_space.low, policy.action_space.high, policy.action_space.shape) == (-2.0, 2.0, (1,))
+    assert policy.observation_space.shape == (3,)
+
+
+def test_normalisation_is_part_of_it(policy):
+    """Other statistics of the same observations give other actions."""
+    shared, view = policy._shared, np.array([0.3, -0.7, 5.0], np.float32)
+    shifted = shared._replace(statistics=dataclasses.replace(shared.statistics, mean=shared.statistics.mean + 1.0))
+    assert abs(policy(view) - policy._compiled(shifted, Observation(view[None]), jax.random.key(0))[0]) > 1e-3
+
+
+def test_one_observation_or_many(policy):
+    view = np.asarray(policy.random_observations(jax.random.key(0), 3).agent_view)
+    many = policy(view)
+    assert many.shape == (3, 1)
+    assert policy(view[0]).shape == (1,)
+    np.testing.assert_allclose(policy(view[0]), many[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(policy(view.reshape(3, 1, 3)), many.reshape(3, 1, 1))
+    np.testing.assert_array_equal(policy(Observation(view)), many)
+    np.testing.assert_allclose(jax.jit(policy)(view), many, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(policy(view.astype(np.float64)), many)
+
+
+def test_sampling_takes_a_key(policy, sampling):
+    view = np.zeros((3, 3), np.float32)
+    with pytest.raises(ValueError, match="hand it a key, or load it with greedy=True"):
+        sampling(view)
+    keys = jax.random.split(jax.random.key(0))
+    first, second = (np.asarray(sampling(view, key)) for key in keys)
+    assert len(np.unique([first, second])) == 6
+    np.testing.assert_array_equal(sampling(view, keys[0]), first)
+    assert policy.greedy
+    np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
+
+
+def test_observations_that_do_not_fit(policy):
+    for view in (np.zeros(4), np.zeros((5, 2)), np.zeros(())):
+        with pytest.raises(ValueError, match=r"agent_view has the shape .* takes \[\.\.\., \*\(3,\)\]"):
+            policy(view)
+    with pytest.raises(ValueError, match="is made of complex128, and this policy takes float32"):
+        policy(np.zeros(3, complex))
+
+
+LOAD = """
+    import pathlib, sys
+    import jax, jax.export, numpy
+    given = numpy.load(sys.argv[2])
+    act = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes()).call
+    found, expected = numpy.asarray(act(given["view"], given["key_data"])), given["action"]
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (found.shape, found.dtype)
+    numpy.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert not any(name.partition(".")[0] in ("stoix_like", "flax", "distrax", "gymnax") for name in sys.modules)
+    print("the same")
+"""
+
+
+def test_what_is_exported_needs_jax_alone(sampling, tmp_path):
+    key = jax.random.key(3)
+    view = np.asarray(sampling.random_observations(key, 3).agent_view)
+    np.savez(tmp_path / "given.npz", view=view, action=sampling(view, key), key_data=jax.random.key_data(key))
+    path = sampling.export(tmp_path / "policy.stablehlo")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["given.npz", "policy.stablehlo"]
+    command = [sys.executable, "-I", "-c", textwrap.dedent(LOAD), path, tmp_path / "given.npz"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
+
+
+def test_an_export_that_acts_differently_is_not_left_behind(policy, tmp_path, monkeypatch):
+    act = policy.act
+    monkeypatch.setattr(policy, "act", lambda *inputs: act(*inputs) + 1e-3)
+    with pytest.raises(RuntimeError, match="acts differently on 1 random observations"):
+        policy.export(tmp_path / "policy.stablehlo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_legal_actions(tmp_path, monkeypatch):
+    monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
+    overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
+    policy = Policy(*untrained(*SMALL, *overrides), {})
+    assert policy.inputs == ("agent_view", "action_mask", "step_count")
+    observation = policy.random_observations(jax.random.key(0), 32)
+    mask, action = np.asarray(observation.action_mask), np.asarray(policy(observation))
+    some = mask.any(-1)
+    assert (~mask).sum(-1)[some].sum() > 3
+    assert mask[some, action[some]].all()
+    with pytest.raises(ValueError, match="this policy also takes action_mask and step_count"):
+        policy(observation.agent_view)
+    with pytest.raises(ValueError, match="different leading axes"):
+        policy(observation._replace(action_mask=mask[0]))
+    exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
+    key_data = jax.random.key_data(jax.random.key(0))
+    np.testing.assert_array_equal(exported.call(*observation, key_data), action)
+    assert policy(Observation(*(leaf[0] for leaf in observation))) == action[0]
+
+
+def test_images_stay_what_they_are():
+    overrides = ["env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"]
+    policy = Policy(*untrained(*SMALL, *overrides), {})
+    assert policy.observation_space.shape == (100,)
+    assert policy.random_observations(jax.random.key(0), 2).agent_view.shape == (2, 100)
+    assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
+
+
+def test_a_recurrent_system_is_refused():
+    setup = set_up(parse_config(compose_config([*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value"])))
+    with pytest.raises(ConfigError, match="system=toy carries a recurrent state"):
+        Policy(setup, {}, {})
+
+
+@pytest.mark.parametrize(
+    "system",
+    # One whose noise is correlated among the quick tests.
+    [name if name == "sac/ff_sac" else pytest.param(name, marks=pytest.mark.slow) for name in group_choices("system")],
+)
+def test_every_system_acts_by_itself(system, tmp_path):
+    """Greedily and sampling, as a function and as a file; correlated noise begins anew with each call."""
+    continuous = system.startswith("ddpg/") or system == "sac/ff_sac"
+    setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
+    low, high = (-2.0, 2.0) if continuous else (0, 1)
+    for greedy in (True, False):
+        policy = Policy(setup, shared, {}, greedy=greedy)
+        view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
+        action = policy(view, key)
+        assert action.shape == (5, *policy.action_space.shape)
+        assert ((low <= action) & (action <= high)).all()
+        exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
+        found = exported.call(view.agent_view, jax.random.key_data(key))
+        np.testing.assert_allclose(found, action, rtol=1e-4, atol=1e-5)
+
+
+def read_scores(run_dir):
+    """Environment steps `[N]` and returns `[N]` or `[N, P]` of the evaluations."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [record["env_steps"] for record in records], np.array(
+        [record["eval/episode_return_mean"] for record in records]
+    )
+
+
+def test_which_parameters(pendulum, policy):
+    assert policy.env_steps == 128
+    steps, scores = read_scores(pendulum)
+    assert load_policy(pendulum).env_steps == steps[scores.argmax()]
+    with pytest.raises(ConfigError, match="which=7 is not known"):
+        load_policy(pendulum, "7")
+    with pytest.raises(ConfigError, match="holds no run"):
+        load_policy(pendulum.parent)
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_the_best_member(members, which):
+    steps, scores = read_scores(members)
+    taken = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
+    returns = np.take_along_axis(scores, taken[None], 0)[0]
+    loaded = load_shared(open_run(members), which)
+    np.testing.assert_allclose(loaded.episode_return, returns)
+    policy, member = load_policy(members, which), int(returns.argmax())
+    assert policy.env_steps == steps[taken[member]]
+    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
+        np.testing.assert_array_equal(found, expected[member])
+
+
+def test_a_member_that_is_named(members):
+    loaded, policy = load_shared(open_run(members), "last"), load_policy(members, "last", member=1)
+    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
+        np.testing.assert_array_equal(found, expected[1])
+
+
+@pytest.mark.parametrize(
+    ("returns", "member", "chosen"),
+    [
+        ([3.0, np.nan, 5.0, 4.0], "best", 2),
+        ([-np.inf, -3.0, np.nan], None, 1),
+        ([np.nan, np.nan], "best", 0),
+        ([3.0, np.nan, 5.0], "1", 1),
+        ([3.0, 5.0], 0, 0),
+        (3.0, "best", 0),
+        (np.nan, 0, 0),
+    ],
+)
+def test_which_member(returns, member, chosen):
+    assert choose_member(TrainedState({}, np.zeros_like(returns), np.array(returns)), member) == chosen
+
+
+@pytest.mark.parametrize("member", [3, -1, "all", "first"])
+def test_members_that_are_not_there(member):
+    with pytest.raises(ConfigError, match=f"member={member} is not there: use best, or 0 to 2"):
+        choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)

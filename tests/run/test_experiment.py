@@ -1,0 +1,193 @@
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+import toys
+from omegaconf import OmegaConf
+
+import stoix_like
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.loggers import MultiLogger
+from stoix_like.loggers.jsonl import JsonlLogger
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.ppo.anakin import ff_ppo
+
+TINY = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=5000",
+    "arch.num_evaluation=3",
+    "arch.num_eval_episodes=3",
+    "system.rollout_length=32",
+]
+KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
+EVALUATION = {
+    "eval/episode_return_mean",
+    "eval/episode_return_std",
+    "eval/episode_return_min",
+    "eval/episode_return_max",
+    "eval/episode_length_mean",
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=1"], run_dir=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_result(result):
+    assert isinstance(result.eval_return, float)
+    assert result.eval_return == result.history[-1]["eval/episode_return_mean"]
+    assert result.summary["eval/episode_return_mean"] == result.eval_return
+    # 5000 // (4 x 32) = 39 updates in 3 windows of 13, and the evaluation at step 0.
+    assert [record["env_steps"] for record in result.history] == [0, 1664, 3328, 4992]
+    assert [record["updates"] for record in result.history] == [0, 13, 26, 39]
+
+
+def test_run_directory(result):
+    config = OmegaConf.load(result.run_dir / "config.yaml")
+    assert config.arch.seed == 1
+    assert config.system.gamma == 0.99
+    lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [0, 1664, 3328, 4992]
+    for line in lines:
+        assert {"env_steps", "updates", "wall_seconds", "steps_per_second"} | EVALUATION <= set(line)
+    assert {"train/policy_loss", "train/value_loss", "train/episode_return_mean"} <= set(lines[1])
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(result.summary))
+    assert {
+        "system",
+        "environment",
+        "seed",
+        "env_steps",
+        "absolute/episode_return_mean",
+        "compile_seconds",
+        "steps_per_second",
+        "wall_seconds",
+        "versions",
+        "devices",
+    } <= set(summary)
+    assert (summary["system"], summary["environment"], summary["seed"]) == ("ppo/ff_ppo", "gymnax/CartPole-v1", 1)
+    assert any("5,000" in note and "4,992" in note for note in summary["notes"])
+
+
+def test_same_seed_same_numbers(result, tmp_path):
+    again = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=1"], run_dir=tmp_path / "again")
+    other = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=2"], run_dir=tmp_path / "other")
+    timing = ("wall_seconds", "steps_per_second")
+    untimed = [
+        [{name: value for name, value in record.items() if name not in timing} for record in run.history]
+        for run in (result, again, other)
+    ]
+    assert untimed[0] == untimed[1]
+    assert untimed[0] != untimed[2]
+
+
+def test_run_experiment_from_the_system_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = compose_config([*TINY, "logger=silent"])
+    score = ff_ppo.run_experiment(config)
+    (run_dir,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
+    assert score == json.loads((run_dir / "summary.json").read_text())["eval/episode_return_mean"]
+    assert callable(ff_ppo.hydra_entry_point)
+
+
+def test_bad_input_is_a_value_error(tmp_path):
+    for overrides in (["system.gamma=2"], ["env=gymnax/cartpol"], ["arch.num_devices=64"], ["network=mlp_continuous"]):
+        with pytest.raises(ValueError, match="="):
+            stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_absolute_metric_is_of_the_best_parameters_that_were_evaluated(result):
+    best = max(result.history, key=lambda record: record["eval/episode_return_mean"])
+    assert result.summary["absolute/env_steps"] == best["env_steps"]
+
+
+def test_the_best_parameters_survive_donation():
+    loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
+    loop._evaluate()
+    first = jax.device_get(loop.state.shared.params)
+    loop._best = loop._best._replace(episode_return=np.asarray(math.inf))
+    loop.advance(5)
+    loop._evaluate()
+    kept = jax.device_get(loop._best.shared.params)
+    jax.tree.map(np.testing.assert_array_equal, kept, first)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), kept, jax.device_get(loop.state.shared.params))
+    assert any(jax.tree.leaves(changed))
+
+
+def test_no_absolute_metric_when_it_is_not_asked_for(tmp_path):
+    done = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.absolute_metric=false"], run_dir=tmp_path)
+    assert not any(name.startswith("absolute/") for name in done.summary)
+
+
+def test_a_logger_that_fails_is_dropped_and_training_goes_on(tmp_path, monkeypatch, capsys):
+    class Broken:
+        name = "broken"
+
+        def start(self, info):
+            pass
+
+        def log(self, record):
+            raise OSError("no space left")
+
+        def finish(self, summary):
+            raise AssertionError("was dropped")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(
+        experiment,
+        "make_logger",
+        lambda config, run_dir: MultiLogger([Broken(), JsonlLogger(run_dir / "metrics.jsonl")]),
+    )
+    done = stoix_like.train("ppo/ff_ppo", TINY, run_dir=tmp_path)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(done.history)
+    error = capsys.readouterr().err
+    assert error.count("no space left") == 1
+
+
+def toy(tmp_path, *overrides, **fields):
+    run = parse_config(
+        compose_config([*TINY[2:-1], *toys.overrides(**fields), "env=probe/value", "logger=silent", *overrides])
+    )
+    return experiment.run(set_up(run), tmp_path / "run")
+
+
+def test_warm_up_counts_as_steps(tmp_path):
+    done = toy(tmp_path, rollout_length=32, warmup_steps=64)
+    # 4 x 64 = 256 steps; (5000 - 256) // 128 = 37 updates.
+    assert done.history[0]["env_steps"] == 256
+    assert done.summary["env_steps"] == 256 + 37 * 128
+
+
+def test_a_run_that_goes_bad_says_when_and_where(tmp_path):
+    with pytest.raises(TrainingError, match=r"train/reward was not finite in update 20; .*/1664; arch.on_nan=ignore"):
+        toy(tmp_path, rollout_length=32, sour_at=20)
+    # What came before it is kept: the evaluations at step 0 and after 13 updates.
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_run_may_go_on_regardless(tmp_path):
+    done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, sour_at=20)
+    assert done.summary["updates"] == 39
+
+
+def test_the_written_configuration_runs_again(result, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = OmegaConf.load(result.run_dir / "config.yaml")
+    assert ff_ppo.run_experiment(config) == result.eval_return
+
+
+def test_networks_that_do_not_fit_are_refused_before_compiling():
+    for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS]):
+        with pytest.raises(ConfigError, match="network"):
+            set_up(parse_config(compose_config(overrides)))

@@ -1,0 +1,270 @@
+import json
+import struct
+
+import jax
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboardX.proto.event_pb2 import Event
+
+import stoix_like
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run import memory, records
+from stoix_like.run.plan import spread_members
+from stoix_like.run.population import float_fields, make_population
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.ppo.anakin import ff_ppo
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=1024",
+    "arch.num_evaluation=2",
+    "arch.num_eval_episodes=3",
+    "arch.compile_cache=false",
+    "system.rollout_length=32",
+    "logger=silent",
+]
+
+
+def population(*overrides):
+    return make_population(parse_config(compose_config(overrides)))
+
+
+def hyperparams(text, *overrides):
+    return population(f"arch.population.hyperparams={text}", *overrides)
+
+
+def test_seeds_count_up_from_that_of_the_run():
+    found = population("arch.seed=7", "arch.population.size=3")
+    assert found.seeds == (7, 8, 9)
+    assert found.hyperparams == {}
+    assert population("arch.population.seeds=3").size == 3
+
+
+def test_lists_side_by_side_and_in_every_combination():
+    lists = "{actor_lr: [1e-4, 1e-3], clip_eps: [0.1, 0.3]}"
+    zipped = hyperparams(lists, "arch.population.seeds=2")
+    assert zipped.hyperparams == {"actor_lr": (1e-4, 1e-4, 1e-3, 1e-3), "clip_eps": (0.1, 0.1, 0.3, 0.3)}
+    assert zipped.strata == (0, 0, 1, 1)
+    grid = hyperparams(lists, "arch.population.mode=grid")
+    assert grid.hyperparams == {"actor_lr": (1e-4, 1e-4, 1e-3, 1e-3), "clip_eps": (0.1, 0.3, 0.1, 0.3)}
+    assert grid.strata == (0, 1, 2, 3)
+
+
+def test_distributions_are_drawn_from_the_seed_of_the_run():
+    text = "{actor_lr: {log_uniform: [1e-5, 1e-2]}, clip_eps: {uniform: [0.1, 0.3]}, gamma: {choice: [0.9, 0.99]}}"
+    found = hyperparams(text, "arch.population.size=64")
+    assert found.size == 64
+    lr = np.asarray(found.hyperparams["actor_lr"])
+    assert ((lr >= 1e-5) & (lr <= 1e-2)).all()
+    # Half of a log-uniform draw lies below the geometric middle, within 4 standard deviations of 0.5 / sqrt(64).
+    assert abs((lr < 10**-3.5).mean() - 0.5) < 0.25
+    assert set(found.hyperparams["gamma"]) == {0.9, 0.99}
+    assert hyperparams(text, "arch.population.size=64") == found
+    assert hyperparams(text, "arch.population.size=64", "arch.seed=1").hyperparams != found.hyperparams
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        (
+            "{epochs: [1, 2]}",
+            [],
+            "'epochs' cannot vary between members; those that can are max_grad_norm, gamma, reward_scale, actor_lr,"
+            " critic_lr",
+        ),
+        ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
+        ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "lists of one length"),
+        ("{actor_lr: []}", [], "holds no value"),
+        ("{actor_lr: 1e-3}", [], "must be a list, or one of"),
+        ("{actor_lr: {normal: [0, 1]}}", [], "unknown distribution 'normal'"),
+        ("{actor_lr: {uniform: [1]}}", [], "two numbers"),
+        ("{actor_lr: {uniform: [1, 0]}}", [], "must not end before it begins"),
+        ("{actor_lr: {log_uniform: [0, 1]}}", [], "must begin above 0"),
+        ("{actor_lr: [1e-3, 1e-2]}", ["arch.population.size=3"], "arch.population.size=3 does not fit 2 point"),
+        ("{actor_lr: {uniform: [1e-3, 1]}}", ["arch.population.size=3", "arch.population.seeds=2"], "no multiple"),
+        ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "leaves no room for 2 members"),
+    ],
+)
+def test_what_cannot_be_a_population(text, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        hyperparams(text, *overrides)
+
+
+def test_members_lie_on_devices_as_they_divide():
+    run = parse_config(compose_config([]))
+    assert spread_members(run, 4, 1) == (False, ())
+    spread, notes = spread_members(run, 4, 2)
+    assert spread
+    assert "device" in notes[0]
+    spread, notes = spread_members(run, 3, 2)
+    assert not spread
+    assert "vmap" in notes[0]
+    with pytest.raises(ConfigError, match="3 members do not divide over 2 devices: use 2 or 4"):
+        spread_members(parse_config(compose_config(["arch.population.axis=device"])), 3, 2)
+
+
+def trained(*overrides, num_updates=4):
+    loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
+    loop.advance(num_updates)
+    return loop
+
+
+VARIED = "arch.population.hyperparams={actor_lr: [1e-3, 3e-3], gamma: [0.9, 0.99], ent_coef: [0.0, 0.01]}"
+LAYOUTS = {
+    "one device": [],
+    "members on devices": ["arch.num_devices=2"],
+    "members on all": ["arch.num_devices=2", "arch.population.axis=vmap"],
+}
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=() if name == "one device" else pytest.mark.slow) for name in LAYOUTS]
+)
+def test_a_member_learns_what_it_would_learn_alone(layout):
+    """After 4 updates of 16 steps each the parameters agree but for rounding.
+
+    Products of stacked matrices are summed in another order than single ones, and traced hyperparameters are not folded
+    into constants; Adam divides by small second moments, which enlarges such differences to about 1e-5 here.
+    """
+    together = trained(*LAYOUTS[layout], VARIED)
+    devices = ["arch.num_devices=2"] if layout == "members on all" else []
+    for member, (seed, lr, gamma, ent_coef) in enumerate([(42, 1e-3, 0.9, 0.0), (43, 3e-3, 0.99, 0.01)]):
+        alone = trained(
+            *devices,
+            f"arch.seed={seed}",
+            f"system.actor_lr={lr}",
+            f"system.gamma={gamma}",
+            f"system.ent_coef={ent_coef}",
+        )
+        jax.tree.map(
+            lambda a, b, member=member: np.testing.assert_allclose(a[member], b, rtol=1e-3, atol=1e-4),
+            jax.device_get(together.state.shared.params),
+            jax.device_get(alone.state.shared.params),
+        )
+
+
+def test_every_float_of_ppo_may_vary_at_once():
+    fields = float_fields(ff_ppo.Config)
+    assert set(fields) == {
+        "actor_lr",
+        "critic_lr",
+        "max_grad_norm",
+        "gamma",
+        "gae_lambda",
+        "clip_eps",
+        "ent_coef",
+        "vf_coef",
+        "reward_scale",
+    }
+    text = ",".join(f"{name}: [0.01, 0.02]" for name in fields)
+    loop = trained(f"arch.population.hyperparams={{{text}}}", num_updates=1)
+    assert loop.state.healthy.all()
+
+
+def test_a_population_of_one_has_no_axis():
+    alone = trained()
+    one = trained("arch.population.hyperparams={actor_lr: [2e-3]}")
+    assert jax.tree.map(np.shape, alone.state.shared) == jax.tree.map(np.shape, one.state.shared)
+    set_directly = trained("system.actor_lr=2e-3")
+    jax.tree.map(np.testing.assert_array_equal, *(jax.device_get(s.state.shared.params) for s in (one, set_directly)))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
+    overrides.append("logger.tensorboard.enabled=true")
+    return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_what_a_population_writes(result):
+    lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert len(line["eval/episode_return_mean"]) == 6
+        assert line["hyperparams/actor_lr"] == [1e-4, 1e-4, 1e-3, 1e-3, 1e-2, 1e-2]
+        assert (
+            line["eval/episode_return_ci_low"] <= line["eval/episode_return_iqm"] <= line["eval/episode_return_ci_high"]
+        )
+    assert len(lines[1]["train/policy_loss"]) == 6
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    best = summary["population/best"]
+    scores = lines[-1]["eval/episode_return_mean"]
+    assert best["eval/episode_return_mean"] == max(scores)
+    assert best["actor_lr"] == lines[-1]["hyperparams/actor_lr"][best["member"]]
+    assert result.eval_return == summary["eval/episode_return_iqm"]
+    assert [member["seed"] for member in result.members] == [42, 43, 44, 45, 46, 47]
+    assert [member["eval/episode_return_mean"] for member in result.members] == scores
+    assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
+    assert all(not isinstance(value, list) for member in result.members for value in member.values())
+
+
+def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
+    (path,) = (result.run_dir / "tensorboard").iterdir()
+    content, position, tags = path.read_bytes(), 0, set()
+    while position < len(content):
+        # A record: its length in 8 bytes, 4 of checksum, the event, 4 of checksum.
+        (length,) = struct.unpack_from("<Q", content, position)
+        event = Event.FromString(content[position + 12 : position + 12 + length])
+        tags |= {value.tag for value in event.summary.value}
+        position += 16 + length
+    assert {f"eval/episode_return_mean/{member}" for member in range(6)} <= tags
+    assert {"eval/episode_return_iqm", "eval/episode_return_ci_low", "eval/episode_return_ci_high"} <= tags
+
+
+def test_the_absolute_metric_is_of_each_members_own_best(result):
+    for member in result.members:
+        scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history]
+        assert member["absolute/env_steps"] == result.history[int(np.argmax(scores))]["env_steps"]
+
+
+def test_a_member_that_goes_bad_is_frozen_and_the_others_go_on(capsys):
+    overrides = [*toys.overrides(sour_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
+    overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={sour_at: [-1.0, 7.0, -1.0]}"]
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop.train()
+    # 10 updates in 2 windows: member 1 keeps what it had after 6.
+    assert loop.state.healthy.tolist() == [True, False, True]
+    assert loop.state.shared["updates"].tolist() == [10, 6, 10]
+    assert loop.history[-1]["population/failed"] == [1]
+    assert loop.progress.failures[1] == "train/reward was not finite in update 7"
+    assert capsys.readouterr().err.count("member 1 went bad and is frozen") == 1
+    assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
+
+
+def test_too_large_a_population_is_refused_before_it_is_allocated(monkeypatch):
+    monkeypatch.setattr(memory, "memory_of", lambda device: 3_000_000)
+    with pytest.raises(
+        ConfigError, match=r"arch.population.size=500 needs .* 500 member\(s\) x .*: at most \d+ would fit"
+    ):
+        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
+
+
+def test_too_large_a_run_is_refused_by_the_sizes_that_it_follows(monkeypatch):
+    monkeypatch.setattr(memory, "memory_of", lambda device: 3_000)
+    with pytest.raises(ConfigError, match="the run needs .* MiB on each device, .*: use a smaller arch.total_num_envs"):
+        TrainingLoop(set_up(parse_config(compose_config(SMALL))), MultiLogger([]))
+
+
+def test_interquartile_mean_and_its_interval():
+    # Of 8 scores the lowest and the highest two are left out: (3 + 4 + 5 + 6) / 4.
+    found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
+    assert found["iqm"] == 4.5
+    assert 1 <= found["ci_low"] < 4.5 < found["ci_high"] <= 8
+    # Within strata of equal scores nothing varies.
+    constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
+    assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9), st.floats(-100, 100))
+def test_a_shift_of_all_scores_shifts_the_aggregate(scores, shift):
+    before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
+    for name, value in before.items():
+        assert after[name] == pytest.approx(value + shift, abs=1e-6)

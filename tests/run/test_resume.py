@@ -1,0 +1,528 @@
+"""Runs that are killed, stopped, damaged or tampered with, and go on."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import toys
+from comparisons import assert_same_state, without_times
+from omegaconf import OmegaConf
+
+import stoix_like
+from stoix_like import cli
+from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run import experiment, training_loop
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+COMMAND = str(Path(sys.executable).parent / "stoix-like")
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "system.normalize_observations=true",
+    "system.rollout_length=16",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=76800",
+    "arch.num_evaluation=40",
+    "arch.num_eval_episodes=4",
+    "arch.seed=3",
+    "checkpoint.every_evals=3",
+]
+TOY = toys.overrides(rollout_length=4)
+TOY_RUN = [
+    *TOY,
+    "env=probe/observed_value",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=320",
+    "arch.num_evaluation=4",
+]
+
+
+def metrics(run_dir):
+    """Every line but the times in it."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["wall_seconds"], line["steps_per_second"]
+    return lines
+
+
+def arrays(run_dir, step):
+    """Every array of a checkpoint, as it was stored."""
+    directory = run_dir / "checkpoints" / str(step)
+    items = [path.name for path in directory.iterdir() if path.is_dir() and path.name != "host_state"]
+    with ocp.CheckpointManager(directory.parent) as manager:
+        restored = manager.restore(
+            step, args=ocp.args.Composite(**{name: ocp.args.StandardRestore() for name in items})
+        )
+    leaves, _ = jax.tree_util.tree_flatten_with_path(dict(restored.items()))
+    is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return {
+        jax.tree_util.keystr(path): np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+        for path, leaf in leaves
+    }
+
+
+def assert_same_end(run_dir, reference):
+    assert metrics(run_dir) == metrics(reference)
+    step = checkpoint.steps(reference)[-1]
+    assert checkpoint.steps(run_dir) == checkpoint.steps(reference)
+    found, expected = arrays(run_dir, step), arrays(reference, step)
+    assert found.keys() == expected.keys()
+    assert len(found) > 30
+    for name, array in expected.items():
+        assert found[name].tobytes() == array.tobytes(), name
+    one, other = (json.loads((directory / "summary.json").read_text()) for directory in (run_dir, reference))
+    assert one["absolute/episode_return_mean"] == other["absolute/episode_return_mean"]
+    assert one["absolute/env_steps"] == other["absolute/env_steps"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Of processes that share their compiled programs."""
+    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, environment):
+    """The run that nobody stopped."""
+    run_dir = tmp_path_factory.mktemp("reference") / "run"
+    subprocess.run([COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}"], env=environment, check=True, timeout=300)
+    return run_dir
+
+
+def stop_when(process, happened, number):
+    """Send a signal as soon as something happened, and wait for the end of the process."""
+    end = time.monotonic() + 200
+    while not happened():
+        assert process.poll() is None, "it ended before it could be stopped"
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    process.send_signal(number)
+    return process.wait(timeout=100)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path, environment, reference):
+    run_dir = tmp_path / "run"
+    directory = run_dir / "checkpoints"
+
+    def checkpoints_beyond(step):
+        return any(found > step for found in checkpoint.steps(run_dir))
+
+    def saving_beyond(step):
+        names = [path.name for path in directory.glob("*.orbax-checkpoint-tmp*")]
+        return any(int(name.split(".")[0]) > step for name in names)
+
+    def lines():
+        return (run_dir / "metrics.jsonl").read_bytes().count(b"\n") if (run_dir / "metrics.jsonl").exists() else 0
+
+    train = [COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}"]
+    resume = [COMMAND, "resume", str(run_dir)]
+    # Before there is any checkpoint, after one, while one is being written, and between two.
+    moments = [
+        (train, lambda: lines() >= 1, signal.SIGKILL, -signal.SIGKILL),
+        (resume, lambda: checkpoints_beyond(0), signal.SIGKILL, -signal.SIGKILL),
+        (resume, lambda: saving_beyond(20_000), signal.SIGKILL, -signal.SIGKILL),
+        (resume, lambda: checkpoints_beyond(40_000), signal.SIGTERM, 128 + signal.SIGTERM),
+        (resume, lambda: checkpoints_beyond(55_000), signal.SIGINT, 128 + signal.SIGINT),
+    ]
+    for command, happened, number, code in moments:
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+            assert stop_when(process, happened, number) == code
+            said = process.stderr.read()
+        if code > 0:
+            assert f"stoix-like resume {run_dir} goes on" in said
+            assert "Traceback" not in said
+    done = subprocess.run(resume, env=environment, check=True, timeout=200, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert not re.search("HYDRA|orbax|absl", done.stdout)
+    assert_same_end(run_dir, reference)
+
+
+def test_a_second_process_is_refused(tmp_path, environment, reference):
+    run_dir = shutil.copytree(reference, tmp_path / "run")
+    resume = [COMMAND, "resume", str(run_dir), "arch.total_timesteps=1e6"]
+    first = subprocess.Popen(resume, env=environment, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 100
+    # It makes its configuration true when the directory is its own.
+    while OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 76800:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    second = subprocess.run(resume, env=environment, capture_output=True, text=True)
+    first.kill()
+    first.wait()
+    assert second.returncode == 2
+    assert second.stderr == f"stoix-like: {run_dir} is in use: another process is training there\n"
+
+
+FULL_DISK = """
+import resource, signal, sys
+from stoix_like import cli
+from stoix_like.storage import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+save = checkpoint.Writer.save
+def fill(writer, step, items, loop):
+    full = 20_000 < step < 60_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40 if full else 10**9, 10**9))
+    save(writer, step, items, loop)
+    writer.wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
+checkpoint.Writer.save = fill
+cli.main(sys.argv[1:])
+"""
+
+
+def test_a_full_disk_is_said_once_and_training_goes_on(tmp_path, environment, reference):
+    """The operating system refuses to write more than 40 bytes into any file while the disk is to be full."""
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-c", FULL_DISK, "train", *SMALL, f"hydra.run.dir={run_dir}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"no checkpoint can be written to {run_dir}/checkpoints: ")
+    assert "File too large" in line
+    assert line.endswith("training continues, and the last good checkpoint stays")
+    assert_same_end(run_dir, reference)
+
+
+def toy_loop(run_dir, *overrides, keep=2):
+    setup = set_up(parse_config(compose_config([*TOY_RUN, *overrides])))
+    return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, keep))
+
+
+def restored(run_dir, *overrides):
+    loop = toy_loop(run_dir, *overrides)
+    loop.restore(checkpoint.read(run_dir, checkpoint.steps(run_dir)[-1], loop.targets()))
+    return loop
+
+
+def asked_after(monkeypatch, calls):
+    """Let SIGINT come when the host has looked so many times, with one update between two looks."""
+    looks = itertools.count(1)
+
+    class Asked(training_loop.Signals):
+        received = property(lambda self: signal.SIGINT if next(looks) >= calls else None, lambda self, value: None)
+
+    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(training_loop, "Signals", Asked)
+
+
+@pytest.mark.parametrize("population", [1, 2])
+def test_stopped_within_a_window_its_numbers_are_those_of_the_whole_window(tmp_path, monkeypatch, population):
+    size = f"arch.population.size={population}"
+    whole = toy_loop(tmp_path / "whole", size)
+    whole.train()
+    whole.writer.close()
+    with monkeypatch.context() as patched:
+        # 20 updates in windows of 5: the seventh look is after the second update of the second window.
+        asked_after(patched, 7)
+        with pytest.raises(KeyboardInterrupt):
+            toy_loop(tmp_path / "run", size).train()
+    assert checkpoint.steps(tmp_path / "run")[-1] == 7 * 16
+    resumed = restored(tmp_path / "run", size)
+    assert resumed.exact
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
+    assert checkpoint.steps(tmp_path / "run") == checkpoint.steps(tmp_path / "whole")
+
+
+def test_without_its_replay_a_run_goes_on_and_says_so(tmp_path):
+    loop = toy_loop(tmp_path, "checkpoint.replay=false")
+    loop.train()
+    loop.writer.close()
+    resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
+    assert not resumed.exact
+    # Episodes are those of the new replay: what was stored in part is followed by its own next step.
+    assert_same_state(resumed.state.shards.rollout_state, toy_loop(tmp_path / "new").state.shards.rollout_state)
+    with pytest.raises(AssertionError):
+        assert_same_state(resumed.state.shards.rollout_state, loop.state.shards.rollout_state)
+    # The recorder counts what it was handed: 80 steps, which the checkpoint does not hold.
+    assert loop.state.shards.local.steps.tolist() == [320]
+    assert resumed.state.shards.local.steps.tolist() == [0]
+    assert_same_state(resumed.state.shared, loop.state.shared)
+
+
+@pytest.fixture(scope="module")
+def toy_run(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("toy") / "run"
+    experiment.run(set_up(parse_config(compose_config(TOY_RUN))), run_dir)
+    return run_dir
+
+
+def damage(run_dir, step, what):
+    files = [path for path in (run_dir / "checkpoints" / str(step)).rglob("*") if path.is_file()]
+    if what == "host_state":
+        (path,) = (path for path in files if path.parent.name == "host_state" and path.name == "metadata")
+        path.write_text(path.read_text().replace("updates", "downtes"))
+        return
+    if what == "gone":
+        shutil.rmtree(run_dir / "checkpoints" / str(step) / "shared")
+        return
+    # Where the arrays are; the rest is what Orbax remembers about them.
+    for path in (path for path in files if "/learner/" in str(path) and path.parent.name == "d"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content if what == "flipped" else content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("what", ["truncated", "flipped", "host_state", "gone"])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, capsys, toy_run, what):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    newest = checkpoint.steps(run_dir)[-1]
+    # Not of the copy, whose files would stay in a cache.
+    expected = arrays(toy_run, newest)
+    damage(run_dir, newest, what)
+    (run_dir / "summary.json").unlink()
+    result = experiment.resume(run_dir, trust=True)
+    said = capsys.readouterr().err
+    assert f"the checkpoint after {newest} env steps is damaged" in said
+    assert (run_dir / "checkpoints-damaged" / str(newest)).is_dir()
+    assert metrics(run_dir) == metrics(toy_run)
+    assert len(result.history) == 5
+    found = arrays(run_dir, newest)
+    assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+def test_a_larger_budget_goes_on_in_the_same_files(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    # What another process may have left: half a line, and one that the checkpoint does not know.
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 336}\n{"env_st')
+    result = stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
+    before = (toy_run / "metrics.jsonl").read_text()
+    assert (run_dir / "metrics.jsonl").read_text().startswith(before)
+    # Of evaluations every 160 steps, those beyond the 320 that were done.
+    assert [line["env_steps"] for line in metrics(run_dir)] == [0, 80, 160, 240, 320, 480, 640]
+    assert result.summary["updates"] == 40
+    assert OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 640
+
+
+def test_a_complete_run_is_left_as_it_is(tmp_path, capsys, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"}
+    result = stoix_like.resume(run_dir, trust=True)
+    assert "is complete" in capsys.readouterr().out
+    assert result.summary == json.loads((run_dir / "summary.json").read_text())
+    assert len(result.history) == 5
+    assert result.members[0]["absolute/episode_return_mean"] == result.summary["absolute/episode_return_mean"]
+    assert before == {
+        path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not there and is 2.0"),
+        (["arch.total_timesteps=100"], "arch.total_timesteps=100 is less than the 320 steps that are done"),
+        (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
+        (["system=ppo/ff_ppo"], "system"),
+        (["arch.seed=1,2"], "only key=value"),
+        (["arch.update_batch_size=2"], "the run was saved on 1 shard"),
+    ],
+)
+def test_another_run_is_refused(toy_run, overrides, message):
+    overrides = [f"+{override}" if "gain" in override else override for override in overrides]
+    with pytest.raises(ConfigError, match=message):
+        experiment.resume(toy_run, overrides, trust=True)
+
+
+def test_train_can_resume_as_well(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    changed = [*TOY_RUN, f"arch.resume_from={run_dir}", "arch.total_timesteps=480"]
+    result = experiment.run(set_up(parse_config(compose_config(changed))), tmp_path / "unused")
+    assert result.run_dir == run_dir
+    assert not (tmp_path / "unused").exists()
+    assert result.summary["updates"] == 30
+    with pytest.raises(ConfigError, match=r"arch.total_num_envs was 4 and is 8"):
+        experiment.run(set_up(parse_config(compose_config([*changed, "arch.total_num_envs=8"]))), tmp_path / "unused")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
+        # It is there, but only imported.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.OmegaConf", "is executed"),
+        # These are made there, and would import or execute what they are handed.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
+        ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
+        ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
+        ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
+        ("system.module", ["evil"], "is imported"),
+        ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
+        ("system.module", "toys", "is imported when the run is loaded"),
+        ("logger.wandb.project", "${oc.env:HOME}", "would be looked up"),
+    ],
+)
+def test_a_foreign_run_executes_nothing(tmp_path, key, value, message):
+    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
+    OmegaConf.update(config, key, value)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    with pytest.raises(ConfigError, match=message) as error:
+        config_file.read_config(tmp_path)
+    assert key in str(error.value)
+    assert "--trust" in str(error.value)
+    config_file.read_config(tmp_path, trusted=True)
+
+
+def test_a_foreign_run_is_refused_from_the_shell_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w')")
+    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
+    config.network.actor_network.action_head._target_ = "evil.Head"
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    for command in ("evaluate", "resume"):
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([command, "."])
+        assert exit_info.value.code == 2
+        assert "action_head._target_=evil.Head is executed" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+def test_every_network_of_this_package_is_trusted():
+    for network in group_choices("network"):
+        values = parse_config(compose_config([f"network={network}"])).resolved["network"]
+        trust.check_trusted(config_file.flatten({"network": values}), "here")
+
+
+def test_what_passes_is_not_taken_for_damage(tmp_path, toy_run, monkeypatch):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+
+    def too_many(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", too_many)
+    with pytest.raises(ConfigError, match="cannot be read: .*Too many open files"):
+        stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
+
+
+def test_where_no_checkpoint_is_whole_nothing_is_touched(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    for step in checkpoint.steps(run_dir):
+        damage(run_dir, step, "host_state")
+    with pytest.raises(ConfigError, match="no checkpoint of .* is whole"):
+        stoix_like.resume(run_dir, trust=True)
+    assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
+    assert metrics(run_dir) == metrics(toy_run)
+
+
+def test_without_a_checkpoint_another_run_is_refused_as_well(tmp_path, toy_run, capsys):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    shutil.rmtree(run_dir / "checkpoints")
+    with pytest.raises(ConfigError, match="arch.seed was 42 and is 7"):
+        stoix_like.resume(run_dir, ["arch.seed=7"], trust=True)
+    with pytest.raises(ConfigError, match="is complete, and holds no checkpoint"):
+        stoix_like.resume(run_dir, trust=True)
+    (run_dir / "summary.json").unlink()
+    stoix_like.resume(run_dir, trust=True)
+    assert "the run begins anew" in capsys.readouterr().err
+    assert metrics(run_dir) == metrics(toy_run)
+
+
+def test_a_signal_during_a_write_that_fails_promises_nothing(tmp_path, monkeypatch, capsys):
+    asked_after(monkeypatch, 7)
+    loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
+    loop.writer.directory.write_text("a file where the directory should be")
+    with pytest.raises(KeyboardInterrupt):
+        loop.train()
+    said = capsys.readouterr().err
+    assert "no checkpoint can be written" in said
+    assert said.endswith("stopped after 112 env steps, nothing was saved\n")
+
+
+def test_a_signal_while_the_best_is_evaluated_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    # 20 updates, 4 evaluations and a few of the ten batches of the absolute metric.
+    asked_after(monkeypatch, 27)
+    loop = toy_loop(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train()
+    assert checkpoint.steps(tmp_path)[-1] == 320
+    assert len(loop.history) == 5
+
+
+def test_an_evaluation_that_falls_on_a_step_that_was_saved_is_saved_there(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        asked_after(patched, 7)
+        with pytest.raises(KeyboardInterrupt):
+            toy_loop(tmp_path).train()
+    resumed = restored(tmp_path, "arch.total_timesteps=112")
+    resumed.train()
+    resumed.writer.close()
+    history = checkpoint.read_host_state(tmp_path, 112)["progress"]["history"]
+    assert [record["env_steps"] for record in history] == [0, 80, 112]
+
+
+def test_options_and_overrides_come_in_any_order(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    cli.main(["resume", str(run_dir), "--trust", "arch.total_timesteps=480"])
+    assert json.loads((run_dir / "summary.json").read_text())["env_steps"] == 480
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resume", "nowhere"], "nowhere holds no run: there is no config.yaml"),
+        (["train", "arch.resume_from=nowhere"], "nowhere holds no run"),
+        (["resume", "foreign"], "foreign/config.yaml is not the configuration of a run"),
+        (["resume", "toy", "--trust", "arch.num_devices=abc"], "arch.num_devices=abc"),
+        (["resume", "toy", "--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+def test_misuse_is_said_in_one_line(tmp_path, monkeypatch, capsys, toy_run, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy_run, tmp_path / "toy")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/config.yaml").write_text("a: 1\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(arguments)
+    assert exit_info.value.code == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "toy"]
+
+
+def test_no_run_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no run: there is no config.yaml"):
+        experiment.resume(tmp_path)
+
+
+def test_a_run_that_goes_bad_names_its_last_good_checkpoint(tmp_path):
+    overrides = [*toys.overrides(rollout_length=4, sour_at=13), *TOY_RUN[2:]]
+    with pytest.raises(
+        stoix_like.TrainingError, match=r"train/reward was not finite in update 13; .*/checkpoints/160; "
+    ):
+        experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run") == [80, 160]
+
+
+@pytest.mark.parametrize(("which", "expected"), [("last", 320), ("best", None), ("240", 240)])
+def test_what_was_trained_can_be_loaded(toy_run, which, expected):
+    opened = open_run(toy_run, trust=True)
+    loaded = load_shared(opened, which)
+    assert set(loaded.shared) == {"reward", "updates"}
+    assert expected is None or loaded.env_steps == expected
+    assert loaded.shared["updates"] == loaded.env_steps // 16
+
+
+def test_what_was_not_kept_is_said(toy_run):
+    opened = open_run(toy_run, trust=True)
+    with pytest.raises(ConfigError, match=r"which=17 is not known: use best, last, or one of 240, 320"):
+        load_shared(opened, "17")
