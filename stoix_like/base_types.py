@@ -25,11 +25,11 @@ Metrics = dict[str, jax.Array]
 
 
 class Observation(NamedTuple):
-    """What an agent sees.
+    """The agent's observation of an environment.
 
     Attributes:
-        agent_view: `[..., *view]`, the features or pixels.
-        action_mask: `[..., A]` bool, True where an action is legal; None where the environment has none.
+        agent_view: `[..., *view]`, features or pixels.
+        action_mask: `[..., A]` bool, True where an action is legal; None if the environment has no mask.
         step_count: `[...]` int32, steps since the episode started; None unless `env.step_count` is set.
     """
 
@@ -39,7 +39,7 @@ class Observation(NamedTuple):
 
 
 class ObservationGlobalState(NamedTuple):
-    """An `Observation` with the state of the whole environment, for centralised critics."""
+    """An `Observation` with the global state of the environment, for centralised critics."""
 
     agent_view: jax.Array
     action_mask: jax.Array | None
@@ -51,7 +51,7 @@ class EpisodeMetrics(NamedTuple):
     """Undiscounted statistics of the episode that a time step belongs to.
 
     Attributes:
-        episode_return: `[N]` float32, sum of the environment's own rewards so far.
+        episode_return: `[N]` float32, sum of the unscaled rewards so far.
         episode_length: `[N]` int32, steps so far.
         finished: `[N]` bool, whether this step was the last of the episode.
     """
@@ -68,10 +68,10 @@ class TimeStep(NamedTuple):
         observation: the observation to act on; after an automatic reset, the first of the next episode.
         reward: `[N]` float32.
         terminated: `[N]` bool, whether the episode terminated: the bootstrap value is zero.
-        truncated: `[N]` bool, whether the episode was truncated, as by a time limit: the value of `next_observation`
-            is bootstrapped. Never True together with `terminated`.
-        next_observation: the true successor of the step, never an observation that a reset returned.
-        episode: `EpisodeMetrics` of the episode this step belongs to.
+        truncated: `[N]` bool, whether the episode was truncated, for example by a time limit: the bootstrap value is
+            that of `next_observation`. Never True together with `terminated`.
+        next_observation: the true successor, never an observation returned by a reset.
+        episode: `EpisodeMetrics` of the episode that this step belongs to.
     """
 
     observation: Observation
@@ -91,14 +91,14 @@ class Transition(NamedTuple):
     """One step of a rollout.
 
     Attributes:
-        observation: the observation that was acted on.
+        observation: the observation that the policy acted on.
         action: the action taken.
         reward: `[N]` float32.
         terminated: `[N]` bool, see `TimeStep`.
         truncated: `[N]` bool, see `TimeStep`.
         next_observation: the true successor, see `TimeStep`.
         is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
-        extras: what the system's `act` returned as extras, such as log-probabilities.
+        extras: the extras returned by the system's `act`, such as log-probabilities.
     """
 
     observation: Observation
@@ -112,7 +112,7 @@ class Transition(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """Transitions `[T, N, ...]`, and the recurrent state `[N, ...]` before the first of them."""
+    """Transitions `[T, N, ...]`, and the recurrent state `[N, ...]` before the first one."""
 
     transitions: Transition
     first_carry: PyTree
@@ -151,7 +151,7 @@ class System(NamedTuple):
         init: `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example.
         act: `(shared, RolloutState, key) -> (carry, action, extras)`, with exploration.
         observe: `(Agent, Trajectory) -> Agent`, adds the rollout to the replay buffer or to observation statistics.
-        update: `(Agent, Trajectory, key) -> (Agent, metrics)`, learns; `metrics` are scalars by name.
+        update: `(Agent, Trajectory, key) -> (Agent, metrics)`, trains the agent; `metrics` are scalars by name.
         eval_act: like `act`, for evaluation.
         init_carry: `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of
             correlated noise, or `()`.
@@ -187,14 +187,14 @@ class SystemSpec(NamedTuple):
     """Spaces, networks and sizes that a system is built from.
 
     Attributes:
-        observation_space: of `Observation.agent_view`.
-        action_space: of one action.
+        observation_space: the space of `Observation.agent_view`.
+        action_space: the space of one action.
         networks: the modules of the network configuration, such as `networks.actor_network.pre_torso`.
         axes: the axes to average gradients, losses and statistics over.
-        num_updates: updates of the whole run, for schedules.
-        num_envs: environments of one shard, N.
-        num_shards: shards of the whole run.
-        evaluation_greedy: whether evaluation takes the mode of the policy.
+        num_updates: number of updates in the whole run, for schedules.
+        num_envs: environments per shard, N.
+        num_shards: shards in the whole run.
+        evaluation_greedy: whether evaluation uses the mode of the policy.
     """
 
     observation_space: Space
@@ -209,51 +209,51 @@ class SystemSpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig:
-    """The hyperparameters that every system has; its `Config` extends this class.
+    """Hyperparameters common to all systems; the `Config` of each system extends this class.
 
     Attributes:
-        rollout_length: environment steps per environment between two updates, T.
-        warmup_steps: random environment steps per environment before the first update.
+        rollout_length: steps per environment between two updates, T.
+        warmup_steps: random steps per environment before the first update.
     """
 
     rollout_length: Annotated[int, at_least(1)]
     warmup_steps: Annotated[int, at_least(0)] = 0
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes against each other.
+        """Check that the sizes are compatible.
 
         Args:
-            num_envs: environments of one shard.
+            num_envs: environments per shard.
             num_shards: shards in the whole run.
 
         Raises:
-            ConfigError: sizes that do not fit; names the keys, their values and what would work.
+            ConfigError: if sizes are incompatible; the message names the keys, their values and what would work.
         """
 
 
 class ActorCriticParams(NamedTuple):
-    """Parameters of an actor and of a critic."""
+    """Parameters of an actor and a critic."""
 
     actor_params: PyTree
     critic_params: PyTree
 
 
 class ActorCriticOptStates(NamedTuple):
-    """Optimiser states of an actor and of a critic."""
+    """Optimiser states of an actor and a critic."""
 
     actor_opt_state: PyTree
     critic_opt_state: PyTree
 
 
 class ActorCriticHiddenStates(NamedTuple):
-    """Recurrent states of an actor and of a critic."""
+    """Recurrent states of an actor and a critic."""
 
     policy_hidden_state: PyTree
     critic_hidden_state: PyTree
 
 
 class OnlineAndTarget(NamedTuple):
-    """Online parameters, and the target parameters that follow them slowly."""
+    """Online parameters and slowly updated target parameters."""
 
     online: PyTree
     target: PyTree

@@ -1,1 +1,1 @@
-"""The compiled programs: acting, learning and evaluating, laid out over devices. Nothing here reads or writes files."""
+"""Compiled programs for training and evaluation on a device mesh, without any file access."""

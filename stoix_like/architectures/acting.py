@@ -1,4 +1,4 @@
-"""Acting in environments: the one step that rollouts, evaluation and rendering share."""
+"""Acting in environments, shared by rollouts, evaluation and rendering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stoix_like.base_types import RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 
 Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
-"""`(shared, RolloutState, key) -> (carry, action, extras)`, as a system's `act` and `eval_act`."""
+"""`(shared, RolloutState, key) -> (carry, action, extras)`, the signature of `System.act` and `System.eval_act`."""
 
 
 def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> RolloutState:
@@ -23,7 +23,7 @@ def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> R
         keys: `[N]`, one per environment.
 
     Returns:
-        The state that the first action is chosen from.
+        The initial state of a rollout.
     """
     env_state, timestep = env.reset(keys)
     return RolloutState(env_state, timestep, system.init_carry(keys.shape[0]))
@@ -32,18 +32,18 @@ def start_episodes(env: VectorEnvironment, system: System, keys: jax.Array) -> R
 def act_and_step(
     env: VectorEnvironment, act: Act, shared: Any, state: RolloutState, act_key: jax.Array, env_keys: jax.Array
 ) -> tuple[RolloutState, jax.Array, Any]:
-    """Choose an action in every environment and take it.
+    """Choose an action in every environment and take one step.
 
     Args:
         env: the environments.
         act: a system's `act` or `eval_act`.
         shared: the agent's shared state.
-        state: where the environments are.
+        state: the state before the step.
         act_key: one key, for `act`.
         env_keys: `[N]`, one per environment.
 
     Returns:
-        The state afterwards, the actions `[N, ...]`, and the extras of `act`.
+        The next state, the actions `[N, ...]`, and the extras of `act`.
     """
     carry, action, extras = act(shared, state, act_key)
     env_state, timestep = env.step(env_keys, state.env_state, action)
@@ -51,11 +51,11 @@ def act_and_step(
 
 
 def random_act(act: Act, env: VectorEnvironment) -> Act:
-    """Replace the actions of `act` by uniformly random legal ones, for the warm-up.
+    """Replace the actions of `act` by uniformly random legal actions, for the warm-up.
 
     Args:
         act: a system's `act`; its carry and extras are kept.
-        env: the environments whose action space is drawn from.
+        env: the environments, for their action space.
 
     Returns:
         A function with the signature of `act`.

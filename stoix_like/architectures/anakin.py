@@ -1,4 +1,4 @@
-"""Anakin: the compiled training program, with environments, rollouts and updates on the device.
+"""Anakin: a compiled training program with environments, rollouts and updates on the device.
 
 Axes from the outside in: population (vmapped members, and a mesh axis that they may be spread over) → device (mesh
 axis) → batch (vmapped shards of one device) → environments.
@@ -23,7 +23,7 @@ from stoix_like.envs.environment import VectorEnvironment
 def make_program(
     build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec
 ) -> Program:
-    """Lay a system out over the mesh.
+    """Build the training program of a system.
 
     Args:
         build: builds the system from the per-member hyperparameters, which are traced.
@@ -32,7 +32,7 @@ def make_program(
         spec: sizes.
 
     Returns:
-        The program, not yet compiled.
+        The program, jitted but not yet compiled.
     """
     axes = make_axes(mesh)
     shards_of_state: Any = LearnerState(None, 0, None, None)
@@ -51,7 +51,7 @@ def make_program(
             in_axes=(shards_of_state, None, None),
             out_axes=(shards_of_state, None),
             num_shards=len(state.shards.key),
-            # Without the axis, XLA copies the replay buffers of several members instead of writing in place.
+            # Without the axis, XLA copies the replay buffers of a population instead of updating them in place.
             keep_lone_axis=spec.num_members > 1 and bool(jax.tree.leaves(state.shards.local)),
         )
         return mapped(state, num_updates, new_interval)
@@ -61,7 +61,7 @@ def make_program(
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
     state_specs: Any = LearnerState(one, each, one, one)
-    # Replication cannot be checked through a vmapped axis name (jax 0.10 to 0.12 refuse it).
+    # shard_map cannot check replication through a vmapped axis name (jax 0.10 to 0.12).
     over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
     return Program(
         init=jax.jit(over_devices(init, in_specs=(one, one, each), out_specs=state_specs)),

@@ -1,7 +1,7 @@
 """The mapped axes of a program: population, device and batch, from the outside in.
 
 A shard is one update batch on one device. `shared` has no batch axis: programs return it with `out_axes=None`, so that
-a system that forgets to average over several shards is refused when the program is traced.
+tracing fails if a system forgets to average over shards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH_AXIS = "batch"
 def make_axes(mesh: Mesh) -> Axes:
     """Return the axes that a batch is spread over.
 
-    An axis of one device is left out: it would only cost a collective.
+    A device axis of size one is omitted to avoid its collectives.
 
     Args:
         mesh: the devices.
@@ -34,13 +34,13 @@ def make_axes(mesh: Mesh) -> Axes:
 
 
 def partition_specs(num_members: int) -> tuple[PartitionSpec, PartitionSpec]:
-    """Return how arrays lie on the mesh.
+    """Return the partition specs of arrays on the mesh.
 
     Args:
         num_members: members of the population.
 
     Returns:
-        The layout of arrays with one copy per member, and of arrays with one entry per shard of each member.
+        The specs of arrays with one copy per member, and of arrays with one entry per shard of each member.
     """
     if num_members == 1:
         return PartitionSpec(), PartitionSpec(DEVICE_AXIS)
@@ -52,15 +52,15 @@ def map_over_shards(
 ) -> Callable[..., Any]:
     """Vectorise a function over the shards of one device.
 
-    The axis of a lone shard is squeezed inside the mapped function: a batch axis of one transposes the products that
-    compute weight gradients, which costs a CPU 6 % of a PPO update.
+    The axis of a single shard is squeezed inside the mapped function: a batch axis of size one transposes the matrix
+    products of weight gradients, which slows a PPO update on a CPU by 6 %.
 
     Args:
-        function: of the arrays of one shard; it may use the axis `BATCH_AXIS`.
+        function: a function of the arrays of one shard; it may use the axis `BATCH_AXIS`.
         in_axes: 0 or None for each argument or subtree, as for `jax.vmap`.
         out_axes: the same for the result.
         num_shards: shards on this device.
-        keep_lone_axis: do not squeeze the axis of a lone shard.
+        keep_lone_axis: do not squeeze the axis of a single shard.
 
     Returns:
         The mapped function.
@@ -77,7 +77,7 @@ def map_over_shards(
 
 
 def _at_mapped_leaves(function: Callable[[jax.Array], Any], axes: Any, tree: Any) -> Any:
-    """Apply a function to the leaves below the entries of `axes`, a prefix of the tree, that are not None."""
+    """Apply a function to the leaves whose entry in `axes`, a prefix of the tree, is not None."""
 
     def apply(axis: int | None, subtree: Any) -> Any:
         return subtree if axis is None else jax.tree.map(function, subtree)
@@ -86,12 +86,12 @@ def _at_mapped_leaves(function: Callable[[jax.Array], Any], axes: Any, tree: Any
 
 
 def map_over_members(init: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """Map an initialiser over the members of a population: one after the other on CPUs.
+    """Map an initialiser over the members of a population, sequentially on CPUs.
 
-    Orthogonal initialisers use QR decompositions: two devices of one CPU that run a batch of them deadlock (jax 0.10).
+    Orthogonal initialisers use QR decompositions, and batches of them deadlock on two devices of one CPU (jax 0.10).
 
     Args:
-        init: of one member.
+        init: initialises one member.
         mesh: the devices.
 
     Returns:

@@ -10,13 +10,13 @@ from stoix_like.base_types import Axes, EpisodeMetrics
 
 
 def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
-    """Reduce the episode metrics `[T, N]` of a rollout to sums over the episodes that finished in it.
+    """Sum the episode metrics of a rollout over the episodes that finished in it.
 
     Args:
-        episodes: `[T, N]`.
+        episodes: `[T, N]` metrics of every step.
 
     Returns:
-        Scalars.
+        The sums, scalars.
     """
     finished = episodes.finished
     returns = episodes.episode_return
@@ -30,13 +30,13 @@ def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
 
 
 def no_episodes() -> EpisodeSums:
-    """Return the sums over no episode."""
+    """Return the sums over zero episodes."""
     zero, infinity = jnp.zeros(()), jnp.full((), jnp.inf, jnp.float32)
     return EpisodeSums(jnp.zeros((), jnp.int32), zero, infinity, -infinity, zero)
 
 
 def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:
-    """Join the sums over two sets of episodes."""
+    """Combine the sums over two sets of episodes."""
     return EpisodeSums(
         number=a.number + b.number,
         return_sum=a.return_sum + b.return_sum,
@@ -47,10 +47,10 @@ def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:
 
 
 def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
-    """Join the sums of all shards.
+    """Combine the sums of all shards.
 
     Args:
-        sums: of one shard.
+        sums: the sums of one shard.
         axes: the axes that the shards are spread over.
 
     Returns:

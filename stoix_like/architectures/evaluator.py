@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes in fresh environments, separate from training."""
+"""Evaluation on whole episodes, separate from training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stoix_like.envs.environment import VectorEnvironment
 
 
 class Episodes(NamedTuple):
-    """Whole episodes.
+    """Results of E episodes.
 
     Attributes:
-        returns: `[E]`.
+        returns: `[E]`, undiscounted.
         lengths: `[E]`, in steps.
-        finished: `[E]` bool; False where an episode was stopped before its end.
+        finished: `[E]` bool, False if the episode did not end within the step limit.
     """
 
     returns: jax.Array
@@ -39,20 +39,19 @@ def make_evaluator(
     max_steps: int,
     num_members: int = 1,
 ) -> Any:
-    """Return a function that plays whole episodes by `eval_act`.
+    """Build a function that plays whole episodes with `eval_act`.
 
     Args:
         build: builds the system from the per-member hyperparameters.
         env: environments without automatic reset.
-        mesh: the devices, each of which plays its share.
-        num_episodes: episodes of each member.
-        max_steps: an episode that has not ended after this number of steps counts as it is.
+        mesh: the devices, over which the episodes are split.
+        num_episodes: episodes per member, rounded up to a multiple of the number of devices.
+        max_steps: steps after which an episode is stopped and counted as it is.
         num_members: members of the population; with more than one, every argument and result has a leading
             population axis.
 
     Returns:
-        `(shared, hyperparams, key) -> Episodes`, not yet compiled, of at least `num_episodes` episodes: the same number
-        on each device.
+        `(shared, hyperparams, key) -> Episodes`, jitted but not yet compiled.
     """
     num_devices = mesh.shape[DEVICE_AXIS]
     per_device = -(-num_episodes // num_devices)
@@ -73,7 +72,7 @@ def make_evaluator(
 def _play(
     system: System, env: VectorEnvironment, num_envs: int, max_steps: int, shared: Any, keys: jax.Array
 ) -> Episodes:
-    """Play one episode in each of `num_envs` environments; those that end first wait for the last."""
+    """Play one episode in each of `num_envs` environments, until the last one ends."""
     reset_key, key = jax.random.split(keys[0])
     first = start_episodes(env, system, jax.random.split(reset_key, num_envs))
     LoopState = tuple[RolloutState, EpisodeMetrics, jax.Array, jax.Array]  # noqa: N806

@@ -1,7 +1,7 @@
-"""Drawing the random numbers of a whole rollout at once.
+"""Random numbers drawn for a whole rollout at once.
 
-A threefry key is hashed by many small operations. Inside a scan over time, with a handful of environments, drawing the
-noise of one action costs more than the network that uses it; drawn for a whole rollout at once, it is almost free.
+Threefry hashes a key with many small operations. With few environments, sampling an action inside a scan over time
+costs more than the network itself; sampling for the whole rollout at once is almost free.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ MAX_BYTES_PER_ENV = 256
 
 
 def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_bytes: int) -> tuple[Any, Any]:
-    """Split a step into what depends on its keys alone, and the rest.
+    """Split a step into the part that depends only on its keys, and the rest.
+
+        rest(state, draw(randomness)) = step(state, randomness)
 
     Args:
-        step: `(state, randomness) -> result`, called once for each of many `randomness`.
+        step: `(state, randomness) -> result`, the body of a loop.
         state: an example.
-        randomness: an example: the keys of one step.
-        max_bytes: arrays larger than this are not hoisted; if the others together are larger, nothing is.
+        randomness: an example, the keys of one step.
+        max_bytes: the largest array to hoist; if all hoisted arrays together are larger, nothing is hoisted.
 
     Returns:
-        `draw: randomness -> drawn`, to be vmapped over all steps, and `rest: (state, drawn) -> result`;
-        `rest(state, draw(randomness))` equals `step(state, randomness)`.
+        `draw: randomness -> drawn`, to be vmapped over all steps, and `rest: (state, drawn) -> result`.
     """
     closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, randomness)
     jaxpr, num_state = closed.jaxpr, len(jax.tree.leaves(state))
     state_vars, key_vars = jaxpr.invars[:num_state], jaxpr.invars[num_state:]
     ahead, inside = _partition(jaxpr.eqns, key_vars, max_bytes)
     needed = {var for eqn in inside for var in _variables(eqn.invars)} | set(_variables(jaxpr.outvars))
-    made_ahead = [*key_vars, *(var for eqn in ahead for var in eqn.outvars)]
-    drawn_vars = [var for var in made_ahead if var in needed]
+    available = [*key_vars, *(var for eqn in ahead for var in eqn.outvars)]
+    drawn_vars = [var for var in available if var in needed]
     if sum(_num_bytes(var.aval) for var in drawn_vars) > max_bytes:
         return lambda randomness: randomness, step
 
@@ -53,7 +54,7 @@ def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_byte
 
 
 def _partition(eqns: Sequence[Any], key_vars: Sequence[Any], max_bytes: int) -> tuple[list[Any], list[Any]]:
-    """Equations of small results that depend on the keys and on nothing else, and all others, each in their order."""
+    """Split equations into those with small results that depend only on the keys, and all others, in order."""
     from_keys = set(key_vars)
     ahead, inside = [], []
     for eqn in eqns:

@@ -27,13 +27,13 @@ def rollout(
         env: environments with automatic reset.
         act: the system's `act`.
         shared: the agent's shared state.
-        state: where the last rollout ended.
+        state: the state at the end of the last rollout.
         key: one key.
         length: T, steps per environment.
-        hoist_randomness: draw the random numbers of all steps before the loop over time.
+        hoist_randomness: draw the random numbers of all steps before the loop over time, see `hoist`.
 
     Returns:
-        The state afterwards, the trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step.
+        The state at the end, the trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step.
     """
     num_envs = state.timestep.reward.shape[0]
     key_begin, key_act, key_env = jax.random.split(key, 3)

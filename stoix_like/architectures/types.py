@@ -1,4 +1,4 @@
-"""The state of a compiled training program, and what it reports."""
+"""Sizes, state and metrics of a compiled training program."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ProgramSpec(NamedTuple):
 
     Attributes:
         num_members: members of the population; with more than one, every array has a leading population axis.
-        num_envs: environments of one shard, N.
-        rollout_length: environment steps per environment between two updates, T.
-        warmup_steps: random environment steps per environment before the first update, a multiple of `rollout_length`.
+        num_envs: environments per shard, N.
+        rollout_length: steps per environment between two updates, T.
+        warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
         on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
-        hoist_randomness: whether random numbers are drawn for a whole rollout at once.
+        hoist_randomness: whether the random numbers of a rollout are drawn before its loop over time.
     """
 
     num_members: int
@@ -33,7 +33,7 @@ class ProgramSpec(NamedTuple):
 
 
 class EpisodeSums(NamedTuple):
-    """Sums, minima and maxima over finished episodes, scalars each."""
+    """Sums, minima and maxima over finished episodes, all scalars."""
 
     number: jax.Array
     return_sum: jax.Array
@@ -43,12 +43,12 @@ class EpisodeSums(NamedTuple):
 
 
 class MetricSums(NamedTuple):
-    """Sums over the updates of an interval, so that it can be trained in several calls.
+    """Sums over the updates of an interval, which may span several calls.
 
     Attributes:
         metrics: the system's metrics, summed over healthy updates.
         healthy_updates: updates before something became non-finite.
-        bad_metrics: by name, whether this metric was non-finite in the update that diverged.
+        bad_metrics: by name, whether the metric was non-finite in the update that diverged.
     """
 
     metrics: Metrics
@@ -57,12 +57,12 @@ class MetricSums(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Per-shard state: `[num_shards, ...]` over the whole run.
+    """Per-shard state, `[num_shards, ...]` in the whole run.
 
     Attributes:
-        local: the agent's local state, such as its replay buffer.
-        rollout_state: `RolloutState`, where the last rollout ended.
-        key: PRNG key of everything random from here on.
+        local: the agent's local state, such as a replay buffer.
+        rollout_state: `RolloutState` at the end of the last rollout.
+        key: PRNG key of the next update.
         episodes: `EpisodeSums` of the interval so far.
     """
 
@@ -73,12 +73,12 @@ class Shard(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """Everything that determines the future of training.
+    """The complete state of training.
 
     Attributes:
-        shared: the agent's shared state: one copy, replicated over the devices.
-        shards: `Shard`, its leading axis split over the devices.
-        healthy: bool, False once a metric or a parameter was non-finite; such a member no longer learns.
+        shared: the agent's shared state, replicated over the devices.
+        shards: `Shard`, with its leading axis split over the devices.
+        healthy: bool, False once a metric or a parameter became non-finite; in a population, freezes the member.
         sums: `MetricSums` of the interval so far.
     """
 
@@ -95,7 +95,7 @@ class IntervalMetrics(NamedTuple):
         metrics: the system's metrics, averaged over the interval's healthy updates and all shards.
         episodes: the episodes that finished in the interval.
         healthy_updates: updates of the interval before something became non-finite.
-        bad_metrics: by name, whether this metric was non-finite in the update that diverged.
+        bad_metrics: by name, whether the metric was non-finite in the update that diverged.
     """
 
     metrics: Metrics
@@ -105,7 +105,7 @@ class IntervalMetrics(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The two functions of a training run, to be compiled.
+    """The two jitted functions of a training run.
 
     With a population, every argument and result has a leading population axis, except `num_updates` and
     `new_interval`.
@@ -113,7 +113,7 @@ class Program(NamedTuple):
     Attributes:
         init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
         train: `(LearnerState, hyperparams, num_updates [], new_interval []) -> (LearnerState, IntervalMetrics)`;
-            `new_interval` resets the sums, otherwise the current interval continues. Donates its state.
+            `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
     """
 
     init: Any

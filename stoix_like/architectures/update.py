@@ -1,4 +1,4 @@
-"""Updates of one shard: roll out, observe, learn, and sum up the metrics of an interval."""
+"""Training of one shard: rollouts, updates, and the metric sums of an interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoix_like.envs.environment import VectorEnvironment
 
 
 class Learner(NamedTuple):
-    """A system in its environments, laid out over mapped axes.
+    """A system with its environments and mapped axes.
 
     Attributes:
         system: the system.
@@ -32,18 +32,18 @@ class Learner(NamedTuple):
     spec: ProgramSpec
 
     def init_shard(self, key: jax.Array, shard_key: jax.Array) -> LearnerState:
-        """Build the state of one shard and fill its replay buffer by the warm-up.
+        """Initialise one shard, and run the warm-up.
 
         Args:
-            key: of the agent, the same for every shard.
-            shard_key: of this shard.
+            key: key of the agent, the same for every shard.
+            shard_key: key of this shard.
 
         Returns:
             The state, without a shard axis.
         """
         reset_key, warmup_key, shard_key = jax.random.split(shard_key, 3)
         state = start_episodes(self.env, self.system, jax.random.split(reset_key, self.spec.num_envs))
-        # An example of zeros: what is shared must not depend on this shard's own first observations.
+        # The shared state must not depend on the observations of this shard.
         agent = self.system.init(key, jax.tree.map(jnp.zeros_like, state.timestep))
         if self.spec.warmup_steps:
             keys = jax.random.split(warmup_key, self.spec.warmup_steps // self.spec.rollout_length)
@@ -63,12 +63,12 @@ class Learner(NamedTuple):
         """Train one shard.
 
         Args:
-            state: of this shard.
-            num_updates: a scalar; an argument, so that intervals of different lengths share one program.
+            state: the state of this shard.
+            num_updates: a traced scalar, so that intervals of different lengths share one program.
             new_interval: bool scalar, whether to reset the sums first.
 
         Returns:
-            The state afterwards, and the metrics of the interval so far.
+            The next state, and the metrics of the interval so far.
         """
 
         def reset(sums: Any, zeros: Any) -> Any:
@@ -80,7 +80,7 @@ class Learner(NamedTuple):
         )
         state = jax.lax.fori_loop(0, num_updates, lambda _, state: self._healthy_update(state), state)
         totals, healthy_updates, bad_metrics = state.sums
-        # Without a healthy update this is 0 / 0: there is nothing to report.
+        # 0 / 0 = NaN without a healthy update.
         metrics = jax.tree.map(lambda total: total / healthy_updates, totals)
         episodes = reduce_episodes(state.shards.episodes, self.axes)
         return state, IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
@@ -96,7 +96,7 @@ class Learner(NamedTuple):
         return rollout(self.env, act, shared, state, key, self.spec.rollout_length, self.spec.hoist_randomness)
 
     def _update(self, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
-        """Roll out, observe and learn once."""
+        """Roll out, observe and update once."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
         state, trajectory, episodes = self._rollout(self.system.act, shared, shard.rollout_state, rollout_key)
         agent = self.system.observe(Agent(shared, shard.local), trajectory)
@@ -105,14 +105,14 @@ class Learner(NamedTuple):
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
     def _healthy_update(self, state: LearnerState) -> LearnerState:
-        """Update once, unless this makes a metric or a parameter non-finite."""
+        """Update once, and check that all metrics and parameters are finite."""
         shared, shard, metrics = self._update(state.shared, state.shards)
         bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
         healthy = state.healthy
         if not self.spec.on_nan_ignore:
             healthy &= ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & _all_finite(shared)
         if self.spec.num_members > 1 and not self.spec.on_nan_ignore:
-            # The other members continue: one that diverged keeps its last good state.
+            # A diverged member keeps its last finite state while the other members continue.
             shared = jax.tree.map(partial(jnp.where, healthy), shared, state.shared)
         failed_now = state.healthy & ~healthy
         before = state.sums
@@ -126,5 +126,5 @@ class Learner(NamedTuple):
 
 def _all_finite(tree: Any) -> jax.Array:
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    # A sum is finite where all of its terms are.
+    # A sum is finite only if all of its terms are.
     return jnp.isfinite(sum((jnp.sum(leaf) for leaf in floats), start=jnp.zeros(())))

@@ -1,4 +1,4 @@
-"""Environments: the protocol, the wrappers, `make`, and the adapters of the suites."""
+"""Environments: the protocol, spaces, wrappers, automatic resets, and adapters for suites."""
 
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval

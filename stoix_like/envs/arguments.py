@@ -1,4 +1,4 @@
-"""Refusing arguments of environments in a sentence that names the key, the value and what would do."""
+"""Validation of the arguments of environments."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ T = TypeVar("T")
 
 
 def check_scenario(suite: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a scenario that a suite does not have.
+    """Check that a suite has a scenario.
 
     Args:
-        suite: its name.
-        name: what was asked for.
-        known: the scenarios that there are.
+        suite: name of the suite.
+        name: name of the scenario.
+        known: names of the suite's scenarios.
 
     Raises:
-        ConfigError: with the nearest names.
+        ConfigError: if the scenario is unknown; the message suggests similar names.
     """
     names = list(known)
     if name not in names:
-        raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}; {nearest(name, names)}")
+        raise ConfigError(f"env.scenario.name={name!r} is not a scenario of {suite}: {nearest(name, names)}")
 
 
 def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner: str) -> None:
-    """Refuse names that `owner` does not know.
+    """Check that a scenario has parameters of the given names.
 
     Args:
-        key: of the config, such as `env.kwargs`.
+        key: the config key that holds them, such as `env.kwargs`.
         given: values by name.
-        known: the names that there are.
-        owner: the scenario.
+        known: names that the scenario accepts.
+        owner: name of the scenario.
 
     Raises:
-        ConfigError: with the nearest names.
+        ConfigError: if a name is unknown; the message suggests similar names.
     """
     names = list(known)
     for name, value in given.items():
         if name not in names:
-            hint = nearest(name, names) if names else "it takes none"
-            raise ConfigError(f"{key}.{name}={value!r} is not known to {owner}; {hint}")
+            hint = nearest(name, names) if names else "it has none"
+            raise ConfigError(f"{key}.{name}={value!r} is not a parameter of {owner}: {hint}")
 
 
 def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str) -> T:
-    """Make an environment from `env.kwargs`.
+    """Construct an environment from `env.kwargs`.
 
     Args:
-        cls: its class.
+        cls: class of the environment.
         kwargs: arguments of the constructor by name.
-        owner: the scenario.
+        owner: name of the scenario.
 
     Returns:
         The environment.
 
     Raises:
-        ConfigError: if an argument is unknown or refused by the constructor.
+        ConfigError: if an argument is unknown or the constructor rejects its value.
     """
     check_names("env.kwargs", kwargs, inspect.signature(cls).parameters, owner)
     try:
         return cls(**kwargs)
     except (TypeError, ValueError, AssertionError) as error:
         reason = str(error) or type(error).__name__
-        raise ConfigError(f"env.kwargs={dict(kwargs)} is refused by {owner}: {reason}") from error
+        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {owner}: {reason}") from error

@@ -1,7 +1,7 @@
-"""Automatic resets: what an environment goes on from when its episode has ended.
+"""Wrappers that reset environments automatically.
 
-Only the state and `TimeStep.observation` change; reward, flags, `next_observation` and `episode` stay those of the
-step that ended. The modes differ in where start states come from.
+When an episode ends, a start state replaces the state and `TimeStep.observation`; reward, flags, `next_observation` and
+`episode` remain those of the last step. The modes differ in how they obtain start states.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.wrappers import StatefulWrapper
 
-# Start states are drawn from a stream of their own, apart from what a step draws from the same key.
+# Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
 
 
 class Start(NamedTuple):
-    """States to begin an episode from, and what an agent sees there."""
+    """Start states and their observations."""
 
     env_state: State
     observation: Observation
 
 
 class AutoResetState(NamedTuple):
-    """The state of the environments and whatever start states the mode keeps in store."""
+    """The state of the environments, and the start states that the mode stores."""
 
     env_state: State
     store: PyTree
 
 
 class PoolStore(NamedTuple):
-    """Start states `[pool_size, ...]` and how many of them this rollout has taken."""
+    """Start states `[pool_size, ...]`, and the number of them used in this rollout."""
 
     starts: Start
     taken: jax.Array
 
 
 class AutoReset(StatefulWrapper):
-    """Replaces the state by a start state wherever an episode ends; a subclass provides the start states.
+    """Base class of automatic resets; subclasses provide the start states.
 
     Args:
         env: environments without automatic reset.
@@ -63,33 +63,33 @@ class AutoReset(StatefulWrapper):
         return AutoResetState(current.env_state, store), timestep._replace(observation=current.observation)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PyTree:
-        """What to keep from the reset of all environments.
+        """Build the initial store; empty by default.
 
         Args:
-            keys: `[N]`, those that `starts` was drawn with.
-            starts: `[N, ...]` the states that the environments begin from.
+            keys: `[N]` keys that `starts` was drawn with.
+            starts: `[N, ...]` initial states of the environments.
 
         Returns:
-            The store; empty unless a mode keeps start states.
+            The store.
         """
         del keys, starts
         return ()
 
     @abstractmethod
     def take_starts(self, keys: jax.Array, store: PyTree, done: jax.Array) -> tuple[Start, PyTree]:
-        """Start states for the environments whose episode ended.
+        """Return start states for the environments whose episode ended.
 
         Args:
             keys: `[N]` keys of the step.
-            store: as `init_store` made it.
+            store: the store, from `init_store` or the last call.
             done: `[N]` bool, whether the episode ended.
 
         Returns:
-            `[N, ...]` start states, of which only those at `done` are used, and the new store.
+            `[N, ...]` start states, used only where `done` is True, and the new store.
         """
 
     def _draw_if_any(self, keys: jax.Array, done: jax.Array) -> Start:
-        """Start states `[len(keys), ...]`, without meaning where no episode ended."""
+        """Draw start states `[len(keys), ...]`; on a CPU, return zeros if no episode ended."""
 
         def draw() -> Start:
             return self._draw(keys)
@@ -97,7 +97,7 @@ class AutoReset(StatefulWrapper):
         def unused() -> Start:
             return jax.tree.map(lambda leaf: jax.lax.full(leaf.shape, 0, leaf.dtype), jax.eval_shape(draw))
 
-        # A branch saves most resets where there are few environments, but an accelerator would wait for its condition.
+        # With few environments a branch skips most resets, but an accelerator would have to wait for the condition.
         return jax.lax.platform_dependent(cpu=lambda: jax.lax.cond(_any(done), draw, unused), default=draw)
 
     def _draw(self, keys: jax.Array) -> Start:
@@ -106,7 +106,7 @@ class AutoReset(StatefulWrapper):
 
 
 class FreshReset(AutoReset):
-    """A new start state at each end, at the price of resetting all environments in every step in which one ends."""
+    """A new start state for each episode, at the cost of resetting all environments whenever one episode ends."""
 
     def take_starts(self, keys: jax.Array, store: PyTree, done: jax.Array) -> tuple[Start, PyTree]:
         """See `AutoReset.take_starts`."""
@@ -114,13 +114,14 @@ class FreshReset(AutoReset):
 
 
 class PoolReset(AutoReset):
-    """Start states drawn in one batch per rollout; each end takes the next one.
+    """Start states drawn in one batch per rollout and used in order.
 
-    They are independent as long as a rollout has at most `pool_size` ends; after that the pool is used again.
+    All start states of a rollout are independent if at most `pool_size` episodes end in it; further episodes reuse the
+    pool.
 
     Args:
-        env: environments that do not reset themselves.
-        pool_size: start states drawn for a rollout.
+        env: environments without automatic reset.
+        pool_size: start states per rollout.
     """
 
     def __init__(self, env: VectorEnvironment, pool_size: int) -> None:
@@ -150,15 +151,15 @@ class PoolReset(AutoReset):
 
 
 class OptimisticReset(AutoReset):
-    """Few resets per step, shared out among the environments that ended.
+    """A few start states per step, distributed over the environments whose episode ended.
 
-    With N environments, `ceil(N / reset_ratio)` start states are drawn in each step. While no more episodes than
-    that end in one step, every end gets a start state of its own; when more do, several go on from the same one,
-    so that environments which end together, as under a time limit, stay correlated.
+    With N environments, each step draws `ceil(N / reset_ratio)` start states. If more episodes than that end in the
+    same step, several environments share a start state; episodes that always end together, for example by a time limit,
+    are then correlated.
 
     Args:
-        env: environments that do not reset themselves.
-        reset_ratio: environments per reset.
+        env: environments without automatic reset.
+        reset_ratio: environments per start state.
     """
 
     def __init__(self, env: VectorEnvironment, reset_ratio: int) -> None:
@@ -174,12 +175,12 @@ class OptimisticReset(AutoReset):
 
 
 class CachedReset(AutoReset):
-    """Each environment goes back, at every end, to the one start state that it was given at first."""
+    """A single start state per environment, drawn at the first reset and reused for every episode."""
 
     def init_store(self, keys: jax.Array, starts: Start) -> Start:
         """See `AutoReset.init_store`."""
         del keys
-        # A copy, because a donated buffer must not appear twice.
+        # A copy: a donated buffer must not appear twice.
         return jax.tree.map(jnp.copy, starts)
 
     def take_starts(self, keys: jax.Array, store: Start, done: jax.Array) -> tuple[Start, Start]:
@@ -195,13 +196,13 @@ def _any(done: jax.Array) -> jax.Array:
 
 @_any.def_vmap
 def _any_of_batch(axis_size: int, in_batched: list[bool], done: jax.Array) -> tuple[jax.Array, bool]:
-    # One answer for the whole batch: a condition of its own for each entry would make both branches run.
+    # One condition for the whole batch: with one per entry, vmap would run both branches.
     del axis_size, in_batched
     return _any(done), False
 
 
 def _select(done: jax.Array, starts: Start, current: Start) -> Start:
-    def pick(start: jax.Array, now: jax.Array) -> jax.Array:
-        return jnp.where(done.reshape(done.shape + (1,) * (now.ndim - 1)), start, now)
+    def select(start: jax.Array, leaf: jax.Array) -> jax.Array:
+        return jnp.where(done.reshape(done.shape + (1,) * (leaf.ndim - 1)), start, leaf)
 
-    return jax.tree.map(pick, starts, current)
+    return jax.tree.map(select, starts, current)

@@ -16,9 +16,9 @@ State = Any
 
 
 class Environment(ABC):
-    """One environment that can be vmapped: the leaves of its time steps have no leading axis. It never resets itself.
+    """A single environment without automatic reset; the leaves of its time steps have no leading axis.
 
-    Subclass this for an environment written in JAX, and pass it through `Vectorize`.
+    Subclass this for an environment written in JAX, and wrap it in `Vectorize`.
     """
 
     observation_space: Space
@@ -33,7 +33,7 @@ class Environment(ABC):
             key: a typed PRNG key.
 
         Returns:
-            The state and the first time step, as `restart` returns it.
+            The state, and the first time step as built by `restart`.
         """
 
     @abstractmethod
@@ -46,17 +46,17 @@ class Environment(ABC):
             action: an element of `action_space`.
 
         Returns:
-            The state after the step and the time step, as `transition` returns it.
+            The next state, and the time step as built by `transition`.
         """
 
 
 class VectorEnvironment(ABC):
-    """N environments side by side, as a suite provides them and as a rollout steps them."""
+    """N environments stepped together; the interface between suites, wrappers and rollouts."""
 
     observation_space: Space
-    """The space of one environment's `Observation.agent_view`, without the axis N."""
+    """The space of `Observation.agent_view` in one environment, without the axis N."""
     action_space: Space
-    """The space of one environment's action, without the axis N."""
+    """The space of the action in one environment, without the axis N."""
 
     @abstractmethod
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -79,34 +79,34 @@ class VectorEnvironment(ABC):
             action: `[N, ...]` elements of `action_space`.
 
         Returns:
-            The state after the step and the time step `[N, ...]`.
+            The next state and the time step `[N, ...]`.
         """
 
     def begin_rollout(self, key: jax.Array, state: State) -> State:
-        """Prepare for a rollout; most environments have nothing to prepare.
+        """Prepare for a rollout; by default, do nothing.
 
         Args:
             key: a typed PRNG key.
-            state: the state that the rollout starts from.
+            state: the state at the start of the rollout.
 
         Returns:
-            The state to pass to the rollout's first step.
+            The state to pass to the first step.
         """
         del key
         return state
 
     @property
     def unwrapped(self) -> VectorEnvironment:
-        """The suite's environments, without wrappers."""
+        """The environments of the suite, without wrappers."""
         return self
 
     @property
     def params(self) -> Any:
-        """The parameters of the suite's environments, such as limits and lengths; None where there are none."""
+        """The parameters of the suite's environments, such as masses and limits; None if there are none."""
         return None
 
     def native_action(self, action: jax.Array) -> jax.Array:
-        """Return actions in the suite's own units.
+        """Convert actions to the units of the suite.
 
         Args:
             action: `[N, ...]` elements of `action_space`, which wrappers may have changed.
@@ -117,12 +117,12 @@ class VectorEnvironment(ABC):
         return action
 
     def native_state(self, state: State) -> State:
-        """Return the state of the suite's environments, without what wrappers added to it."""
+        """Return the state of the suite's environments, without the state of wrappers."""
         return state
 
 
 class Vectorize(VectorEnvironment):
-    """N copies of an environment, stepped by one vmapped function; none is reset when its episode ends.
+    """N copies of an environment, vmapped, without automatic reset.
 
     Args:
         env: the environment; N is the number of keys passed to `reset`.
@@ -148,26 +148,26 @@ class Vectorize(VectorEnvironment):
 
 
 def restart(observation: Observation) -> TimeStep:
-    """Return the first time step of an episode.
+    """Build the first time step of an episode.
 
     Args:
-        observation: of one environment, without a leading axis.
+        observation: the observation of one environment, without a leading axis.
 
     Returns:
-        A time step with zero reward, neither flag set, and empty episode metrics.
+        A time step with zero reward, both flags False, and zero episode metrics.
     """
     zero, false = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
     return TimeStep(observation, zero, false, false, observation, _no_episode())
 
 
 def transition(observation: Observation, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
-    """Return the time step that follows an action.
+    """Build the time step that follows an action.
 
     Args:
         observation: the true successor, without a leading axis.
         reward: scalar, cast to float32.
         terminated: scalar, whether the episode terminated.
-        truncated: scalar, whether the episode was truncated; ignored where it also terminated.
+        truncated: scalar, whether the episode was truncated; ignored if it also terminated.
 
     Returns:
         The time step; `wrappers.RecordEpisode` fills in its episode metrics.
@@ -178,7 +178,7 @@ def transition(observation: Observation, reward: Any, terminated: Any, truncated
 
 
 def strongly_typed(tree: PyTree) -> PyTree:
-    """Convert the leaves to arrays without weak types, so that a scan can carry them."""
+    """Convert the leaves to arrays without weak types, as a scan requires of its carry."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.result_type(leaf)), tree)
 
 

@@ -1,4 +1,4 @@
-"""Environments from their configuration: the registry of suites, and the order of the wrappers."""
+"""Construction of environments from a configuration: registry of suites, and order of wrappers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class Suite(NamedTuple):
     """A suite of environments.
 
     Attributes:
-        module: has `scenarios() -> list[str]` and `make(name, kwargs, params) -> VectorEnvironment`.
-        package: the import package that the module needs.
-        extra: the optional dependencies of this package that install it.
+        module: import path of a module with `scenarios() -> list[str]` and
+            `make(name, kwargs, params) -> VectorEnvironment`.
+        package: the package that the module imports.
+        extra: the extra of stoix_like that installs the package.
     """
 
     module: str
@@ -34,7 +35,7 @@ SUITES: dict[str, Suite] = {
     "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
 }
 
-# The modes of automatic reset.
+# Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
     "pool": lambda env, config: auto_reset.PoolReset(env, config.pool_size),
@@ -45,11 +46,11 @@ AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironmen
 
 @dataclass
 class ScenarioConfig:
-    """An environment of a suite.
+    """A scenario, one environment of a suite.
 
     Attributes:
-        name: as the suite spells it.
-        task_name: used in run directories; by default the scenario's name.
+        name: name of the scenario in its suite.
+        task_name: name in run directories; by default the name of the scenario.
     """
 
     name: str = ""
@@ -61,7 +62,7 @@ class ScenarioConfig:
 
 @dataclass
 class EnvConfig:
-    """An environment and its wrappers; `configs/env/_base.yaml` describes the keys."""
+    """Configuration of an environment and its wrappers; `configs/env/_base.yaml` describes the keys."""
 
     env_name: str = "gymnax"
     scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
@@ -81,21 +82,21 @@ class EnvConfig:
 
 
 def make(config: EnvConfig) -> VectorEnvironment:
-    """Build environments to train in, with automatic reset.
+    """Build training environments, with automatic reset.
 
     Args:
         config: the environment and its wrappers.
 
     Returns:
-        The environments; their number is that of the keys passed to `reset`.
+        The environments; their number is the number of keys passed to `reset`.
 
     Raises:
-        ConfigError: if suite, scenario, an argument, a parameter or the mode of automatic reset is unknown.
+        ConfigError: if the suite, the scenario, an argument, a parameter or the mode of automatic reset is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
-        raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset; {hint}")
+        raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
     env = make_eval(config)
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
@@ -105,16 +106,16 @@ def make(config: EnvConfig) -> VectorEnvironment:
 
 
 def make_eval(config: EnvConfig) -> VectorEnvironment:
-    """Build environments to evaluate in: not reset when an episode ends, with the suite's own rewards.
+    """Build evaluation environments, without automatic reset and with the original rewards.
 
     Args:
         config: the environment and its wrappers.
 
     Returns:
-        The environments; steps after the end of an episode are meaningless. A wrapper that is off is not applied.
+        The environments; time steps after the end of an episode are undefined.
 
     Raises:
-        ConfigError: if suite, scenario, an argument or a parameter is unknown.
+        ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
     env = _make_scenario(config)
@@ -138,7 +139,7 @@ def list_scenarios() -> dict[str, list[str]]:
     """List the values of `env.scenario.name`.
 
     Returns:
-        The scenarios of each suite; none where its package is not installed.
+        The scenarios by suite; empty if the suite's package is not installed.
     """
     scenarios = {}
     for name in SUITES:
@@ -152,7 +153,7 @@ def list_scenarios() -> dict[str, list[str]]:
 def _make_scenario(config: EnvConfig) -> VectorEnvironment:
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, SUITES)
-        raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments; {hint}")
+        raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
     return _load(config.env_name).make(config.scenario.name, config.kwargs, config.params)
 
 

@@ -1,4 +1,4 @@
-"""Action and observation spaces, named as in gymnasium, that sample inside a compiled program."""
+"""Action and observation spaces named as in gymnasium, with jittable sampling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ class Discrete:
         return ()
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draw one element uniformly; `mask` `[n]` says which are legal, all where it is None or all False."""
+        """Draw one element uniformly among the legal ones.
+
+        Args:
+            key: a typed PRNG key.
+            mask: `[n]` bool, True where an element is legal; if None or all False, every element is legal.
+
+        Returns:
+            The element, a scalar.
+        """
         if mask is None:
             return jax.random.randint(key, (), 0, self.n, self.dtype)
         return _choose(key, mask).astype(self.dtype)
@@ -31,7 +39,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Vectors whose entry `i` lies in `0 … nvec[i] - 1`."""
+    """Integer vectors with entry `i` in `0 … nvec[i] - 1`."""
 
     nvec: tuple[int, ...]
     dtype: Any = jnp.int32
@@ -42,7 +50,15 @@ class MultiDiscrete:
         return (len(self.nvec),)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draw one element uniformly; `mask` `[sum(nvec)]` says what each entry may be, as that of `Discrete`."""
+        """Draw one element uniformly among the legal ones.
+
+        Args:
+            key: a typed PRNG key.
+            mask: `[sum(nvec)]` bool, the concatenated masks of the entries, see `Discrete.sample`.
+
+        Returns:
+            The element, `[len(nvec)]`.
+        """
         if mask is None:
             return jax.random.randint(key, self.shape, 0, jnp.asarray(self.nvec), self.dtype)
         parts = jnp.split(mask, np.cumsum(self.nvec)[:-1])
@@ -52,7 +68,7 @@ class MultiDiscrete:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Arrays between `low` and `high`, which are broadcast to `shape`; either may be infinite."""
+    """Arrays between `low` and `high`, which broadcast to `shape` and may be infinite."""
 
     low: np.ndarray | float
     high: np.ndarray | float
@@ -61,18 +77,28 @@ class Box:
 
     @property
     def bounded(self) -> bool:
-        """Whether every entry has two finite bounds, as far as float32 can tell."""
+        """Whether all bounds are finite; the largest float32 counts as infinite."""
         largest = np.finfo(np.float32).max
         return bool(np.all(np.abs(self.low) < largest) and np.all(np.abs(self.high) < largest))
 
     @property
     def half_width(self) -> np.ndarray:
-        """Half the distance of the bounds, `shape`; 1 everywhere where there are none."""
+        """Half the distance between the bounds, an array of `shape`; ones if the box is unbounded."""
         low, high = (np.broadcast_to(np.asarray(bound, np.float32), self.shape) for bound in (self.low, self.high))
         return (high - low) / 2 if self.bounded else np.ones(self.shape, np.float32)
 
     def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        """Draw one element: uniformly between finite bounds, else from a standard normal clipped to the bounds."""
+        """Draw one element.
+
+        Floats are uniform in a bounded box, and otherwise standard normal, clipped to the bounds. Integers are uniform.
+
+        Args:
+            key: a typed PRNG key.
+            mask: ignored.
+
+        Returns:
+            The element, an array of `shape`.
+        """
         del mask
         if jnp.issubdtype(self.dtype, jnp.integer):
             first, last = np.asarray(self.low, np.int64), np.asarray(self.high, np.int64)

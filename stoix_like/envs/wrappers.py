@@ -1,4 +1,4 @@
-"""Wrappers around vector environments."""
+"""Wrappers of vector environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
 
 class Wrapper(VectorEnvironment):
-    """Forwards everything to `env`; a subclass overrides what it changes.
+    """Base class that forwards every call to `env`; subclasses override what they change.
 
     Args:
         env: the environments to wrap.
@@ -50,7 +50,7 @@ class Wrapper(VectorEnvironment):
         return self.env.params
 
     def inner_action(self, action: jax.Array) -> jax.Array:
-        """Return the actions passed to the wrapped environments.
+        """Convert actions to those of the wrapped environments.
 
         Args:
             action: `[N, ...]`, elements of `action_space`.
@@ -65,7 +65,7 @@ class Wrapper(VectorEnvironment):
         return state
 
     def with_inner_state(self, state: State, inner: State) -> State:
-        """Return `state` with another state of the wrapped environments."""
+        """Replace the state of the wrapped environments in `state`."""
         del state
         return inner
 
@@ -79,7 +79,7 @@ class Wrapper(VectorEnvironment):
 
 
 class StatefulWrapper(Wrapper):
-    """A wrapper with a state of its own: a named tuple whose field `env_state` is that of the wrapped environments."""
+    """Base class of wrappers with state: a named tuple whose `env_state` is the state of the wrapped environments."""
 
     def inner_state(self, state: State) -> State:
         """See `Wrapper.inner_state`."""
@@ -98,11 +98,11 @@ class CountedState(NamedTuple):
 
 
 class TimeLimit(StatefulWrapper):
-    """Truncates episodes after a number of steps.
+    """A wrapper that truncates episodes at a time limit.
 
     Args:
         env: the environments to wrap.
-        limit: steps per episode.
+        limit: the largest number of steps per episode.
     """
 
     def __init__(self, env: VectorEnvironment, limit: int) -> None:
@@ -123,52 +123,52 @@ class TimeLimit(StatefulWrapper):
 
 
 class RescaleActions(Wrapper):
-    """Accepts actions in `[-1, 1]` and rescales them to the bounds of the environment.
+    """A wrapper that rescales actions from `[-1, 1]` to the bounds of the environment.
 
     Args:
-        env: environments with a bounded `Box` of actions.
+        env: environments whose action space is a bounded `Box`.
 
     Raises:
-        ValueError: if the action space is another one.
+        ValueError: if the action space is not a bounded `Box`.
     """
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
         space = env.action_space
         if not isinstance(space, Box) or not space.bounded:
-            raise ValueError(f"only a bounded Box of actions can be rescaled, not {space}")
+            raise ValueError(f"action_space={space} is not a bounded Box: RescaleActions needs finite bounds")
         low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
         self._middle, self._half_range = ((high + low) / 2)[None], ((high - low) / 2)[None]
         self.action_space = replace(space, low=-1.0, high=1.0)
 
     def inner_action(self, action: jax.Array) -> jax.Array:
-        """Return the actions between the bounds of the wrapped environments."""
+        """Rescale actions to the bounds of the wrapped environments."""
         return self._middle + self._half_range * action
 
 
 class ClipActions(Wrapper):
-    """Clips actions to the bounds of the action space.
+    """A wrapper that clips actions to the bounds of the action space.
 
     Args:
-        env: environments with a `Box` of actions.
+        env: environments whose action space is a `Box`.
 
     Raises:
-        ValueError: if the action space is another one.
+        ValueError: if the action space is not a `Box`.
     """
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
         if not isinstance(env.action_space, Box):
-            raise ValueError(f"only a Box of actions can be clipped, not {env.action_space}")
+            raise ValueError(f"action_space={env.action_space} is not a Box: ClipActions needs bounds")
         self._low, self._high = _per_env(env.action_space.low), _per_env(env.action_space.high)
 
     def inner_action(self, action: jax.Array) -> jax.Array:
-        """Return the actions, clipped to the bounds."""
+        """Clip actions to the bounds of the action space."""
         return jnp.clip(action, self._low, self._high)
 
 
 class FlattenObservation(Wrapper):
-    """Flattens the agent's view into a vector.
+    """A wrapper that flattens the agent's view to a vector.
 
     Args:
         env: the environments to wrap.
@@ -190,18 +190,18 @@ class FlattenObservation(Wrapper):
 
 
 class StackedState(NamedTuple):
-    """The state of the wrapped environments, and the last `frames` `[N, ..., C * k]`, the newest at the end."""
+    """The state of the wrapped environments, and the last k `frames` `[N, ..., C * k]`, oldest first."""
 
     env_state: State
     frames: jax.Array
 
 
 class StackFrames(StatefulWrapper):
-    """Concatenates the last views along their last axis; at a reset the first view fills the stack.
+    """A wrapper that stacks the last views along their last axis; a reset fills the stack with the first view.
 
     Args:
         env: the environments to wrap.
-        num_frames: views per stack.
+        num_frames: views per stack, k.
     """
 
     def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
@@ -224,7 +224,7 @@ class StackFrames(StatefulWrapper):
 
 
 class CountSteps(StatefulWrapper):
-    """Sets `Observation.step_count` to the steps since the episode started.
+    """A wrapper that sets `Observation.step_count` to the number of steps since the episode started.
 
     Args:
         env: the environments to wrap.
@@ -244,7 +244,7 @@ class CountSteps(StatefulWrapper):
 
 
 class RecordedState(NamedTuple):
-    """The state of the wrapped environments, and the return and the length `[N]` of the episode so far."""
+    """The state of the wrapped environments, and the return and length `[N]` of the episode so far."""
 
     env_state: State
     episode_return: jax.Array
@@ -252,7 +252,7 @@ class RecordedState(NamedTuple):
 
 
 class RecordEpisode(StatefulWrapper):
-    """Sets `TimeStep.episode` to the return and the length of the episode so far.
+    """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
 
     Args:
         env: the environments to wrap, before their rewards are scaled or clipped.
@@ -272,7 +272,7 @@ class RecordEpisode(StatefulWrapper):
 
 
 class ScaleReward(Wrapper):
-    """Multiplies rewards by a factor.
+    """A wrapper that multiplies rewards by a factor.
 
     Args:
         env: the environments to wrap.
@@ -290,7 +290,7 @@ class ScaleReward(Wrapper):
 
 
 class ClipReward(Wrapper):
-    """Clips rewards to `[-limit, limit]`.
+    """A wrapper that clips rewards to `[-limit, limit]`.
 
     Args:
         env: the environments to wrap.
@@ -308,7 +308,7 @@ class ClipReward(Wrapper):
 
 
 def _with_observation(timestep: TimeStep, **changes: jax.Array) -> TimeStep:
-    # Below the automatic reset, the observation to act on is the true successor.
+    # Wrappers below the automatic reset see the true successor in both fields.
     observation = timestep.observation._replace(**changes)
     return timestep._replace(observation=observation, next_observation=observation)
 
@@ -323,7 +323,7 @@ def _flat(timestep: TimeStep) -> TimeStep:
 
 
 def _per_env(bound: np.ndarray | float) -> np.ndarray | float:
-    """A bound of one action, to be broadcast over N of them."""
+    """Add a leading axis to the bound of one action, to broadcast it over N environments."""
     return np.asarray(bound)[None] if np.ndim(bound) else bound
 
 
@@ -332,9 +332,9 @@ def _repeat(bound: np.ndarray, times: int) -> np.ndarray:
 
 
 def _box_of_shape(space: Space, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
-    """Return the box of the views that `reshape` makes of the views in `space`."""
+    """Return the box of views from `space` after `reshape`."""
     if isinstance(space, Discrete | MultiDiscrete):
-        raise ValueError(f"the observations must be arrays of features, not {space}")
+        raise ValueError(f"observation_space={space} is not a Box: only arrays can be flattened or stacked")
     bounds = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
     low, high = (reshape(bound) for bound in bounds)
     return Box(low, high, low.shape, space.dtype)

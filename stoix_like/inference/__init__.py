@@ -1,1 +1,1 @@
-"""Using what a run has trained: loading, policies, evaluation, rendering and export."""
+"""Inference with trained agents: loading, policies, evaluation, rendering and export."""

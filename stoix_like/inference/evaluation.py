@@ -1,4 +1,4 @@
-"""Evaluation of a trained run: `stoix-like evaluate`."""
+"""Evaluation of trained runs: `stoix-like evaluate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
-from stoix_like.inference.rendering.animation import check_picture, write_gif
+from stoix_like.inference.rendering.animation import check_gif_path, write_gif
 from stoix_like.inference.rendering.episode import record_episode
 from stoix_like.inference.rendering.scenes import Scene, find_scene
 from stoix_like.loggers.console import format_number
@@ -27,31 +27,31 @@ from stoix_like.storage.files import write_json
 
 DIRECTORY = "evaluations"
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
-# More are played one batch after the other, in as much memory.
-_MOST_AT_ONCE = 1024
-_SHOWN = 40
+# Episodes per member and call, to bound memory.
+_BATCH_SIZE = 1024
+_MAX_PRINTED_MEMBERS = 40
 
 
 class Trained(NamedTuple):
-    """What is evaluated of a run.
+    """Trained members to evaluate.
 
     Attributes:
-        shared: its state, beginning with an axis `[M]` where there are several members.
-        members: their numbers.
-        env_steps: after which each was saved, `[M]`.
+        shared: their shared state, with a leading axis `[M]` for several members.
+        members: `[M]` indices of the members.
+        env_steps: `[M]` environment steps that each member was trained for.
     """
 
     shared: Any
     members: tuple[int, ...]
     env_steps: tuple[int, ...]
 
-    def only(self, index: int) -> Any:
-        """The state of one of the members."""
+    def state_of(self, index: int) -> Any:
+        """Return the state of one member."""
         return take_member(self.shared, index) if len(self.members) > 1 else self.shared
 
 
-class Picture(NamedTuple):
-    """A picture to draw: its file, and how the environment is drawn."""
+class Animation(NamedTuple):
+    """An animation to render: path of the file, and scene."""
 
     path: Path
     scene: Scene
@@ -66,70 +66,69 @@ def evaluate_run(
     render: str | Path | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Play whole episodes with what a run has trained, in fresh environments, and write what came of it.
+    """Evaluate a trained run on whole episodes, and write the results to a new JSON file in the run's directory.
 
-    The start states follow from `seed` alone: two members, checkpoints or runs with the same `seed` and the same
-    number of episodes meet the same ones. Several evaluations of one run never replace each other's files.
+    Start states depend only on `seed` and `episodes`, so that members, checkpoints and runs can be compared on the same
+    ones.
 
     Args:
-        run_dir: the run.
-        episodes: how many, of each member.
-        which: `best`, the parameters with the best evaluation; `last`; or the number of environment steps of a
-            checkpoint that is kept.
-        member: of a population: its number, `best`, or `all`.
-        seed: of the start states and of everything else that is random.
-        render: a gif to draw one more episode in; of `all` members, of the one that did best here.
-        trust: allow a configuration that names code outside this package.
+        run_dir: the directory of the run.
+        episodes: number of episodes per member.
+        which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
+        member: index of a member of a population, `best`, or `all`.
+        seed: seed of the start states and of sampled actions, below 2**32.
+        render: path of a gif that shows one more episode, of the best member if `member` is `all`.
+        trust: whether the configuration may name code outside this package.
 
     Returns:
-        What has been written: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`,
-        `episode_length_mean`, each episode in `episode_returns` and `episode_lengths`, and where it was written,
-        `path`, None if it could not be. With `all`, `members` holds one such record per member, and
-        `episode_return_iqm` is the interquartile mean over members.
+        The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
+        the individual `episode_returns` and `episode_lengths`, and the `path` of the file, None if writing failed. With
+        `member="all"`, `members` holds such results per member, and `episode_return_iqm` is the interquartile mean over
+        members.
 
     Raises:
-        ConfigError: an argument is not possible, or there is no such run, checkpoint or member.
-        MissingExtraError: a picture is asked for and matplotlib is not installed.
+        ConfigError: if an argument is invalid, or the run, checkpoint or member does not exist.
+        MissingExtraError: if `render` is set and matplotlib is not installed.
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust)
-    picture = None if render is None else _make_picture(run, Path(render))
+    animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     set_compile_cache(run.setup.run.arch.compile_cache)
-    play_key, picture_key = jax.random.split(jax.random.key(seed))
+    play_key, render_key = jax.random.split(jax.random.key(seed))
     played = _play(run.setup, trained, episodes, play_key)
     record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
-    stem = f"{which}{_of_members(run.setup, trained)}-seed{seed}-{episodes}episodes"
+    stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
     path = _write(Path(run_dir) / DIRECTORY, stem, record)
-    if picture is not None:
-        record["render"] = _render(run.setup, trained, played, picture_key, picture)
+    if animation is not None:
+        record["render"] = _render(run.setup, trained, played, render_key, animation)
         if path is not None:
-            with _said_if_unwritten():
+            with _print_write_errors():
                 write_json(path, record)
     return {**record, "path": path}
 
 
 def main(args: argparse.Namespace) -> None:
-    """Evaluate as the command line asks, and print what came of it.
+    """Run `stoix-like evaluate`: evaluate a run, and print the results.
 
     Args:
-        args: those of `stoix-like evaluate`.
+        args: parsed arguments of the command.
 
     Raises:
-        ConfigError: as `evaluate_run` does.
+        ConfigError: see `evaluate_run`.
     """
     record = evaluate_run(args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust)
     print(describe(record))
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """An evaluation as a few lines to read.
+    """Format the results of an evaluation for the terminal.
 
     Args:
-        record: from `evaluate_run`.
+        record: results from `evaluate_run`.
 
     Returns:
-        The lines.
+        A few lines of text.
     """
     acting = "greedy" if record["greedy"] else "sampled"
     lines = [
@@ -137,16 +136,16 @@ def describe(record: Mapping[str, Any]) -> str:
         f" ({acting}), seed {record['seed']}"
     ]
     members = record.get("members")
-    lines += [_line(member) for member in members[:_SHOWN]] if members else [_line(record)]
+    lines += [_line(member) for member in members[:_MAX_PRINTED_MEMBERS]] if members else [_line(record)]
     if members:
-        if len(members) > _SHOWN:
-            lines.append(f"  … {len(members) - _SHOWN} more members are in the file")
+        if len(members) > _MAX_PRINTED_MEMBERS:
+            lines.append(f"  … {len(members) - _MAX_PRINTED_MEMBERS} more members in the file")
         iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         lines.append(f"  interquartile mean over members {iqm}   95 % {low} to {high}")
     if record["episodes_cut"]:
         lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
-    if picture := record.get("render"):
-        lines.append(f"  {picture['frames']} frames of {picture['steps']} steps in {picture['path']}")
+    if render := record.get("render"):
+        lines.append(f"  {render['frames']} frames of {render['steps']} steps in {render['path']}")
     if record["path"] is not None:
         lines.append(f"  written to {record['path']}")
     return "\n".join(lines)
@@ -170,10 +169,10 @@ def _check(episodes: int, seed: int) -> None:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
 
-def _make_picture(run: TrainedRun, path: Path) -> Picture:
-    """Check that a picture can be drawn."""
-    check_picture(path)
-    return Picture(path, find_scene(run.setup.run.env, run.setup.eval_env))
+def _make_animation(run: TrainedRun, path: Path) -> Animation:
+    """Check the path, and find the scene of the environment."""
+    check_gif_path(path)
+    return Animation(path, find_scene(run.setup.run.env, run.setup.eval_env))
 
 
 def _load(run: TrainedRun, which: str, member: int | str | None) -> Trained:
@@ -185,7 +184,7 @@ def _load(run: TrainedRun, which: str, member: int | str | None) -> Trained:
 
 
 def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> Episodes:
-    """Episodes `[M, E]`, on the host."""
+    """Play E episodes of each member, and return them as host arrays `[M, E]`."""
     members, population = len(trained.members), setup.population
     several = members > 1
     hyperparams = population.arrays() if several else {}
@@ -193,15 +192,15 @@ def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> E
         lambda traced: setup.build_system(traced if several else population.of(trained.members[0])),
         setup.eval_env,
         setup.mesh,
-        min(episodes, _MOST_AT_ONCE),
+        min(episodes, _BATCH_SIZE),
         setup.run.arch.max_eval_steps,
         members,
     )
     batches = []
-    for batch in range(-(-episodes // _MOST_AT_ONCE)):
-        drawn = jax.random.fold_in(key, batch)
-        # Every member meets the same start states.
-        keys = jnp.stack([drawn] * members) if several else drawn
+    for batch in range(-(-episodes // _BATCH_SIZE)):
+        batch_key = jax.random.fold_in(key, batch)
+        # All members share the same start states.
+        keys = jnp.stack([batch_key] * members) if several else batch_key
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))
@@ -209,12 +208,12 @@ def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> E
 
 def _record(setup: RunSetup, trained: Trained, played: Episodes) -> dict[str, Any]:
     run, population = setup.run, setup.population
-    of_members = []
+    per_member = []
     for index, member in enumerate(trained.members):
         identity = (
             {"member": member, "trained_with_seed": population.seeds[member]} if population.num_members > 1 else {}
         )
-        of_members.append(
+        per_member.append(
             {
                 **identity,
                 "hyperparams": population.of(member),
@@ -231,10 +230,10 @@ def _record(setup: RunSetup, trained: Trained, played: Episodes) -> dict[str, An
         "versions": records.versions(),
         "devices": [f"{device.platform}:{device.device_kind}" for device in setup.mesh.devices.flat],
     }
-    if len(of_members) == 1:
-        return {**common, **of_members[0]}
+    if len(per_member) == 1:
+        return {**common, **per_member[0]}
     scores = records.aggregate(played.returns.mean(-1).tolist(), population.strata)
-    return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": of_members}
+    return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": per_member}
 
 
 def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
@@ -249,7 +248,7 @@ def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
 
 
 def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean; one value tells nothing of it."""
+    """Compute the 95 % bootstrap interval of the mean; None for a single value."""
     if len(values) < 2:
         return None, None
     rng = np.random.default_rng(0)
@@ -258,13 +257,15 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def _render(setup: RunSetup, trained: Trained, played: Episodes, key: jax.Array, picture: Picture) -> dict[str, Any]:
-    """Draw one more episode, of the member that did best."""
-    path, scene = picture
+def _render(
+    setup: RunSetup, trained: Trained, played: Episodes, key: jax.Array, animation: Animation
+) -> dict[str, Any]:
+    """Render one more episode of the best member."""
+    path, scene = animation
     env = setup.eval_env
     index = int(played.returns.mean(-1).argmax())
     system = setup.build_system(setup.population.of(trained.members[index]))
-    recording = record_episode(system, trained.only(index), env, key, setup.run.arch.max_eval_steps)
+    recording = record_episode(system, trained.state_of(index), env, key, setup.run.arch.max_eval_steps)
     frames = write_gif(path, scene, env, recording)
     return {
         "path": str(path),
@@ -275,23 +276,24 @@ def _render(setup: RunSetup, trained: Trained, played: Episodes, key: jax.Array,
     }
 
 
-def _of_members(setup: RunSetup, trained: Trained) -> str:
+def _member_suffix(setup: RunSetup, trained: Trained) -> str:
     if setup.population.num_members == 1:
         return ""
     return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
 
 
 @contextlib.contextmanager
-def _said_if_unwritten() -> Iterator[None]:
+def _print_write_errors() -> Iterator[None]:
+    # The results are printed in any case.
     try:
         yield
     except OSError as error:
-        print(f"these numbers could not be written: {error}", file=sys.stderr)
+        print(f"failed to write the results: {error}", file=sys.stderr)
 
 
 def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
-    """Write a new file; None where that is not possible."""
-    with _said_if_unwritten():
+    """Write the results to a new file; return None if this fails."""
+    with _print_write_errors():
         directory.mkdir(exist_ok=True)
         path = _new_file(directory, stem)
         try:
@@ -304,7 +306,7 @@ def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
 
 
 def _new_file(directory: Path, stem: str) -> Path:
-    """A file of this process alone, made empty: its name is that of no other evaluation."""
+    """Create an empty file with a name that no other evaluation uses."""
     number = 1
     while True:
         path = directory / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")

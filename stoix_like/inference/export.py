@@ -1,4 +1,4 @@
-"""A policy as one file that jax alone can load."""
+"""Export of policies to StableHLO files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
 
 PLATFORMS = ("cpu", "cuda", "tpu")
-# An exported policy takes its key as plain numbers of this kind.
+# Exported policies take raw key data of this implementation.
 KEY_KIND = "threefry2x32"
 _CHECKED_BATCHES = (1, 32)
 
 
 def export_policy(policy: Policy, path: str | Path) -> Path:
-    """Write a policy as StableHLO; see `Policy.export`.
+    """Write a policy to a StableHLO file; see `Policy.export`.
 
     Args:
         policy: the policy.
-        path: the file; replaced if it exists, after the written function was compared with the policy.
+        path: path of the file; overwritten if it exists.
 
     Returns:
         The path.
 
     Raises:
-        RuntimeError: the written function differs on random observations; no file is left.
+        RuntimeError: if the exported function differs from the policy on random observations; writes no file.
     """
     path = Path(path)
 
     def act(*inputs: jax.Array) -> jax.Array:
-        """Act on plain arrays; the trained state is part of the program."""
+        """Choose actions from plain arrays; the trained state is a constant of the program."""
         *fields, key_data = inputs
         return policy.act(policy.observation_of(fields), jax.random.wrap_key_data(key_data, impl=KEY_KIND))
 
@@ -57,14 +57,14 @@ def export_policy(policy: Policy, path: str | Path) -> Path:
 
 
 def _compare(policy: Policy, exported: Callable[..., jax.Array]) -> None:
-    """Check that a function acts like the policy."""
+    """Check that the exported function returns the policy's actions on random observations."""
     for batch in _CHECKED_BATCHES:
         key = jax.random.key(batch, impl=KEY_KIND)
         observation = policy.random_observations(key, batch)
         expected = np.asarray(policy(observation, key))
         fields = (getattr(observation, name) for name in policy.inputs)
         found = np.asarray(exported(*fields, jax.random.key_data(key)))
-        # Another compilation may round differently.
+        # Separate compilations may round differently.
         close = partial(np.allclose, rtol=1e-4, atol=1e-5) if expected.dtype.kind == "f" else np.array_equal
         if found.dtype != expected.dtype or not close(found, expected):
-            raise RuntimeError(f"the exported policy acts differently on {batch} random observations")
+            raise RuntimeError(f"batch={batch}: the exported function and the policy differ on random observations")

@@ -16,7 +16,7 @@ from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
-# A policy is the same on one device, wherever it was trained, and nothing is logged.
+# Inference uses one device, whatever the run was trained on, and logs nothing.
 _INFERENCE = (
     "arch.num_devices=1",
     "arch.update_batch_size=1",
@@ -27,19 +27,19 @@ _INFERENCE = (
 
 
 class TrainedRun(NamedTuple):
-    """A run that was trained, and its parts: environments, networks, system, sizes."""
+    """A trained run: its directory, and its environments, networks, system and sizes."""
 
     run_dir: Path
     setup: RunSetup
 
 
 class TrainedState(NamedTuple):
-    """Shared state of an agent; of a population, with a leading axis `[P]`.
+    """Trained state; of a population, with a leading axis `[P]`.
 
     Attributes:
-        shared: parameters and everything else that acting needs.
-        env_steps: environment steps of each member, `[]` or `[P]`.
-        episode_return: mean return of these parameters in their evaluation, `[]` or `[P]`; NaN without one.
+        shared: the agent's shared state: parameters, statistics and counters.
+        env_steps: environment steps that each member was trained for, `[]` or `[P]`.
+        episode_return: mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
     """
 
     shared: Any
@@ -48,12 +48,12 @@ class TrainedState(NamedTuple):
 
 
 class TrainedMember(NamedTuple):
-    """The trained state of one member.
+    """Trained state of one member.
 
     Attributes:
-        shared: its state, without a population axis.
-        member: its number, 0 without a population.
-        env_steps: environment steps that it was trained for.
+        shared: the agent's shared state, without a population axis.
+        member: index of the member, 0 without a population.
+        env_steps: environment steps that the member was trained for.
     """
 
     shared: Any
@@ -66,13 +66,13 @@ def open_run(run_dir: str | Path, trust: bool = False) -> TrainedRun:
 
     Args:
         run_dir: the directory of the run.
-        trust: execute what its configuration names, wherever it comes from.
+        trust: whether the configuration may name code outside this package.
 
     Returns:
         The run.
 
     Raises:
-        ConfigError: there is no run, or its configuration names what is not trusted.
+        ConfigError: if the directory holds no run, or its configuration names untrusted code.
     """
     directory = Path(run_dir).absolute()
     return TrainedRun(directory, set_up(parse_config(read_config(directory, _INFERENCE, trust))))
@@ -82,19 +82,19 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
     """Load the trained state of every member.
 
     Args:
-        run: from `open_run`.
+        run: the run, from `open_run`.
         which: `best`, each member's parameters with the best evaluation; `last`; or the environment steps of a
             checkpoint.
 
     Returns:
-        The state; `best` and `last` come from the newest checkpoint that is not damaged.
+        The state; `best` and `last` come from the newest intact checkpoint.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it is damaged.
+        ConfigError: if the checkpoint does not exist or is damaged.
     """
     run_dir, steps = run.run_dir, checkpoint.steps(run.run_dir)
     if not steps:
-        raise ConfigError(f"{run_dir} holds no checkpoint")
+        raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one")
     if which not in ("best", "last") and which not in map(str, steps):
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
     item = "best" if which == "best" else "shared"
@@ -104,12 +104,13 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
             found = checkpoint.read(run_dir, step, shapes)
             break
         except checkpoint.DamagedError as error:
-            print(f"the checkpoint after {step:,} env steps cannot be used: {error}", file=sys.stderr)
+            print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
     if found is None:
-        raise ConfigError(f"which={which}: no checkpoint of {run_dir} can be used")
+        raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
     if item not in found.items:
         raise ConfigError(
-            f"which=best: {run_dir} did not keep it (checkpoint.keep_best=false, arch.absolute_metric=false): use last"
+            f"which=best: {run_dir} holds no best parameters (checkpoint.keep_best=false, arch.absolute_metric=false):"
+            " use last"
         )
     env_steps, returns = _steps_and_returns(found, item)
     shape = (size,) if (size := run.setup.population.num_members) > 1 else ()
@@ -120,15 +121,15 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
     """Load the trained state of one member.
 
     Args:
-        run: from `open_run`.
-        which: as for `load_shared`.
-        member: as for `choose_member`.
+        run: the run, from `open_run`.
+        which: see `load_shared`.
+        member: see `choose_member`.
 
     Returns:
-        The member.
+        The state of the member.
 
     Raises:
-        ConfigError: there is no such checkpoint or member.
+        ConfigError: if the checkpoint or the member does not exist.
     """
     state = load_shared(run, which)
     index = choose_member(state, member)
@@ -137,18 +138,18 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
-    """Return the number of a member of a population.
+    """Return the index of a member of a population.
 
     Args:
-        state: of every member.
-        member: its number; `best` or None is the one with the highest return in its evaluation, or the first where
+        state: the state of all members.
+        member: index of the member; `best` or None for the one with the highest evaluation return, or the first one if
             none was evaluated.
 
     Returns:
-        The member's number, 0 without a population.
+        The index of the member, 0 without a population.
 
     Raises:
-        ConfigError: there is no such member.
+        ConfigError: if the member does not exist.
     """
     returns = np.atleast_1d(state.episode_return)
     if isinstance(member, str) and member.isdigit():
@@ -161,30 +162,30 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
 
 
 def take_member(tree: Any, member: int) -> Any:
-    """Take one member's part of a tree.
+    """Select one member of a tree.
 
     Args:
-        tree: of arrays `[P, ...]`.
-        member: its number, 0 to P - 1.
+        tree: arrays `[P, ...]`.
+        member: index of the member, 0 to P - 1.
 
     Returns:
-        The tree of arrays `[...]`.
+        Arrays `[...]`.
     """
     return jax.tree.map(lambda leaf: leaf[member], tree)
 
 
 def _steps_and_returns(found: checkpoint.Checkpoint, item: str) -> tuple[Any, Any]:
-    """Return the environment steps of each member's state, and the return in its evaluation."""
+    """Return the environment steps and the evaluation return of each member's state."""
     if item == "best":
         best = found.host_state["best"]
         return best["env_steps"], best["episode_return"]
     last = found.host_state["progress"]["history"][-1]
-    # A run that stopped between two evaluations holds parameters that were not evaluated.
+    # A run that stopped between two evaluations did not evaluate its last parameters.
     return found.step, last["eval/episode_return_mean"] if last["env_steps"] == found.step else np.nan
 
 
 def _shapes(setup: RunSetup) -> Any:
-    """Return the agent's shared state, of every member, as shapes on one device."""
+    """Return the shapes of the shared state of all members, placed on one device."""
     env, size = setup.env, setup.plan.envs_per_shard
     sharding = jax.sharding.SingleDeviceSharding(setup.mesh.devices.flat[0])
     population = setup.population

@@ -1,4 +1,4 @@
-"""A trained policy: observations in, actions in the units of the environment out."""
+"""Trained policies as functions from observations to actions."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ from stoix_like.run.setup import RunSetup
 
 
 class Policy:
-    """Acts as a system does in evaluation, observation normalisation and action scaling included.
+    """A trained policy that acts as in evaluation, including observation normalisation and action scaling.
 
-    Observations are those of the run's environments: after `env.flatten_observation` and `env.frame_stack`, before
-    normalisation, which the policy applies itself. Actions are those of the suite's own environment: after
-    `env.rescale_actions` and `env.clip_actions`. A call compiles once per batch size, and can be part of a compiled
-    function.
+    Observations have the form of the run's environments, after `env.flatten_observation` and `env.frame_stack`; the
+    policy normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and
+    `env.clip_actions`. A policy compiles once per batch size, and can be called inside a jitted function.
 
     Args:
         setup: the run.
         shared: the trained state of one member, without a population axis.
-        hyperparams: those in which the member differs from the configuration.
-        greedy: whether to take the mode of the policy; by default as `arch.evaluation_greedy` says.
+        hyperparams: hyperparameters of the member that differ from the configuration.
+        greedy: whether to use the mode of the policy; by default `arch.evaluation_greedy`.
         env_steps: environment steps that `shared` was trained for.
 
     Attributes:
-        observation_space: of one observation.
-        action_space: of one action, in the environment's units.
+        observation_space: the space of one observation.
+        action_space: the space of one action, in the units of the suite.
         greedy: whether actions are the mode of the policy.
         env_steps: environment steps that the policy was trained for.
-        input_shapes: shape and dtype of each field of an `Observation` that the policy takes, without a batch axis.
+        input_shapes: shape and dtype of each field of `Observation` that the policy needs, without a batch axis.
 
     Raises:
-        ConfigError: the system has a recurrent state, which a function of one observation cannot carry.
+        ConfigError: if the system is recurrent: a function of one observation has no recurrent state.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class Policy:
         self._system = setup.build_system(hyperparams, greedy=self.greedy)
         if _is_recurrent(self._system.init_carry(1)):
             raise ConfigError(
-                f"system={run.system_name} has a recurrent state, and a policy acts on one observation: only"
-                " `stoix-like evaluate` can use it"
+                f"system={run.system_name} is recurrent, but a policy acts on single observations: use"
+                " `stoix-like evaluate`"
             )
         self._env = setup.eval_env
         self.observation_space = self._env.observation_space
@@ -79,19 +78,19 @@ class Policy:
         """Choose actions.
 
         Args:
-            observation: one, of the shape of `observation_space`, or many, `[..., *shape]`. An array, or an
-                `Observation` where the environment has an action mask or counts steps.
-            key: a typed PRNG key; a greedy policy needs none.
+            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or an `Observation` if the
+                environment has an action mask or counts steps.
+            key: a typed PRNG key; optional for a greedy policy.
 
         Returns:
             The actions, `[..., *action_space.shape]`.
 
         Raises:
-            ValueError: the observation does not fit, or a sampling policy got no key.
+            ValueError: if the observation has a wrong shape, dtype or field, or a sampling policy gets no key.
         """
         if key is None:
             if not self.greedy:
-                raise ValueError("this policy samples its actions: pass a key, or load it with greedy=True")
+                raise ValueError("key=None, but this policy samples actions: pass a key, or load it with greedy=True")
             key = jax.random.key(0)
         batch, leading = self._batched(observation)
         action = self._compiled(self._shared, batch, key)
@@ -103,34 +102,34 @@ class Policy:
         return tuple(self.input_shapes)
 
     def export(self, path: str | Path) -> Path:
-        """Write the policy as one file that jax alone can load, on a CPU, a GPU or a TPU.
+        """Write the policy to a StableHLO file, which needs only jax to run on a CPU, a GPU or a TPU.
 
-        The file holds a function with one argument for each of `inputs`, `[b, ...]` with any `b`, and one for the data
-        of a key, uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
+        The file holds a function of one array `[b, ...]` for each of `inputs`, with any batch size b, and of key data,
+        uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
 
             act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
             action = act(observation, jax.random.key_data(jax.random.key(0)))
 
         Args:
-            path: the file; replaced if it exists, after the written function was compared with this policy.
+            path: path of the file; overwritten if it exists.
 
         Returns:
             The path.
 
         Raises:
-            RuntimeError: the written function differs on random observations; no file is left.
+            RuntimeError: if the exported function differs from this policy on random observations; writes no file.
         """
         return export_policy(self, path)
 
     def act(self, observation: Observation, key: jax.Array) -> jax.Array:
-        """Choose actions inside a compiled function.
+        """Choose actions, without checks and conversions, inside a jitted function.
 
         Args:
-            observation: `[B, ...]`.
+            observation: `[B, ...]` observations.
             key: a typed PRNG key.
 
         Returns:
-            The actions `[B, ...]`, in the environment's units.
+            The actions `[B, ...]`, in the units of the suite.
         """
         return self._act(self._shared, observation, key)
 
@@ -145,15 +144,15 @@ class Policy:
         return self._env.native_action(action)
 
     def _batched(self, observation: Any) -> tuple[Observation, tuple[int, ...]]:
-        """Return the observation with one leading axis, and its original leading axes."""
+        """Flatten the batch axes of an observation to one, and return their original shape."""
         given = observation if isinstance(observation, Observation) else Observation(observation)
         if missing := [name for name in self.input_shapes if getattr(given, name) is None]:
-            raise ValueError(f"this policy also takes {' and '.join(missing)}: pass an Observation with them")
+            raise ValueError(f"observation has no {' and '.join(missing)}: pass an Observation with these fields")
         arrays = [_fitting(name, getattr(given, name), leaf) for name, leaf in self.input_shapes.items()]
         shapes = [leaf.shape for leaf in self.input_shapes.values()]
         leading = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)]
         if len(set(leading)) > 1:
-            raise ValueError(f"{', '.join(self.input_shapes)} have different leading axes: {leading}")
+            raise ValueError(f"{', '.join(self.input_shapes)} have different batch axes {leading}: pass the same ones")
         batch = math.prod(leading[0])
         flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))
         return self.observation_of(flat), leading[0]
@@ -183,17 +182,17 @@ class Policy:
 
 
 def _is_recurrent(carry: Any) -> bool:
-    """Whether the carry is more than the keys of correlated noise, which every call draws anew."""
+    """Whether the carry holds more than noise keys, which every call draws anew."""
     return any(not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(carry))
 
 
 def _fitting(name: str, value: Any, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-    """Return the value as an array of the wanted dtype, after checking its last axes."""
+    """Convert a value to an array of the wanted dtype, and check its last axes."""
     array = value if isinstance(value, jax.Array) else np.asarray(value)
     if array.shape[max(array.ndim - len(wanted.shape), 0) :] != wanted.shape:
-        raise ValueError(f"{name} has the shape {array.shape}, and this policy takes [..., *{wanted.shape}]")
+        raise ValueError(f"{name} has shape {array.shape}: this policy takes [..., *{wanted.shape}]")
     if not np.can_cast(array.dtype, wanted.dtype, "same_kind"):
-        raise ValueError(f"{name} has dtype {array.dtype}, and this policy takes {wanted.dtype}")
+        raise ValueError(f"{name} has dtype {array.dtype}: this policy takes {wanted.dtype}")
     return jnp.asarray(array, wanted.dtype)
 
 
@@ -209,15 +208,15 @@ def load_policy(
     Args:
         run_dir: the directory of the run.
         which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
-        member: of a population; by default the best one.
-        greedy: whether to take the mode of the policy; by default as the run's `arch.evaluation_greedy` says.
-        trust: allow a configuration that names code outside this package.
+        member: index of a member of a population; by default the best one.
+        greedy: whether to use the mode of the policy; by default the run's `arch.evaluation_greedy`.
+        trust: whether the configuration may name code outside this package.
 
     Returns:
         The policy.
 
     Raises:
-        ConfigError: there is no such run, checkpoint or member, or its system is recurrent.
+        ConfigError: if the run, checkpoint or member does not exist, or the system is recurrent.
     """
     run = open_run(run_dir, trust)
     chosen = load_member(run, which, member)

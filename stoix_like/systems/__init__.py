@@ -1,1 +1,1 @@
-"""The algorithms: one file each, holding what its paper holds."""
+"""Reinforcement learning algorithms, one file each."""

@@ -1,4 +1,4 @@
-"""Optimisers and gradient steps, for every system."""
+"""Optimisers and gradient steps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class GradientConfig(SystemConfig):
     """Hyperparameters of gradient descent.
 
     Attributes:
-        decay_learning_rates: linearly to zero over the run.
-        max_grad_norm: the gradients of each optimiser are clipped to this norm.
+        decay_learning_rates: whether learning rates decay linearly to zero over the run.
+        max_grad_norm: largest global norm of the gradients of each optimiser.
     """
 
     decay_learning_rates: bool
@@ -44,12 +44,12 @@ def make_optimiser(
     period: int = 1,
     transform: Callable[[Any], optax.GradientTransformation] = optax.adam,
 ) -> optax.GradientTransformation:
-    """Build an optimiser behind clipped gradients.
+    """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 
     Args:
         config: hyperparameters.
         spec: sizes, for the decay.
-        lr: step size.
+        lr: learning rate.
         period: gradient steps of the system per step of this optimiser, at least 1.
         transform: `(learning_rate) -> GradientTransformation`.
 
@@ -69,7 +69,7 @@ def make_optimiser(
 def gradient_step(
     loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Take one step of an optimiser on a loss, with the gradient averaged over all shards.
+    """Take one gradient step on a loss, averaging the gradient over all shards.
 
     Args:
         loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
@@ -80,7 +80,7 @@ def gradient_step(
         *args: further arguments of `loss`.
 
     Returns:
-        Parameters, optimiser state, and the metrics of the loss.
+        The new parameters, the new optimiser state, and the metrics of the loss.
     """
     grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
     updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
@@ -94,13 +94,13 @@ def periodically(
 
     Args:
         step: `(operand) -> (operand, metrics)`.
-        operand: what the step changes.
+        operand: the argument of the step.
         count: number of calls before this one.
         period: calls per step, at least 1.
 
     Returns:
-        The operand afterwards, and the metrics: multiplied by `period` where the step was taken, and zero elsewhere, so
-        that their mean over a whole number of periods is the mean over steps.
+        The new operand, and the metrics: multiplied by `period` if the step was taken and zero otherwise, so that their
+        mean over a whole number of periods is the mean over steps.
     """
     if period == 1:
         return step(operand)

@@ -1,4 +1,4 @@
-"""Parts of systems that learn from a replay buffer."""
+"""Components of systems that learn from a replay buffer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Head = TypeVar("Head", bound=Any)
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(GradientConfig, ReplayConfig):
-    """Hyperparameters of every system with target networks.
+    """Hyperparameters of systems with a replay buffer and target networks.
 
     Attributes:
-        tau: Polyak step size of the target parameters towards the online parameters.
+        tau: Polyak step size of the target parameters (soft update).
     """
 
     tau: Annotated[float, between(0.0, 1.0)]
@@ -32,12 +32,12 @@ class OffPolicyConfig(GradientConfig, ReplayConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalConfig(OffPolicyConfig):
-    """Hyperparameters of a distribution of returns over fixed values.
+    """Hyperparameters of a categorical distribution of returns.
 
     Attributes:
-        num_atoms: number of values.
-        vmin: the smallest of them, in the unit of the scaled rewards.
-        vmax: the largest of them.
+        num_atoms: number of atoms.
+        vmin: value of the first atom, in units of scaled reward.
+        vmax: value of the last atom, likewise.
     """
 
     num_atoms: Annotated[int, at_least(2)]
@@ -45,34 +45,34 @@ class CategoricalConfig(OffPolicyConfig):
     vmax: float
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse an empty support, too."""
+        """Check sizes, and that the support is not empty; see `SystemConfig.check`."""
         super().check(num_envs, num_shards)
         if self.vmin >= self.vmax:
             raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
 
     @property
     def support(self) -> dict[str, Any]:
-        """Hyperparameters of a distributional head; they may be traced."""
+        """Attributes of a distributional head by name; the values may be traced."""
         return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:
-    """Set the attributes of a head that are hyperparameters of the system.
+    """Set those attributes of a head that are hyperparameters of the system.
 
     Args:
         head: a flax module.
-        hyperparams: attributes by name; they may be traced.
+        hyperparams: attributes by name; the values may be traced.
 
     Returns:
-        The head.
+        A copy of the head with these attributes.
 
     Raises:
-        ConfigError: the head has no such attribute.
+        ConfigError: if the head has no such attribute.
     """
     for name in hyperparams:
         if not hasattr(head, name):
             raise ConfigError(
-                f"network: the head {type(head).__name__} has no {name}, which the system sets: use the network of the"
-                " system's own yaml"
+                f"network: the head {type(head).__name__} has no {name}, which the system sets: use the default network"
+                " of the system"
             )
     return head.clone(**hyperparams)

@@ -1,4 +1,4 @@
-"""Parts of systems with a policy and critics of actions that learn from replay: SAC, DDPG and their variants."""
+"""Components of off-policy actor-critic systems: SAC, DDPG and their variants."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ActorCriticConfig(OffPolicyConfig):
 
     Attributes:
         action_spaces: action spaces that the system supports.
-        actor_lr: Adam step size of the policy.
-        q_lr: Adam step size of the critics.
-        policy_frequency: gradient steps of the critics per step of the policy; delays the temperature (SAC) or all
-            targets (DDPG and its variants), too.
-        noise_correlation: correlation of the exploration noise of two successive steps.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critics.
+        policy_frequency: gradient steps of the critics per step of the policy; also delays the temperature (SAC) or all
+            target parameters (DDPG and its variants).
+        noise_correlation: correlation of the exploration noise between successive steps.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -45,7 +45,7 @@ class ActorCriticConfig(OffPolicyConfig):
 
 @dataclass(frozen=True)
 class ActorCritic(ABC):
-    """A policy and critics that learn from a replay buffer; a subclass initialises, acts and learns."""
+    """Base class of off-policy actor-critic algorithms; subclasses implement `init`, `act` and `sgd_step`."""
 
     config: Any
     axes: Axes
@@ -63,7 +63,7 @@ class ActorCritic(ABC):
     def act(
         self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the keys of the noise, see `persist_noise_keys`."""
+        """Choose an action for each environment; the carry holds the noise keys, see `persist_noise_keys`."""
 
     @abstractmethod
     def sgd_step(self, shared: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
@@ -102,7 +102,7 @@ def make_parts(config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwor
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        critics: the critics, see `make_critics`.
+        critics: the critics, from `make_critics`.
 
     Returns:
         The attributes by name.
@@ -120,19 +120,20 @@ def make_parts(config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwor
 
 
 def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -> MultiNetwork:
-    """Build critics with their own parameters each; their values are `[..., num_critics]`.
+    """Build an ensemble of critics with independent parameters.
 
     Args:
         network: `input_layer`, `pre_torso` and `critic_head` of one critic.
-        num_critics: number of critics.
-        head: in place of `network.critic_head`.
+        num_critics: number of critics, C.
+        head: replaces `network.critic_head`.
 
     Returns:
-        A network of `(observation, {"action": action})`, or of whatever the input layer reads.
+        A network with values `[..., C]`; its arguments are those of the input layer, such as
+        `(observation, {"action": action})`.
     """
 
     def critic() -> FeedForwardCritic:
-        # Copies: one module object has one set of parameters, wherever it is called.
+        # Copies: calls of the same module object share its parameters.
         parts = (network.critic_head if head is None else head, network.pre_torso, network.input_layer)
         return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
 
@@ -140,19 +141,19 @@ def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -
 
 
 def persist_noise_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:
-    """Keep the noise key of each environment with a probability, so that noise is correlated in time.
+    """Keep the noise key of each environment with some probability, for noise that is correlated in time.
 
-    The noise of every single step has its usual distribution; the correlation of two successive steps is the
-    probability of keeping the key. A new episode starts with a new key.
+    The marginal distribution of the noise is unchanged; the correlation between successive steps is the probability of
+    keeping the key. A new episode starts with a new key.
 
     Args:
-        keys: `[N]` of the last step.
-        timestep: the time step that is acted on.
+        keys: `[N]` keys of the last step.
+        timestep: the time step to act on.
         key: a new key.
         correlation: probability of keeping a key, in [0, 1].
 
     Returns:
-        `[N]` keys.
+        `[N]` keys for the noise of this step.
     """
     new_key, keep_key = jax.random.split(key)
     keep = jax.random.bernoulli(keep_key, correlation, keys.shape)
@@ -160,5 +161,5 @@ def persist_noise_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, corr
 
 
 def initial_noise_keys(num_envs: int) -> jax.Array:
-    """Return keys `[N]` that `persist_noise_keys` replaces at the first step of an episode."""
+    """Return placeholder keys `[N]`, which `persist_noise_keys` replaces at the first step of an episode."""
     return jax.random.split(jax.random.key(0), num_envs)

@@ -1,4 +1,4 @@
-"""Parts of systems that learn from their last rollout alone."""
+"""Components of systems that learn only from their last rollout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stoix_like.utils.jax_utils import random_order
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(GradientConfig):
-    """Hyperparameters of every system that learns from minibatches of its last rollout.
+    """Hyperparameters of systems that learn from minibatches of their last rollout.
 
     Attributes:
         epochs: passes over each rollout.
-        num_minibatches: minibatches per pass.
+        num_minibatches: minibatches per epoch.
         gamma: discount per step.
-        reward_scale: factor of the rewards before learning.
+        reward_scale: factor by which rewards are multiplied.
     """
 
     epochs: Annotated[int, at_least(1)]
@@ -36,10 +36,10 @@ class OnPolicyConfig(GradientConfig):
         return self.epochs * self.num_minibatches
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a rollout that does not divide into minibatches, and a warm-up, from which nothing is learned."""
+        """Check that minibatches divide the rollout and that there is no warm-up; see `SystemConfig.check`."""
         if self.warmup_steps:
             raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: this system learns only from its own actions: use 0"
+                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
             )
         batch = self.rollout_length * num_envs
         if batch % self.num_minibatches:
@@ -58,7 +58,7 @@ def make_minibatches(key: jax.Array, batch: PyTree, num_minibatches: int) -> PyT
         num_minibatches: M, a divisor of B.
 
     Returns:
-        Arrays `[M, B / M, ...]`, all in the same order.
+        Arrays `[M, B / M, ...]`, all shuffled in the same order.
     """
     order = random_order(key, jax.tree.leaves(batch)[0].shape[0])
     return jax.tree.map(lambda x: x[order].reshape(num_minibatches, -1, *x.shape[1:]), batch)

@@ -1,1 +1,1 @@
-"""One adapter module per suite of environments, each with `scenarios` and `make`; `envs.factory` lists them."""
+"""Adapters for suites of environments, registered in `envs.factory`."""

@@ -1,6 +1,6 @@
-"""The environments of gymnax.
+"""Adapter for gymnax.
 
-gymnax's own `step` resets by itself and hides the true successor, so the adapter calls what lies below it.
+gymnax's `step` resets automatically and discards the true successor, so the adapter calls `reset_env` and `step_env`.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import scalar
 
-# Why some that gymnax registers are left out.
-_REFUSED = {"MNISTBandit-bsuite": "it would download its images"}
+# Registered in gymnax, but not supported here, with the reason.
+_UNSUPPORTED = {"MNISTBandit-bsuite": "it would download its images"}
 
-# No reward is left beyond the last step of these, so their horizon is the end of the task and not a limit that cuts
-# it: a bootstrap would add up, without end, a value that is never corrected.
+# The task itself ends at the horizon. Treated as a time limit, it would bootstrap from states in which no reward is
+# left and whose values are never corrected, so that they could grow without bound.
 _HORIZON_ENDS_TASK = frozenset({"DiscountingChain-bsuite"})
 
-# What these declare as the bounds of their observations does not hold: rewards and contexts lie outside.
-_BOUNDS_DO_NOT_HOLD = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"})
+# Their observations exceed the bounds that gymnax declares.
+_WRONG_BOUNDS = frozenset({"GaussianBandit-misc", "MemoryChain-bsuite", "MetaMaze-misc"})
 
 
 class GymnaxEnvironment(Environment):
-    """One environment of gymnax.
+    """An environment of gymnax.
 
     Args:
-        env: as `gymnax.make` returns it.
-        params: its parameters.
-        name: the id that gymnax knows it by.
+        env: the environment, from `gymnax.make`.
+        params: the environment's parameters.
+        name: the environment's id in gymnax.
     """
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
@@ -59,19 +59,19 @@ class GymnaxEnvironment(Environment):
         self.action_space = _convert_actions(env.action_space(params))
         view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
         low, high = (0.0, 1.0) if self._num_classes is not None else (declared.low, declared.high)
-        if name in _BOUNDS_DO_NOT_HOLD:
+        if name in _WRONG_BOUNDS:
             low, high = -np.inf, np.inf
         self.observation_space = Box(_bound(low), _bound(high), view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
-        with _its_own_rules():
+        with _allow_rank_promotion():
             view, state = self._env.reset_env(key, self.params)
         return strongly_typed(state), restart(self._observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        with _its_own_rules():
+        with _allow_rank_promotion():
             view, state, reward, terminated, _ = self._env.step_env(key, state, action, self.params)
             at_limit = self._env.is_truncated(state, self.params)
         if self._horizon_ends_task:
@@ -85,8 +85,8 @@ class GymnaxEnvironment(Environment):
 
 
 def scenarios() -> list[str]:
-    """The ids of the environments, as gymnax spells them; those that need a download are left out."""
-    return [name for name in gymnax.registered_envs if name not in _REFUSED]
+    """List the ids of the supported environments."""
+    return [name for name in gymnax.registered_envs if name not in _UNSUPPORTED]
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
@@ -94,17 +94,17 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
     Args:
         name: one of `scenarios()`.
-        kwargs: arguments of its constructor by name.
-        params: fields of its parameters to replace by name.
+        kwargs: arguments of the constructor by name.
+        params: parameters to change by name.
 
     Returns:
         The environments.
 
     Raises:
-        ConfigError: if the name, an argument or a parameter is unknown, or a value does not fit.
+        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
     """
-    if name in _REFUSED:
-        raise ConfigError(f"env.scenario.name={name!r} cannot be used: {_REFUSED[name]}")
+    if name in _UNSUPPORTED:
+        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
     check_scenario("gymnax", name, scenarios())
     env, _ = gymnax.make(name)
     if kwargs:
@@ -115,16 +115,16 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     return Vectorize(GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name))
 
 
-def _its_own_rules() -> AbstractContextManager[Any]:
-    # Swimmer adds arrays of different rank, which a stricter setting around us must not refuse.
+def _allow_rank_promotion() -> AbstractContextManager[Any]:
+    # Swimmer adds arrays of different rank, which fails under a stricter global setting.
     return jax.numpy_rank_promotion("allow")
 
 
 def _fit(name: str, key: str, value: Any, default: Any) -> Any:
-    """`value` in the type of the default that it replaces."""
+    """Convert a parameter to the type of its default."""
     fitted = _array_like(value, default) if np.ndim(default) else scalar(type(default), value)
     if fitted is None or not np.all(np.isfinite(fitted)):
-        raise ConfigError(f"env.params.{key}={value!r} does not fit {name}, whose default is {default!r}")
+        raise ConfigError(f"env.params.{key}={value!r} is invalid for {name}: the default is {default!r}")
     if key == "max_steps_in_episode" and fitted < 1:
         raise ConfigError(f"env.params.{key}={value!r} must be at least 1")
     return fitted

@@ -1,19 +1,19 @@
-"""Probe environments: each isolates one thing that an agent must be able to learn, and its answer is known.
+"""Probe environments: minimal tasks with known optimal returns and values.
 
-A learner that fails one of them is wrong in the part that the probe isolates:
+Each probe tests one part of an algorithm:
 
-| probe | what it isolates | best mean return | value of the best policy |
+| probe | tested part | optimal return | optimal value |
 |---|---|---|---|
-| value | a constant value | 1 | 1 |
-| observed_value | a value that the view tells | 0 | the view, -1 or 1 |
+| value | constant value | 1 | 1 |
+| observed_value | value that depends on the observation | 0 on average | the view, -1 or 1 |
 | discount | discounting over two steps | 1 | gamma, then 1 |
-| time_limit | the bootstrap at a limit | `limit` | 1 / (1 - gamma) |
-| termination | no bootstrap at an end | `limit` | (1 - gamma^left) / (1 - gamma) |
-| action | the better of two actions | 1 | 1 |
-| policy | an action that the view tells | 1 | 1 |
-| multi_discrete | a vector of such actions | 1 | 1 |
-| continuous_action | a constant in a range | 0 | 0 |
-| continuous_policy | a number that the view tells | 0 | 0 |
+| time_limit | bootstrap value at a time limit | `limit` | 1 / (1 - gamma) |
+| termination | no bootstrap value at termination | `limit` | (1 - gamma^steps_left) / (1 - gamma) |
+| action | choice between two actions | 1 | 1 |
+| policy | action that depends on the observation | 1 | 1 |
+| multi_discrete | several such actions | 1 | 1 |
+| continuous_action | constant continuous action | 0 | 0 |
+| continuous_policy | continuous action that depends on the observation | 0 | 0 |
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 
 
 class ProbeState(NamedTuple):
-    """What the agent sees, `[D]` float32, and `steps`, int32, taken since the episode began."""
+    """The agent's view `[D]` float32, and the steps since the episode started, int32."""
 
     view: jax.Array
     steps: jax.Array
 
 
 class Outcome(NamedTuple):
-    """What a step of a probe leads to: reward, flags and the next view `[D]`."""
+    """The outcome of a step: reward, flags and the next view `[D]`."""
 
     reward: Any
     terminated: Any
@@ -48,10 +48,10 @@ class Outcome(NamedTuple):
 
 
 class Probe(Environment):
-    """What all probes share.
+    """Base class of probes.
 
     Attributes:
-        optimal_return: the mean undiscounted return of the best policy.
+        optimal_return: mean undiscounted return of the optimal policy.
     """
 
     optimal_return: float = 1.0
@@ -60,19 +60,19 @@ class Probe(Environment):
 
     @abstractmethod
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
-        """The value of the best policy.
+        """Compute the value of the optimal policy.
 
         Args:
-            view: `[..., D]`, what the agent sees.
+            view: `[..., D]` views.
             gamma: discount per step.
 
         Returns:
-            `[...]` discounted returns to be expected.
+            `[...]` expected discounted returns.
         """
 
     @abstractmethod
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
-        """What `action` leads to.
+        """Compute the outcome of an action.
 
         Args:
             state: the state before the step.
@@ -83,7 +83,7 @@ class Probe(Environment):
         """
 
     def first_view(self, key: jax.Array) -> jax.Array:
-        """What the agent sees first: `[D]`, a one unless a probe says otherwise."""
+        """Return the first view of an episode `[D]`; by default, one."""
         del key
         return jnp.ones((1,), jnp.float32)
 
@@ -100,11 +100,11 @@ class Probe(Environment):
 
 
 class OneStepProbe(Probe):
-    """An episode of a single step, whose best reward is the same whatever the agent sees."""
+    """Base class of probes with one step per episode; by default, the optimal reward is the same for all views."""
 
     @abstractmethod
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array | float:
-        """The reward of `action` where the agent sees `view` `[D]`."""
+        """Compute the reward of `action` at `view` `[D]`."""
 
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
         """See `Probe.outcome`."""
@@ -117,7 +117,7 @@ class OneStepProbe(Probe):
 
 
 class Value(OneStepProbe):
-    """Always a reward of one: can the critic learn a constant?"""
+    """Probe with a reward of one: can the critic learn a constant?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> float:
         """See `OneStepProbe.reward`."""
@@ -126,7 +126,7 @@ class Value(OneStepProbe):
 
 
 class ObservedValue(OneStepProbe):
-    """The reward is what the agent sees, -1 or 1: does the critic use its input?"""
+    """Probe whose reward is the view, -1 or 1: does the critic use the observation?"""
 
     optimal_return = 0.0
 
@@ -146,7 +146,7 @@ class ObservedValue(OneStepProbe):
 
 
 class Discount(Probe):
-    """Two steps, seen as -1 and 1, the second of which is rewarded: is the future discounted?"""
+    """Probe of two steps, with views -1 and 1, and a reward of one for the second: are rewards discounted?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
         """See `Probe.first_view`."""
@@ -165,9 +165,9 @@ class Discount(Probe):
 
 
 class TimeLimited(Probe):
-    """A reward of one in every step of a task without an end, cut by a limit that the agent cannot see.
+    """Probe with a reward of one per step and an unobserved time limit: is truncation bootstrapped?
 
-    Its value is that of the endless task, because the value beyond the limit is bootstrapped.
+    The optimal value is that of the non-terminating task.
 
     Args:
         limit: steps until the episode is truncated.
@@ -188,10 +188,10 @@ class TimeLimited(Probe):
 
 
 class Terminating(Probe):
-    """The twin of `TimeLimited` whose task does end: the view tells, one-hot, the steps taken so far.
+    """Counterpart of `TimeLimited` that terminates; the view is the number of steps taken, one-hot.
 
     Args:
-        limit: steps until the task ends.
+        limit: steps until the episode terminates.
     """
 
     def __init__(self, limit: int = 5) -> None:
@@ -207,7 +207,7 @@ class Terminating(Probe):
     def outcome(self, state: ProbeState, action: jax.Array) -> Outcome:
         """See `Probe.outcome`."""
         del action
-        # All zeros once the task has ended.
+        # All zeros after termination.
         view = jax.nn.one_hot(state.steps + 1, self.limit, dtype=jnp.float32)
         return Outcome(1.0, state.steps + 1 >= self.limit, False, view)
 
@@ -218,7 +218,7 @@ class Terminating(Probe):
 
 
 class Action(OneStepProbe):
-    """Action 1 earns one and action 0 nothing: does the policy follow the advantage?"""
+    """Probe with a reward of one for action 1: does the policy follow the advantage?"""
 
     def reward(self, view: jax.Array, action: jax.Array) -> jax.Array:
         """See `OneStepProbe.reward`."""
@@ -227,7 +227,7 @@ class Action(OneStepProbe):
 
 
 class Policy(OneStepProbe):
-    """The action 1 where the agent sees 1, and 0 where it sees -1, earns one: does the policy use its input?"""
+    """Probe with a reward of one for action 1 at view 1 and action 0 at view -1: does the policy use the view?"""
 
     def first_view(self, key: jax.Array) -> jax.Array:
         """See `Probe.first_view`."""
@@ -239,7 +239,7 @@ class Policy(OneStepProbe):
 
 
 class MultiDiscretePolicy(OneStepProbe):
-    """Actions (1, 2) where the agent sees 1, and (0, 0) where it sees -1: each that is right earns a half."""
+    """Probe with a reward of one half per correct entry: the action is (1, 2) at view 1 and (0, 0) at view -1."""
 
     action_space = MultiDiscrete((2, 3))
 
@@ -254,7 +254,7 @@ class MultiDiscretePolicy(OneStepProbe):
 
 
 class ContinuousAction(OneStepProbe):
-    """The reward falls with the squared distance of the action from 0.5: does a continuous policy find it?"""
+    """Probe with reward `-(action - 0.5)^2`: does a continuous policy converge to a constant?"""
 
     optimal_return = 0.0
     action_space = Box(-1.0, 1.0, (1,))
@@ -266,7 +266,7 @@ class ContinuousAction(OneStepProbe):
 
 
 class ContinuousPolicy(OneStepProbe):
-    """The same with a target that the agent sees, between -0.8 and 0.8."""
+    """Probe with reward `-(action - view)^2` and views in [-0.8, 0.8]: does a continuous policy use the view?"""
 
     optimal_return = 0.0
     action_space = Box(-1.0, 1.0, (1,))
@@ -295,7 +295,7 @@ PROBES: dict[str, type[Probe]] = {
 
 
 def scenarios() -> list[str]:
-    """The names of the probes."""
+    """List the names of the probes."""
     return list(PROBES)
 
 
@@ -304,14 +304,14 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
     Args:
         name: one of `scenarios()`.
-        kwargs: arguments of its constructor by name.
-        params: probes have none.
+        kwargs: arguments of the constructor by name.
+        params: must be empty; probes have no parameters.
 
     Returns:
         The environments.
 
     Raises:
-        ConfigError: if the name or an argument is unknown or refused, or a parameter is given.
+        ConfigError: if the name or an argument is unknown, a value is invalid, or `params` is not empty.
     """
     check_scenario("probe", name, scenarios())
     check_names("env.params", params, (), name)

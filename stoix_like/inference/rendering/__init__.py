@@ -1,1 +1,1 @@
-"""Pictures of episodes; drawing needs matplotlib."""
+"""Rendering of episodes to animated gifs; needs matplotlib."""

@@ -1,4 +1,4 @@
-"""An episode as an animated picture."""
+"""Animated gifs of episodes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from stoix_like.inference.rendering.scenes import Scene
 MAX_FRAMES = 500
 _DPI = 80
 _SIZE = (4.6, 3.6)
-"""Width and height of a picture in inches."""
+"""Width and height of a frame in inches."""
 
 
-def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written.
+def check_gif_path(path: Path) -> None:
+    """Check that a gif can be written.
 
     Args:
-        path: the file.
+        path: path of the gif.
 
     Raises:
-        ConfigError: it is no gif, or its directory is not there.
-        MissingExtraError: matplotlib is not installed.
+        ConfigError: if the suffix is not `.gif`, or the directory does not exist or is not writable.
+        MissingExtraError: if matplotlib is not installed.
     """
     if path.suffix != ".gif":
-        raise ConfigError(f"render={path}: the picture is an animated gif: use {path.with_suffix('.gif').name}")
+        raise ConfigError(f"render={path} must be an animated gif: use {path.with_suffix('.gif').name}")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"render={path}: {path.parent} is no directory that can be written to")
+        raise ConfigError(f"render={path}: {path.parent} is not a writable directory: create it or use another one")
     try:
         importlib.import_module("matplotlib")
     except ModuleNotFoundError as error:
@@ -41,13 +41,13 @@ def check_picture(path: Path) -> None:
 
 
 def frame_steps(length: int) -> list[int]:
-    """The steps that are drawn of an episode: all, or every k-th and the last, at most `MAX_FRAMES`.
+    """Select the steps to draw, at most `MAX_FRAMES`: all, or every k-th step and the last.
 
     Args:
         length: T, steps of the episode.
 
     Returns:
-        Numbers from 0 to T.
+        Indices from 0 to T.
     """
     stride = max(1, math.ceil(length / (MAX_FRAMES - 1)))
     steps = list(range(0, length + 1, stride))
@@ -55,29 +55,29 @@ def frame_steps(length: int) -> list[int]:
 
 
 def write_gif(path: Path, scene: Scene, env: VectorEnvironment, recording: Recording) -> int:
-    """Draw an episode.
+    """Write an animated gif of an episode.
 
     Args:
-        path: the file; replaced if it is there.
-        scene: how the environment is drawn.
-        env: the environment that was played, with every wrapper.
+        path: path of the gif; overwritten if it exists.
+        scene: the scene of the environment.
+        env: the environment of the episode, with its wrappers.
         recording: the episode.
 
     Returns:
-        How many frames the picture has.
+        The number of frames.
     """
     from matplotlib.animation import PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Without pyplot, which would choose a backend and keep the figure.
+    # pyplot would select a backend and keep the figure in memory.
     figure = Figure(figsize=_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     update = scene.draw(axes, env, recording)
     axes.set_title("step", fontsize=10)
     figure.draw_without_rendering()
-    # What has been laid out stays: doing it again takes most of a frame's time.
+    # Keep the layout: computing it again would take most of the time per frame.
     figure.set_layout_engine("none")
     writer = PillowWriter(fps=scene.fps)
     steps = frame_steps(len(recording.returns) - 1)

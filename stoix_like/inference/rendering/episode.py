@@ -1,4 +1,4 @@
-"""One episode, remembered step by step."""
+"""Recording of single episodes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stoix_like.architectures.acting import act_and_step, start_episodes
 from stoix_like.base_types import RolloutState, System
 from stoix_like.envs.environment import State, VectorEnvironment
 
-# Steps of one compiled call; the episode's length is not known beforehand.
+# Steps per compiled call; the length of the episode is unknown in advance.
 _CHUNK = 256
 
 
 class Recording(NamedTuple):
-    """An episode of T steps on the host: T + 1 entries, of which the first is its beginning.
+    """An episode of T steps as host arrays of T + 1 entries, starting with the reset.
 
     Attributes:
-        states: of the suite's own environment, `[T + 1, ...]`.
-        views: what the agent saw, `[T + 1, *view]`.
-        returns: `[T + 1]`, the sum of the rewards so far.
-        finished: `[T + 1]` bool; the last is False only where the episode was cut before its end.
+        states: `[T + 1, ...]` states of the suite's environment.
+        views: `[T + 1, *view]` views of the agent.
+        returns: `[T + 1]` sums of the rewards so far.
+        finished: `[T + 1]` bool; the last is False only if recording stopped before the end of the episode.
     """
 
     states: State
@@ -32,14 +32,14 @@ class Recording(NamedTuple):
 
 
 def record_episode(system: System, shared: Any, env: VectorEnvironment, key: jax.Array, max_steps: int) -> Recording:
-    """Play one episode by `eval_act`.
+    """Record one episode played with `eval_act`.
 
     Args:
         system: the system.
-        shared: its trained state, of one member.
-        env: environments without automatic reset, with every wrapper; one of them is played.
+        shared: the trained state of one member.
+        env: environments without automatic reset, with their wrappers.
         key: a typed PRNG key.
-        max_steps: an episode that has not ended by then is cut.
+        max_steps: steps after which recording stops.
 
     Returns:
         The episode.
@@ -53,7 +53,7 @@ def record_episode(system: System, shared: Any, env: VectorEnvironment, key: jax
         return jax.tree.map(lambda leaf: leaf[0], recording)
 
     @jax.jit
-    def begin(key: jax.Array) -> tuple[RolloutState, Recording]:
+    def start(key: jax.Array) -> tuple[RolloutState, Recording]:
         state = start_episodes(env, system, key[None])
         return state, jax.tree.map(lambda leaf: leaf[None], snapshot(state))
 
@@ -66,7 +66,7 @@ def record_episode(system: System, shared: Any, env: VectorEnvironment, key: jax
 
         return jax.lax.scan(step, state, keys)
 
-    state, first = begin(reset_key)
+    state, first = start(reset_key)
     chunks = [jax.device_get(first)]
     while not chunks[-1].finished.any() and (len(chunks) - 1) * _CHUNK < max_steps:
         keys = jax.random.split(jax.random.fold_in(key, len(chunks)), _CHUNK)

@@ -1,4 +1,4 @@
-"""How the states of environments are drawn."""
+"""Drawings of environments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Update = Callable[[int], None]
-"""Moves what has been drawn to the state of a step."""
+"""A function that updates a drawing to the state at a step."""
 Draw = Callable[["Axes", VectorEnvironment, Recording], Update]
+"""A function that draws the first state of a recording, and returns an `Update`."""
 
-# Larger pictures and more kinds of objects could not be told apart.
+# Limits of legible drawings: cells per side, and colours.
 MAX_SIDE, MAX_CHANNELS = 64, 10
 _DARK, _LIGHT, _ACCENT = "#333344", "#9aa0b4", "#d1495b"
 _GROUND = "#1b1b26"
@@ -40,11 +41,11 @@ _COLOURS = (
 
 
 class Scene(NamedTuple):
-    """How an environment is drawn.
+    """The drawing of an environment.
 
     Attributes:
-        draw: puts the first state on axes and returns what moves it.
-        fps: steps shown per second.
+        draw: the drawing function.
+        fps: frames per second.
     """
 
     draw: Draw
@@ -52,17 +53,17 @@ class Scene(NamedTuple):
 
 
 def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
-    """How an environment is drawn.
+    """Return the scene of an environment.
 
     Args:
         config: the environment and its wrappers.
-        env: what was made from it.
+        env: the environment built from `config`.
 
     Returns:
         The scene.
 
     Raises:
-        ConfigError: naming what can be drawn.
+        ConfigError: if the environment has no scene; the message lists those that have one.
     """
     name = config.scenario.name
     if config.env_name == "gymnax" and name in CLASSIC_CONTROL:
@@ -73,13 +74,13 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
     if len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS:
         return Scene(draw_grid, fps=10)
     raise ConfigError(
-        f"env.scenario.name={name} cannot be drawn: there is {', '.join([*CLASSIC_CONTROL, *MINATAR])}, and whatever"
-        f" is seen as an image of at most {MAX_SIDE} x {MAX_SIDE} with at most {MAX_CHANNELS} channels"
+        f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR])}, or an environment"
+        f" with image observations of at most {MAX_SIDE} x {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
     )
 
 
 def draw_cart_pole(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
-    """A pole on a cart, and the ends of its track."""
+    """Draw a pole on a cart, and the ends of the track."""
     params, state = _params(env), recording.states
     limit, length = params.x_threshold, 2 * params.length
     _frame(axes, (-limit - 0.4, limit + 0.4), (-0.5, 0.3 + length + 0.2))
@@ -97,7 +98,7 @@ def draw_cart_pole(axes: Axes, env: VectorEnvironment, recording: Recording) -> 
 
 
 def draw_pendulum(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
-    """A pendulum, upright at an angle of zero, and the torque as a bar below it."""
+    """Draw a pendulum, upright at an angle of zero, and the torque as a bar below."""
     params, state = _params(env), recording.states
     _frame(axes, (-1.4, 1.4), (-1.7, 1.3))
     (rod,) = axes.plot([], [], color=_ACCENT, linewidth=9, solid_capstyle="round")
@@ -109,14 +110,14 @@ def draw_pendulum(axes: Axes, env: VectorEnvironment, recording: Recording) -> U
     def update(step: int) -> None:
         theta = float(state.theta[step])
         rod.set_data([0, -math.sin(theta)], [0, math.cos(theta)])
-        # A positive torque turns to the left.
+        # A positive torque turns the pendulum to the left.
         torque.set_data([0, -float(state.last_u[step]) / params.max_torque], [-1.45, -1.45])
 
     return update
 
 
 def draw_acrobot(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
-    """Two links hanging from a joint, and the height that the tip must pass."""
+    """Draw two links hanging from a joint, and the height that the tip must reach."""
     state = recording.states
     _frame(axes, (-2.2, 2.2), (-2.2, 2.2))
     axes.plot([-2.2, 2.2], [1, 1], color=_LIGHT, linestyle="--", linewidth=1)
@@ -132,11 +133,11 @@ def draw_acrobot(axes: Axes, env: VectorEnvironment, recording: Recording) -> Up
 
 
 def draw_mountain_car(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
-    """A car in a valley, and the flag that it must reach."""
+    """Draw a car in a valley, and the flag at the goal."""
     params, state = _params(env), recording.states
 
     def height(position: Any) -> Any:
-        # The slope of this curve is proportional to the cosine in the equations of motion.
+        # The slope is proportional to the cosine in the equations of motion.
         return 0.45 * np.sin(3 * position) + 0.55
 
     _frame(axes, (params.min_position - 0.05, params.max_position + 0.05), (-0.05, 1.35))
@@ -154,13 +155,17 @@ def draw_mountain_car(axes: Axes, env: VectorEnvironment, recording: Recording) 
 
 
 def draw_grid(axes: Axes, env: VectorEnvironment, recording: Recording, names: tuple[str | None, ...] = ()) -> Update:
-    """What the agent saw last, with a colour for each channel; the first lies on top.
+    """Draw the newest view of the agent, with one colour per channel and the first channel on top.
 
     Args:
-        axes: to draw on.
+        axes: axes to draw on.
         env: the environment.
         recording: the episode.
-        names: of the channels, for a legend; one that is None is not drawn. By default all are, without a legend.
+        names: names of the channels for the legend; channels named None are hidden. By default, draws all channels
+            without a legend.
+
+    Returns:
+        The update function.
     """
     shape = env.unwrapped.observation_space.shape
     images = newest_views(recording.views, shape).reshape(len(recording.views), *shape[:2], -1).astype(np.float32)
@@ -188,14 +193,14 @@ def draw_grid(axes: Axes, env: VectorEnvironment, recording: Recording, names: t
 
 
 def newest_views(views: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The newest of stacked frames, in the shape that they had before they were flattened.
+    """Extract the newest of stacked, possibly flattened frames.
 
     Args:
-        views: `[T, *view]`, as the agent saw them.
-        shape: of what the suite's own environment shows.
+        views: `[T, *view]` views of the agent.
+        shape: shape of one view in the suite's environment.
 
     Returns:
-        `[T, *shape]`.
+        `[T, *shape]` frames.
     """
     flattened = views.ndim - 1 != len(shape)
     width = math.prod(shape) if flattened else shape[-1]
@@ -210,7 +215,7 @@ CLASSIC_CONTROL = {
     "MountainCarContinuous-v0": Scene(draw_mountain_car, fps=25),
 }
 _SPEEDS = tuple(f"trail, speed {speed}" for speed in range(1, 6))
-# What the channels of their observations show, in order; the direction of aliens would be hidden by them.
+# Names of the observation channels, in order; the aliens would hide the two channels of their direction.
 MINATAR: dict[str, tuple[str | None, ...]] = {
     "Asterix-MinAtar": ("player", "enemy", "trail", "gold"),
     "Breakout-MinAtar": ("paddle", "ball", "trail", "brick"),
@@ -232,7 +237,7 @@ MINATAR: dict[str, tuple[str | None, ...]] = {
 
 
 def _params(env: VectorEnvironment) -> Any:
-    """Return the parameters of an environment of gymnax."""
+    """Return the parameters of a gymnax environment."""
     return env.params
 
 

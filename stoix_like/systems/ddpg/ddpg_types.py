@@ -1,4 +1,4 @@
-"""The state of an agent with a deterministic policy."""
+"""State of an agent with a deterministic policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoix_like.base_types import OnlineAndTarget
 
 
 class DDPGParams(NamedTuple):
-    """Parameters of the policy and of the critics, each with its target."""
+    """Online and target parameters of the policy and the critics."""
 
     actor_params: OnlineAndTarget
     q_params: OnlineAndTarget
@@ -32,12 +32,12 @@ class DDPGShared(NamedTuple):
 
 
 class ActionRange(NamedTuple):
-    """The range of actions, arrays of the shape of an action.
+    """The range of actions, as arrays of the shape of one action.
 
     Attributes:
-        minimum: lower bounds, -inf where there are none.
-        maximum: upper bounds, inf where there are none.
-        unit: the unit of noise: half the width of the range, or one where there are no bounds.
+        minimum: lower bounds, -inf if unbounded.
+        maximum: upper bounds, inf if unbounded.
+        unit: unit of the noise: half the width of the range, or one if unbounded.
     """
 
     minimum: jax.Array

@@ -1,4 +1,4 @@
-"""The state of a PPO agent, and the batch that it learns from."""
+"""State and training batch of a PPO agent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Obser
 
 
 class PPOTransition(NamedTuple):
-    """One step of a rollout with everything that the surrogate objective needs.
+    """One step of a rollout with the inputs of the surrogate objective.
 
     Attributes:
-        obs: the observation that was acted on, normalised if the run normalises observations.
+        obs: the observation that the policy acted on, normalised if the run normalises observations.
         action: the action taken.
         log_prob: log-probability of the action under the behaviour policy.
         value: value of `obs` before the update.
@@ -41,14 +41,14 @@ class PPOShared(NamedTuple):
 def actor_critic_optimiser(
     actor_optim: optax.GradientTransformation, critic_optim: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Optimise the parameters of actor and critic by an optimiser each.
+    """Combine the optimisers of an actor and a critic.
 
     Args:
-        actor_optim: of `ActorCriticParams.actor_params`.
-        critic_optim: of `ActorCriticParams.critic_params`.
+        actor_optim: optimiser of `ActorCriticParams.actor_params`.
+        critic_optim: optimiser of `ActorCriticParams.critic_params`.
 
     Returns:
-        An optimiser of `ActorCriticParams`, with the state `ActorCriticOptStates`.
+        An optimiser of `ActorCriticParams` with the state `ActorCriticOptStates`.
     """
 
     def init(params: ActorCriticParams) -> ActorCriticOptStates:

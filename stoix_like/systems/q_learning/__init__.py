@@ -1,1 +1,1 @@
-"""Value-based systems for discrete actions."""
+"""Q-learning systems for discrete actions."""

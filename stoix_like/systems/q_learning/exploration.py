@@ -1,4 +1,4 @@
-"""How often a value-based agent acts at random."""
+"""Epsilon-greedy exploration."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stoix_like.schema import between
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonConfig(SystemConfig):
-    """Probabilities of a random action.
+    """Hyperparameters of epsilon-greedy exploration.
 
     Attributes:
-        action_spaces: what such an agent can act in.
-        initial_epsilon: in the first update.
-        training_epsilon: once exploration has faded.
-        exploration_fraction: part of the run in which it fades, linearly; 0: `training_epsilon` from the beginning.
-        evaluation_epsilon: when evaluating; with `arch.evaluation_greedy=false`, as in training.
+        action_spaces: action spaces that the system supports.
+        initial_epsilon: probability of a random action in the first update.
+        training_epsilon: probability of a random action after the decay.
+        exploration_fraction: fraction of the run over which epsilon decays linearly; 0 for `training_epsilon` only.
+        evaluation_epsilon: probability of a random action in greedy evaluation; otherwise that of training.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
@@ -34,23 +34,23 @@ class EpsilonConfig(SystemConfig):
 
 
 def make_epsilon_schedule(config: EpsilonConfig, num_updates: int) -> Callable[[jax.Array], jax.Array]:
-    """The probability of a random action as it fades over a run.
+    """Build a linear schedule of the probability of a random action.
 
         epsilon(k) = training + (initial - training) * max(0, 1 - k / (fraction * num_updates))
 
     Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", extended data table 1.
 
     Args:
-        config: probabilities; they may be traced.
-        num_updates: updates of the whole run.
+        config: hyperparameters; the floats may be traced.
+        num_updates: number of updates in the whole run.
 
     Returns:
-        A function of k, the number of updates made.
+        A function of k, the number of updates so far.
     """
 
     def epsilon(updates: jax.Array) -> jax.Array:
         left = jnp.maximum(0.0, 1.0 - updates / jnp.maximum(config.exploration_fraction * num_updates, 1.0))
-        # Without any fading, not even the first update.
+        # Without decay, the first update uses training_epsilon, too.
         left = jnp.where(config.exploration_fraction > 0.0, left, 0.0)
         return config.training_epsilon + (config.initial_epsilon - config.training_epsilon) * left
 

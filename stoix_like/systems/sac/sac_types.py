@@ -1,4 +1,4 @@
-"""The state of a soft actor-critic agent."""
+"""State of a soft actor-critic agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stoix_like.base_types import OnlineAndTarget
 
 
 class SACParams(NamedTuple):
-    """Parameters of the policy, of the critics, and the logarithm of the temperature, a scalar."""
+    """Parameters of the policy and the critics, and the log-temperature, a scalar."""
 
     actor_params: Any
     q_params: OnlineAndTarget

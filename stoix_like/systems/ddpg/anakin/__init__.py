@@ -1,1 +1,1 @@
-"""Systems whose environments run on the accelerator."""
+"""Deterministic policy gradients with environments on the accelerator."""

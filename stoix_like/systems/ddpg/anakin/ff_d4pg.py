@@ -1,7 +1,7 @@
 """Distributional deterministic policy gradient with n-step targets (Barth-Maron et al. 2018, arXiv:1804.08617).
 
-The paper's many actors are the environments of a run. Its prioritised replay did not help on simple tasks (section 4)
-and is left out.
+Parallel environments replace the paper's distributed actors. Prioritised replay is omitted: it did not help on simple
+tasks (section 4).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config, CategoricalConfig):
-    """Hyperparameters of D4PG: those of DDPG and of the critic's distribution."""
+    """Hyperparameters of D4PG."""
 
 
 class D4PG(ff_ddpg.DDPG):
     """DDPG whose critic learns the distribution of returns."""
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Compute cross-entropies with the projected distributions of the targets (equation 4, algorithm 1)."""
+        """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         _, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
         q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
@@ -41,11 +41,11 @@ class D4PG(ff_ddpg.DDPG):
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the means of the distributions, `[B, 1]`."""
+        """Compute the means `[B, 1]` of the return distributions."""
         return self.distribution(q_params, observation, action)[0][:, None]
 
     def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
-        """Compute means `[B]`, logits and atoms `[B, K]` of the one critic."""
+        """Compute means `[B]`, logits and atoms `[B, K]` of the critic."""
         return jax.tree.map(lambda x: x[..., 0], self.critics.apply(q_params, observation, {"action": action}))
 
 

@@ -42,7 +42,7 @@ class Config(ActorCriticConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
-        exploration_noise: standard deviation of the noise on actions, in half the width of their range.
+        exploration_noise: standard deviation of the exploration noise, in units of half the action range.
     """
 
     exploration_noise: Annotated[float, at_least(0.0)]
@@ -50,7 +50,7 @@ class Config(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class DDPG(ActorCritic):
-    """The algorithm with its hyperparameters, networks and optimisers."""
+    """DDPG with its hyperparameters, networks and optimisers."""
 
     actions: ActionRange
 
@@ -69,7 +69,7 @@ class DDPG(ActorCritic):
     def act(
         self, shared: DDPGShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the keys of its noise."""
+        """Choose an action for each environment; the carry holds the noise keys."""
         action = self.policy(shared.params.actor_params.online, state.timestep.observation)
         if greedy:
             return state.carry, action, ()
@@ -78,7 +78,7 @@ class DDPG(ActorCritic):
         return keys, self.add_noise(action, self.config.exploration_noise * noise), ()
 
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
-        """Take one step of the critics, and every `policy_frequency` steps one of the policy and the targets."""
+        """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
         params, opt_states, steps = shared
         online, q_opt_state, q_metrics = gradient_step(
             self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
@@ -93,7 +93,7 @@ class DDPG(ActorCritic):
         return DDPGShared(learner[0], learner[1], steps + 1), q_metrics | metrics
 
     def improve(self, learner: Learner, batch: Batch) -> tuple[Learner, Metrics]:
-        """Take one step of the policy, and update all target parameters."""
+        """Update the policy and all target parameters."""
         (actor_params, q_params), opt_states = learner
         online, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, actor_params.online, opt_states.actor_opt_state,
@@ -103,11 +103,11 @@ class DDPG(ActorCritic):
         return (params, opt_states._replace(actor_opt_state=actor_opt_state)), metrics
 
     def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
-        """Move the target parameters towards the online parameters (soft update)."""
+        """Apply a soft update to the target parameters."""
         return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Compute squared errors to the smallest of the critics' targets (equations 4 and 5)."""
+        """Compute squared errors to the minimum of the target critics (equations 4 and 5)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
         q_t = self.q_values(params.q_params.target, batch.next_observation, action)
         q_tm1 = self.q_values(q_params, batch.observation, batch.action)
@@ -116,7 +116,7 @@ class DDPG(ActorCritic):
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
     def actor_loss(self, actor_params: Any, q_params: Any, batch: Batch) -> tuple[jax.Array, Metrics]:
-        """Compute the negative value of the policy's actions by the first critic; its gradient is equation 6."""
+        """Compute the negative value of the policy under the first critic; its gradient is equation 6."""
         action = self.policy(actor_params, batch.observation)
         loss = -jnp.mean(batch.weight * self.q_values(q_params, batch.observation, action)[:, 0])
         return loss, {"actor_loss": loss}
@@ -130,12 +130,12 @@ class DDPG(ActorCritic):
         return self.actor.apply(actor_params, observation).mode()
 
     def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
-        """Add noise, in half the width of the actions' range, and clip to the bounds."""
+        """Add noise in units of half the action range, and clip to the bounds."""
         minimum, maximum, unit = (bound[None] for bound in self.actions)
         return jnp.clip(action + unit * noise, minimum, maximum)
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        """Compute the actions of the critics' targets."""
+        """Compute the actions for the critic targets."""
         del key
         return self.policy(actor_params, observation)
 
@@ -154,7 +154,7 @@ def build(
         spec: spaces, networks, axes and sizes.
         algorithm: DDPG, or a subclass.
         num_critics: number of critics.
-        critic_head: in place of the network's own head.
+        critic_head: replaces the critic head of the network.
 
     Returns:
         The system.

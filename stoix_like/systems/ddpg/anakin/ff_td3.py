@@ -19,8 +19,8 @@ class Config(ff_ddpg.Config):
     """Hyperparameters of TD3.
 
     Attributes:
-        policy_noise: standard deviation of the noise on the target policy, in half the width of the actions' range.
-        noise_clip: largest absolute value of that noise, likewise.
+        policy_noise: standard deviation of the target policy noise, in units of half the action range.
+        noise_clip: largest absolute value of this noise, likewise.
     """
 
     policy_noise: Annotated[float, at_least(0.0)]
@@ -28,10 +28,10 @@ class Config(ff_ddpg.Config):
 
 
 class TD3(ff_ddpg.DDPG):
-    """DDPG with a smoothed target policy; the twin critics and the delay are sizes of its configuration."""
+    """DDPG with target policy smoothing; `build` and the configuration set the twin critics and the delay."""
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        """Compute the target policy's actions with clipped noise (equation 14)."""
+        """Compute the actions of the target policy with clipped noise (equation 14)."""
         action = self.policy(actor_params, observation)
         minimum, maximum, unit = self.actions
         noise_scale, noise_clip = self.config.policy_noise * unit, self.config.noise_clip * unit

@@ -1,1 +1,1 @@
-"""Systems whose environments run on the accelerator."""
+"""Proximal policy optimisation with environments on the accelerator."""

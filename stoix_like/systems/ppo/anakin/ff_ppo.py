@@ -38,15 +38,16 @@ class Config(OnPolicyConfig):
     """Hyperparameters of PPO.
 
     Attributes:
-        actor_lr: Adam step size of the actor.
-        critic_lr: Adam step size of the critic.
+        actor_lr: Adam learning rate of the actor.
+        critic_lr: Adam learning rate of the critic.
         gae_lambda: mixing parameter of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
-        clip_value: clip the value change, too.
+        clip_value: whether the value change is clipped.
         ent_coef: weight of the entropy bonus.
         vf_coef: weight of the value loss.
-        standardize_advantages: to mean 0 and standard deviation 1 over the whole batch.
-        normalize_observations: by running mean and standard deviation; frozen in evaluation.
+        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1 over the whole batch.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation.
     """
 
     actor_lr: Annotated[float, above(0.0)]
@@ -62,7 +63,7 @@ class Config(OnPolicyConfig):
 
 @dataclass(frozen=True)
 class PPO:
-    """The algorithm with its hyperparameters, networks and optimisers."""
+    """PPO with its hyperparameters, networks and optimisers."""
 
     config: Config
     axes: Axes
@@ -81,7 +82,7 @@ class PPO:
     def act(
         self, shared: PPOShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, Any]:
-        """Choose an action for each environment; the extras are its log-probability."""
+        """Choose an action for each environment; the extras are the log-probabilities."""
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
         if greedy:
@@ -90,7 +91,7 @@ class PPO:
         return state.carry, action, pi.log_prob(action)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several epochs of minibatches over one rollout."""
+        """Train for several epochs of minibatches on one rollout."""
         num_minibatches = self.config.num_minibatches
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared, trajectory))
 
@@ -101,12 +102,12 @@ class PPO:
             return jax.lax.scan(lambda shared, inputs: self.sgd_step(shared, *inputs), shared, (minibatches, keys))
 
         shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
-        # Only now: the surrogate objective needs the statistics that the behaviour policy used.
+        # Updated last: the surrogate objective needs the statistics of the behaviour policy.
         statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
         return Agent(shared._replace(statistics=statistics), agent.local), jax.tree.map(jnp.mean, metrics)
 
     def evaluate(self, shared: PPOShared, trajectory: Trajectory) -> PPOTransition:
-        """Compute values in one pass over the whole rollout, and advantages."""
+        """Compute the values and advantages of a rollout, in one pass over all steps."""
         config, steps, params = self.config, trajectory.transitions, shared.params
         observation = self.normalizer.apply(shared.statistics, steps.observation)
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
@@ -125,7 +126,7 @@ class PPO:
         return PPOTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
 
     def sgd_step(self, shared: PPOShared, batch: PPOTransition, key: jax.Array) -> tuple[PPOShared, Metrics]:
-        """Take one step of both optimisers on one minibatch."""
+        """Take one gradient step on one minibatch."""
         params, opt_states, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_states, batch, key
         )
@@ -148,7 +149,7 @@ class PPO:
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
-            # An estimator of KL(b_pi || pi) that is never negative: the mean of r - 1 - log r.
+            # A non-negative estimator of KL(b_pi || pi): the mean of r - 1 - log r.
             "approx_kl": jnp.mean(jnp.expm1(log_ratio) - log_ratio),
             "clip_fraction": jnp.mean(jnp.abs(jnp.expm1(log_ratio)) > config.clip_eps),
         }

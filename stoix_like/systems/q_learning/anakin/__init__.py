@@ -1,1 +1,1 @@
-"""Systems whose environments run on the accelerator."""
+"""Q-learning systems with environments on the accelerator."""

@@ -23,7 +23,7 @@ class C51(ff_dqn.DQN):
     """DQN that learns the distribution of returns."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute cross-entropies `[B]` with the projected distribution of the greedy action (algorithm 1)."""
+        """Compute cross-entropies `[B]` to the projected target distribution of the greedy action (algorithm 1)."""
         del key
         _, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation)
         q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation)

@@ -12,7 +12,7 @@ from stoix_like.utils.replay import Batch
 
 
 class DoubleDQN(ff_dqn.DQN):
-    """DQN whose online parameters select the successor's action and whose target parameters evaluate it."""
+    """DQN that selects the next action with the online parameters and evaluates it with the target parameters."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the loss of each window `[B]` (equation 4)."""

@@ -37,11 +37,11 @@ from stoix_like.utils.replay import Batch, Replay, make_replay
 
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig(EpsilonConfig, OffPolicyConfig):
-    """Hyperparameters of every variant of deep Q-networks.
+    """Hyperparameters shared by all variants of DQN.
 
     Attributes:
-        q_lr: Adam step size.
-        max_abs_reward: rewards are clipped to this magnitude before they are stored, in the unit of the reward.
+        q_lr: Adam learning rate.
+        max_abs_reward: magnitude to which rewards are clipped before they are stored, in units of reward.
     """
 
     q_lr: Annotated[float, above(0.0)]
@@ -50,10 +50,10 @@ class BaseConfig(EpsilonConfig, OffPolicyConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
-    """Hyperparameters of deep Q-networks.
+    """Hyperparameters of DQN.
 
     Attributes:
-        huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
+        huber_loss_parameter: error above which the loss is linear, in units of value; 0 for a squared loss.
     """
 
     huber_loss_parameter: Annotated[float, at_least(0.0)]
@@ -61,7 +61,7 @@ class Config(BaseConfig):
 
 @dataclass(frozen=True)
 class DQN:
-    """The algorithm with its hyperparameters, network, optimiser and replay buffer; a variant overrides `losses`."""
+    """DQN with its hyperparameters, network, optimiser and replay buffer; variants override `losses`."""
 
     config: Any
     axes: Axes
@@ -73,7 +73,7 @@ class DQN:
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent, with an empty replay buffer."""
         online = self.network.init(key, timestep.observation)
-        # A copy, since a donated program must not receive one array twice.
+        # The target is a copy: one buffer cannot be donated twice.
         params = OnlineAndTarget(online, jax.tree.map(jnp.copy, online))
         shared = QShared(params, self.optim.init(online), jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
@@ -88,7 +88,7 @@ class DQN:
         return state.carry, _policy(output).sample(seed=key), ()
 
     def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, tuple[()]]:
-        """Act without parameter noise, with the epsilon of evaluation."""
+        """Choose actions without parameter noise, with `evaluation_epsilon`."""
         epsilon = {"epsilon": self.config.evaluation_epsilon}
         output = self.network.apply(shared.params.online, state.timestep.observation, head_kwargs=epsilon)
         return state.carry, _policy(output).sample(seed=key), ()
@@ -100,7 +100,7 @@ class DQN:
         return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several gradient steps, each on a new batch."""
+        """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
         epsilon = self.epsilon(agent.shared.updates)
 
@@ -128,7 +128,7 @@ class DQN:
         return QShared(OnlineAndTarget(online, target), opt_state, updates), metrics
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the loss of each window `[B]` from one-step errors to the largest target value (algorithm 1)."""
+        """Compute the loss of each window `[B]`, with the largest target value as bootstrap value (algorithm 1)."""
         del key
         q_tm1 = self.q(params.online, batch.observation)[0]
         q_t = self.q(params.target, batch.next_observation)[0]
@@ -140,12 +140,12 @@ class DQN:
         return self.replay.sample(agent.local, key)
 
     def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
-        """Set the priorities of a batch from its losses; without priorities, do nothing."""
+        """Set the priorities of a batch from its losses; by default, do nothing."""
         del batch, losses
         return local
 
     def q(self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None) -> tuple[Any, ...]:
-        """Compute action values `[B, A]`, those of illegal actions the lowest, and the head's other outputs."""
+        """Compute action values `[B, A]`, with illegal actions masked, and the other outputs of the head."""
         rngs = None if noise_key is None else {"noise": noise_key}
         output = self.network.apply(params, observation, rngs=rngs)
         others = output[1:] if isinstance(output, tuple) else ()
@@ -163,7 +163,7 @@ def build(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN] = 
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         algorithm: DQN, or a subclass.
-        head: in place of the network's own head.
+        head: replaces the action head of the network.
 
     Returns:
         The system.

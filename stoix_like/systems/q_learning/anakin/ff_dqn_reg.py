@@ -20,14 +20,14 @@ class Config(ff_dqn.BaseConfig):
     """Hyperparameters of DQNReg.
 
     Attributes:
-        regularizer_weight: weight of the value of the action taken, in the unit of the values.
+        regularizer_weight: weight of the value of the action taken, in units of value.
     """
 
     regularizer_weight: Annotated[float, at_least(0.0)]
 
 
 class DQNReg(ff_dqn.DQN):
-    """DQN with a penalty on large action values."""
+    """DQN with a penalty on the values of the actions taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the loss of each window `[B]` (section 4.2)."""

@@ -20,9 +20,9 @@ class Config(ff_dqn.Config):
     """Hyperparameters of Munchausen DQN.
 
     Attributes:
-        entropy_temperature: of the soft policy, in the unit of the values per nat.
+        entropy_temperature: temperature of the soft policy, in units of value per nat.
         munchausen_coefficient: weight of the policy's log-probability in the reward.
-        clip_value_min: lower bound of the log-probability times the temperature, in the unit of the values.
+        clip_value_min: lower bound of the log-probability times the temperature, in units of value.
     """
 
     entropy_temperature: Annotated[float, above(0.0)]
@@ -31,12 +31,12 @@ class Config(ff_dqn.Config):
 
 
 class MunchausenDQN(ff_dqn.DQN):
-    """DQN with soft targets and the log-probability of the action taken added to its reward."""
+    """DQN with soft targets and rewards augmented by the log-probability of the action taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the loss of each window `[B]` (equation 2).
 
-        A window of several steps adds the log-probability of its first action alone.
+        A window of several steps adds only the log-probability of its first action.
         """
         del key
         return munchausen_q_learning_per_example(

@@ -1,4 +1,4 @@
-"""Parallelised Q-networks: no replay, no target network (Gallici et al. 2024, arXiv:2407.04811)."""
+"""Parallelised Q-networks, without replay buffer or target network (Gallici et al. 2024, arXiv:2407.04811)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Config(EpsilonConfig, OnPolicyConfig):
     """Hyperparameters of PQN.
 
     Attributes:
-        q_lr: step size of rectified Adam.
+        q_lr: learning rate of rectified Adam.
         q_lambda: mixing parameter of n-step returns.
     """
 
@@ -57,7 +57,7 @@ class PQNShared(NamedTuple):
 
 
 class PQNTransition(NamedTuple):
-    """One step `[B, ...]` with its lambda-return as the target."""
+    """Steps `[B, ...]` with lambda-returns as targets."""
 
     observation: Observation
     action: jax.Array
@@ -66,7 +66,7 @@ class PQNTransition(NamedTuple):
 
 @dataclass(frozen=True)
 class PQN:
-    """The algorithm with its hyperparameters, network and optimiser."""
+    """PQN with its hyperparameters, network and optimiser."""
 
     config: Config
     axes: Axes
@@ -88,7 +88,7 @@ class PQN:
         return state.carry, pi.sample(seed=key), ()
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
-        """Take several epochs of minibatches over one rollout."""
+        """Train for several epochs of minibatches on one rollout."""
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared.params, trajectory))
 
         def epoch(shared: PQNShared, key: jax.Array) -> tuple[PQNShared, Metrics]:
@@ -99,7 +99,7 @@ class PQN:
         return Agent(shared._replace(updates=shared.updates + 1), agent.local), metrics
 
     def evaluate(self, params: PyTree, trajectory: Trajectory) -> PQNTransition:
-        """Compute lambda-returns that bootstrap from the greedy action at each true successor."""
+        """Compute lambda-returns with the greedy action values of the true successors as bootstrap values."""
         steps = trajectory.transitions
         target = batch_q_lambda(
             steps.reward * self.config.reward_scale,
@@ -125,7 +125,7 @@ class PQN:
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
     def q(self, params: PyTree, observation: Observation) -> jax.Array:
-        """Compute action values `[..., A]`, those of illegal actions the lowest."""
+        """Compute action values `[..., A]`, with illegal actions masked."""
         return mask_logits(self.network.apply(params, observation).preferences, observation.action_mask)
 
 

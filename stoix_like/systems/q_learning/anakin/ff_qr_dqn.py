@@ -23,7 +23,7 @@ class Config(ff_dqn.Config):
     """Hyperparameters of QR-DQN.
 
     Attributes:
-        num_quantiles: quantiles of each action's return.
+        num_quantiles: number of quantiles per action.
     """
 
     num_quantiles: Annotated[int, at_least(1)]
@@ -38,7 +38,7 @@ class QRDQN(ff_dqn.DQN):
         _, dist_tm1 = self.q(params.online, batch.observation)
         q_t, dist_t = self.q(params.target, batch.next_observation)
         levels = jnp.broadcast_to(jnp.asarray(quantile_levels(self.config.num_quantiles)), dist_tm1.shape[:2])
-        # Means select the action; the mean of a single quantile is the quantile.
+        # The mean over quantiles selects the action.
         selector = q_t[:, None]
         huber = self.config.huber_loss_parameter
         return quantile_q_learning_per_example(

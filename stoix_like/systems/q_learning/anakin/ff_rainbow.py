@@ -1,6 +1,6 @@
 """Rainbow (Hessel et al. 2018, arXiv:1710.02298): double, dueling, noisy, n-step, distributional and prioritised.
 
-Priorities are the cross-entropies that are minimised; the paper's divergences differ by the entropy of the target.
+Priorities are the cross-entropies of the loss; the KL divergences of the paper differ by the entropy of the target.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Config(ff_c51.Config):
     """Hyperparameters of Rainbow.
 
     Attributes:
-        priority_exponent: windows are sampled in proportion to this power of their last loss.
-        importance_sampling_exponent: exponent of the importance weights in the first update; 1 in the last.
-        sigma_zero: initial scale of the noise in the weights.
+        priority_exponent: exponent of the last loss in the sampling probability of a window.
+        importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
+        sigma_zero: initial scale of the parameter noise.
     """
 
     prioritised: ClassVar[bool] = True
@@ -42,13 +42,13 @@ class Rainbow(ff_dqn.DQN):
     """DQN with noisy, distributional double targets that samples by priority.
 
     Attributes:
-        num_updates: updates of the whole run.
+        num_updates: number of updates in the whole run.
     """
 
     num_updates: int = 1
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute cross-entropies `[B]` with the projected distribution of the online parameters' greedy action."""
+        """Compute cross-entropies `[B]` to the projected target distribution of the greedy online action."""
         keys = jax.random.split(key, 3)
         _, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, keys[0])
         _, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
@@ -58,13 +58,13 @@ class Rainbow(ff_dqn.DQN):
         )
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
-        """Sample a batch by priority; the importance weights are annealed (section 3.4 of arXiv:1511.05952)."""
+        """Sample a batch by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
         least = self.config.importance_sampling_exponent
         exponent = least + (1.0 - least) * agent.shared.updates / self.num_updates
         return self.replay.sample(agent.local, key, exponent)
 
     def set_priorities(self, local: Any, batch: Batch, losses: jax.Array) -> Any:
-        """Set the priorities of a batch to its losses; windows without a target are never sampled again."""
+        """Set the priorities of a batch from its losses; windows without a target get priority zero."""
         priority = (losses + 1e-6) ** self.config.priority_exponent
         return self.replay.set_priorities(local, batch.indices, jnp.where(batch.weight > 0.0, priority, 0.0))
 

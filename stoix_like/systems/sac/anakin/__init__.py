@@ -1,1 +1,1 @@
-"""Systems whose environments run on the accelerator."""
+"""Soft actor-critic with environments on the accelerator."""

@@ -45,12 +45,12 @@ class Config(ActorCriticConfig):
     """Hyperparameters of SAC.
 
     Attributes:
-        alpha_lr: Adam step size of the logarithm of the temperature.
-        autotune: learn the temperature; otherwise it is `ent_coef`.
-        target_entropy_scale: the target entropy is minus this number of nats per entry of an action, with bounded
-            actions measured in half the width of their range: the uniform policy has log 2 nats per entry.
-        init_alpha: initial value of a learned temperature.
-        ent_coef: fixed temperature: weight of the entropy, in the unit of the rewards per nat.
+        alpha_lr: Adam learning rate of the log-temperature.
+        autotune: whether the temperature is learned; otherwise it is `ent_coef`.
+        target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
+            range; the uniform policy has log 2 nats per dimension.
+        init_alpha: initial value of the learned temperature.
+        ent_coef: fixed temperature, the weight of the entropy in units of reward per nat.
     """
 
     alpha_lr: Annotated[float, above(0.0)]
@@ -62,7 +62,7 @@ class Config(ActorCriticConfig):
 
 @dataclass(frozen=True)
 class SAC(ActorCritic):
-    """The algorithm with its hyperparameters, networks and optimisers."""
+    """SAC with its hyperparameters, networks and optimisers."""
 
     alpha_optim: optax.GradientTransformation
     action_space: Any
@@ -85,7 +85,7 @@ class SAC(ActorCritic):
     def act(
         self, shared: SACShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the keys of its noise."""
+        """Choose an action for each environment; the carry holds the noise keys."""
         pi = self.actor.apply(shared.params.actor_params, state.timestep.observation)
         if greedy:
             return state.carry, pi.mode(), ()
@@ -93,7 +93,7 @@ class SAC(ActorCritic):
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
 
     def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
-        """Take one step of the critics and their targets, and every `policy_frequency` steps one of the policy."""
+        """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states, steps = shared
         online, q_opt_state, q_metrics = gradient_step(
@@ -113,7 +113,7 @@ class SAC(ActorCritic):
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the soft value of the successor (equations 5 and 6).
 
-        A window of several steps adds up its rewards alone, without the entropies between them.
+        A window of several steps sums rewards only, without the entropies of the steps between.
         """
         q_t, log_prob_t = self.evaluate_policy(params, params.q_params.target, batch.next_observation, key)
         q_tm1 = self.q_taken(q_params, batch)
@@ -126,7 +126,7 @@ class SAC(ActorCritic):
     def improve(
         self, learner: tuple[SACParams, SACOptStates], batch: Batch, key: jax.Array
     ) -> tuple[tuple[SACParams, SACOptStates], Metrics]:
-        """Take one step of the policy, and of the temperature towards the target entropy."""
+        """Update the policy, and the temperature towards the target entropy."""
         params, opt_states = learner
         actor_params, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
@@ -144,40 +144,40 @@ class SAC(ActorCritic):
     def actor_loss(
         self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Compute the negative soft value of the observations (equation 7)."""
+        """Compute the negative soft value of the policy (equation 7)."""
         params = params._replace(actor_params=actor_params)
         q, log_prob = self.evaluate_policy(params, params.q_params.online, batch.observation, key)
         loss = jnp.mean(batch.weight * sac_actor_loss_per_example(log_prob, q, self.temperature(params)))
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
 
     def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Compute the dual loss of the bound on the entropy (equation 18)."""
+        """Compute the dual loss of the entropy constraint (equation 18)."""
         loss = sac_temperature_loss(log_alpha, -entropy, self.target_entropy)
         return loss, {"alpha_loss": loss}
 
     @property
     def target_entropy(self) -> Any:
-        """The target of the policy's entropy, in nats: see `target_entropy_scale`."""
+        """The target entropy in nats, see `target_entropy_scale`."""
         half_width = self.action_space.half_width
         return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
 
     def temperature(self, params: SACParams) -> jax.Array:
-        """Return the weight of the entropy, a scalar."""
+        """Return the temperature, a scalar."""
         return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
 
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Estimate the value and the entropy of the policy by one sampled action for each observation.
+        """Estimate the value and the entropy of the policy from one sampled action per observation.
 
         Args:
-            params: of the policy.
-            q_params: of the critics.
-            observation: `[B, ...]`.
+            params: parameters of the policy.
+            q_params: parameters of the critics.
+            observation: `[B, ...]` observations.
             key: one key.
 
         Returns:
-            Values `[B, C]` of the actions, one per critic, and the log-probabilities `[B]` of the actions.
+            The values `[B, C]` of the actions, one per critic, and their log-probabilities `[B]`.
         """
         action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
         return self.critics.apply(q_params, *self.critic_input(observation, action)), log_prob

@@ -1,4 +1,4 @@
-"""Soft actor-critic for discrete actions (Christodoulou 2019, arXiv:1910.07207): expectations in place of samples."""
+"""Soft actor-critic for discrete actions, with exact expectations (Christodoulou 2019, arXiv:1910.07207)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Config(ff_sac.Config):
 
     Attributes:
         action_spaces: action spaces that the system supports.
-        target_entropy_scale: the target entropy as a part of that of the uniform policy over all actions, legal or
-            not. With the paper's 0.98 no policy controls CartPole, and the temperature diverges.
+        target_entropy_scale: target entropy as a fraction of that of the uniform policy over all actions, legal or not.
+            With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
@@ -33,14 +33,14 @@ class Config(ff_sac.Config):
 
 
 class DiscreteSAC(ff_sac.SAC):
-    """SAC whose critics evaluate all actions at once.
+    """SAC with critics that evaluate all actions at once.
 
-    The target entropy is a part of the uniform policy's, since the entropy of discrete actions is never negative.
+    The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
     """
 
     @property
     def target_entropy(self) -> Any:
-        """`target_entropy_scale` times the entropy of the uniform policy, in nats."""
+        """The target entropy in nats: `target_entropy_scale` times that of the uniform policy."""
         return self.config.target_entropy_scale * math.log(self.action_space.n)
 
     def evaluate_policy(
