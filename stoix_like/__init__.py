@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
     from stoix_like.run.experiment import Result
 
-__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "load_policy", "resume", "train"]
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """Return the installed version for `__version__`; reading it takes an import that training does not need."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import metadata
+
+        return metadata.version(__name__)
+
+
+__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "__version__", "load_policy", "resume", "train"]
 
 
 def train(
@@ -30,22 +42,22 @@ def train(
     run_dir: str | Path | None = None,
     config_dir: str | Path | None = None,
 ) -> Result:
-    """Train a system from Python, as the command line would.
+    """Train a system, as the command line would.
 
     Args:
-        system: as in `stoix-like list systems`, `"ppo/ff_ppo"`.
-        overrides: hydra overrides, `["env=gymnax/cartpole", "arch.seed=1"]`.
-        run_dir: the directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
-        config_dir: a directory of yaml files of your own, laid out like the package's `configs`.
+        system: name of the system, as listed by `stoix-like list systems`: `"ppo/ff_ppo"`.
+        overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`.
+        run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
+        config_dir: directory of your own YAML files, laid out like the package's `configs`.
 
     Returns:
-        What the run came to: `eval_return`, `run_dir`, `summary`, `history`, `members`.
+        The result of the run: `eval_return`, `run_dir`, `summary`, `history`, `members`.
 
     Raises:
-        ConfigError: the configuration cannot be run; a `ValueError` that names the key, the value and what would do.
-        TrainingError: a metric or a parameter was no finite number any more.
+        ConfigError: the configuration cannot be run; a `ValueError` that names the key, the value and what would work.
+        TrainingError: a metric or a parameter became non-finite.
     """
-    # Imported here, so that using one loss function does not import hydra and every environment.
+    # Imported here so that using a single loss function imports neither Hydra nor every environment.
     from stoix_like.config import compose_config, parse_config
     from stoix_like.run import experiment
     from stoix_like.run.setup import set_up
@@ -57,19 +69,20 @@ def train(
 
 
 def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Result:
-    """Go on with a run that was stopped or killed, or that has a larger budget now, in its own directory.
+    """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
         run_dir: the directory of the run.
-        overrides: of what may change: the budget (`["arch.total_timesteps=1e6"]`), logging, checkpoints.
-        trust: execute what the files of the run name, wherever it comes from.
+        overrides: Hydra overrides of keys that may change: the budget (`["arch.total_timesteps=1e6"]`), logging,
+            checkpoints.
+        trust: allow the run's configuration to name code from outside this package.
 
     Returns:
-        What the run came to, as if it had never been stopped.
+        The result of the whole run, including what was trained before.
 
     Raises:
-        ConfigError: there is no such run, another process is at it, or its configuration was changed.
-        TrainingError: a metric or a parameter was no finite number any more.
+        ConfigError: there is no such run, another process is training it, or its configuration changed.
+        TrainingError: a metric or a parameter became non-finite.
     """
     from stoix_like.run import experiment
 
@@ -83,20 +96,21 @@ def load_policy(
     greedy: bool | None = None,
     trust: bool = False,
 ) -> Policy:
-    """Load what a run has trained: `policy(observation)` is an action in the units of the environment.
+    """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
 
     Args:
         run_dir: the directory of the run.
-        which: `best`, the parameters that evaluated best; `last`; or the steps of a checkpoint that is kept.
-        member: of a population; by default the best one.
-        greedy: act by the mode of the policy; by default as the run's `arch.evaluation_greedy` says.
-        trust: execute what the files of the run name, wherever it comes from.
+        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
+            checkpoint.
+        member: member of a population; by default the best one.
+        greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
+        trust: allow the run's configuration to name code from outside this package.
 
     Returns:
         The policy, which can also be exported.
 
     Raises:
-        ConfigError: there is no such run, checkpoint or member, or it cannot be used as a policy.
+        ConfigError: there is no such run, checkpoint or member, or it does not hold a policy.
     """
     from stoix_like.inference import policy
 

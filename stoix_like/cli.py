@@ -1,4 +1,4 @@
-"""The command line: `stoix-like train|resume|evaluate|list`, and the entry point that every system file shares."""
+"""The command line, `stoix-like train|resume|evaluate|list`, and the entry point shared by every system file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
 _SHOWN = ("system", "env", "network", "logger", "experiment")
+_TRUST = "allow the run's configuration to name code from outside this package"
 
 _DESCRIPTION = """\
 Reinforcement learning in JAX with whole training runs compiled into one program.
@@ -43,22 +44,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--version", action="version", version=importlib.metadata.version("stoix_like"))
     commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list", required=True)
-    commands.add_parser("train", add_help=False, help="train a system: hydra overrides follow")
-    resuming = commands.add_parser("resume", help="go on with a run that was stopped, or with a larger budget")
-    resuming.add_argument("run_dir", type=Path, help="the directory of the run")
+    commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
+    resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
+    resuming.add_argument("run_dir", type=Path, help="directory of the run")
     resuming.add_argument(
-        "overrides", nargs="*", help="of the budget, logging or checkpoints: arch.total_timesteps=1e6"
+        "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
     )
-    resuming.add_argument("--trust", action="store_true", help="execute what the files of the run name")
-    evaluating = commands.add_parser("evaluate", help="play whole episodes with what a run has trained")
+    resuming.add_argument("--trust", action="store_true", help=_TRUST)
+    evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
     _add_evaluation(evaluating)
-    listing = commands.add_parser("list", help="list what a configuration can choose")
+    listing = commands.add_parser("list", help="list the available systems, environments or networks")
     listing.add_argument("what", choices=tuple(_LISTINGS))
     known, rest = parser.parse_known_args(argv)
     if known.command == "train":
         launch(None, rest)
     elif known.command == "resume" and not any(word.startswith("-") for word in rest):
-        known.overrides += rest  # those behind an option
+        known.overrides += rest  # those after an option
         with _one_line_errors():
             _resume(known)
     elif rest:
@@ -71,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
-    """Train under hydra, as the command line asks.
+    """Train with Hydra's command line.
 
-    What cannot be run is refused in one sentence with exit code 2, before a directory is made or anything compiles.
+    A run that cannot work is refused with one line and exit code 2, before it creates a directory or compiles anything.
 
     Args:
-        system: the system to train where the command line names none; None leaves that to the configuration.
-        argv: hydra's arguments; by default those of the process.
+        system: default system; None uses that of the configuration.
+        argv: Hydra's arguments; by default those of the process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = get_args_parser().parse_args(arguments)
@@ -86,7 +87,7 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         flags.remove(override)
     if system is not None and not any(override.startswith("system=") for override in args.overrides):
         args.overrides.insert(0, f"system={system}")
-    _find_own_modules()
+    _make_working_directory_importable()
     with _one_line_errors():
         if args.help:
             print(_help(args))
@@ -96,8 +97,8 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         _run_hydra([*args.overrides, *flags])
 
 
-def _find_own_modules() -> None:
-    """A module of the user's own may lie where the command is given."""
+def _make_working_directory_importable() -> None:
+    """Append the working directory to the import path, for the user's own modules."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
@@ -115,22 +116,20 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, help="the directory of a run")
-    parser.add_argument("--episodes", type=int, default=100, help="whole episodes of each member (default: 100)")
-    parser.add_argument(
-        "--which", default="best", help="best, last, or the environment steps of a checkpoint that is kept"
-    )
-    parser.add_argument("--member", default="best", help="of a population: best, all, or a number")
-    parser.add_argument("--seed", type=int, default=0, help="of the start states (default: 0)")
-    parser.add_argument("--render", type=Path, metavar="OUT.gif", help="draw one more episode")
-    parser.add_argument("--trust", action="store_true", help="allow a configuration that names code from elsewhere")
+    parser.add_argument("run_dir", type=Path, help="directory of the run")
+    parser.add_argument("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
+    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
+    parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    parser.add_argument("--render", type=Path, metavar="OUT.gif", help="render one more episode to this file")
+    parser.add_argument("--trust", action="store_true", help=_TRUST)
 
 
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
     if args.trust:
-        _find_own_modules()
+        _make_working_directory_importable()
     evaluation.main(args)
 
 
@@ -138,7 +137,7 @@ def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
     if args.trust:
-        _find_own_modules()
+        _make_working_directory_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust)
 
 
@@ -147,7 +146,7 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 
 
 def _check(args: argparse.Namespace) -> list[str]:
-    """See that every run that hydra is about to start can be run; what to tell hydra besides."""
+    """Check every run that Hydra is about to start; return further arguments for Hydra."""
     from stoix_like.run import devices
     from stoix_like.run.setup import set_up
     from stoix_like.storage import run_dir
@@ -161,7 +160,7 @@ def _check(args: argparse.Namespace) -> list[str]:
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
-            return []  # The runs start elsewhere, with other devices: each checks its own.
+            return []  # The launcher may use other machines: each run checks its own devices.
     elif runs[0].arch.resume_from is None:
         run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
@@ -171,7 +170,7 @@ def _check(args: argparse.Namespace) -> list[str]:
         set_up(run)
     if args.multirun or runs[0].arch.resume_from is None:
         return []
-    # The run goes on in its own directory, where hydra has been already.
+    # The run continues in its own directory, which has Hydra's output already.
     return [f"hydra.run.dir={configuration.quoted(runs[0].arch.resume_from)}", "hydra.output_subdir=null"]
 
 
@@ -192,7 +191,7 @@ def _run_hydra(arguments: Sequence[str]) -> None:
     try:
         main(_task)()
     except OSError as error:
-        raise ConfigError(f"the run cannot be written: {error}") from error
+        raise ConfigError(f"cannot write the run: {error}") from error
     finally:
         sys.argv = program
 
@@ -200,7 +199,7 @@ def _run_hydra(arguments: Sequence[str]) -> None:
 def _task(config: DictConfig) -> float:
     from stoix_like.run.experiment import run_experiment
 
-    # Hydra would print a trace.
+    # Hydra would print a traceback.
     with _one_line_errors():
         return run_experiment(config)
 
@@ -211,7 +210,7 @@ def _stop(message: str, code: int) -> NoReturn:
 
 
 def _help(args: argparse.Namespace) -> str:
-    """The choices, and the commented configuration of the system that is asked about."""
+    """Return the choices of each group, and the commented configuration of the chosen system."""
     extra = _config_dirs(args)
     grouped = tuple(f"{group}=" for group in configuration.GROUPS)
     chosen = [override for override in args.overrides if override.startswith(grouped)]
@@ -225,14 +224,14 @@ def _help(args: argparse.Namespace) -> str:
         "",
         *(f"  {group + '=…':<10} {', '.join(configuration.group_choices(group, extra))}" for group in _SHOWN),
         "",
-        "  -m runs every combination of values given as a=1,2   --cfg job prints the configuration and stops",
-        "  hydra.run.dir=DIR writes the run there   --config-dir DIR adds yaml files of your own   --hydra-help: more",
-        "  stoix-like list envs: every environment",
+        "  -m runs every combination of the values in key=1,2   --cfg job prints the configuration and exits",
+        "  hydra.run.dir=DIR sets the run directory   --config-dir DIR adds your own YAML files",
+        "  --hydra-help shows more options   stoix-like list envs lists every environment",
         "",
-        "Every key below can be given as group.key=value; what is not there yet, as +group.key=value.",
+        "Set any key below with group.key=value; add a new key with +group.key=value.",
     ]
     for group in configuration.GROUPS:
-        # A group whose choices share their keys has them in `_base`.
+        # Groups whose choices share their keys define them in `_base`.
         for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
             for directory in (*map(Path, extra), configuration.config_dir()):
                 path = directory / group / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""From the hydra configuration to typed, checked values. The composed configuration is never changed."""
+"""Typed configuration of a run, composed by Hydra; the composed configuration is never changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -31,21 +31,21 @@ from stoix_like.schema import at_least, between, from_mapping, one_of
 Build = Callable[[Any, SystemSpec], System]
 
 PRIMARY = "config"
-# Combinations of a sweep that are checked before it starts; composing one takes about a tenth of a second.
+# Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 
 
 @dataclass(frozen=True)
 class PopulationConfig:
-    """Members trained side by side in one program.
+    """Members trained in parallel in one program.
 
     Attributes:
-        size: members; member `i` has the seed `arch.seed + i`.
-        hyperparams: by name, a list of values or a distribution to draw them from.
-        mode: how lists are joined.
-        seeds: members per point of the hyperparameters.
-        axis: whether members are vectorised on every device, or spread over the devices.
+        size: number of members; member `i` has the seed `arch.seed + i`.
+        hyperparams: by name, a list of per-member values or a distribution to draw them from.
+        mode: how lists are combined.
+        seeds: members per hyperparameter setting.
+        axis: whether members are vectorised on every device, or sharded over devices.
     """
 
     size: Annotated[int, between(1, 1_000_000)]
@@ -57,29 +57,29 @@ class PopulationConfig:
 
 @dataclass(frozen=True)
 class ArchConfig:
-    """How a run is laid out: budget, environments, devices, evaluation.
+    """Budget, environments, devices and evaluation of a run.
 
     Attributes:
-        architecture_name: only `anakin`, everything on the accelerator.
-        seed: everything random in the run follows from it.
+        architecture_name: only `anakin`: environments and learning on the accelerator, in one program.
+        seed: seed of everything random in the run.
         total_timesteps: budget in environment steps, over all environments; never exceeded.
-        total_num_envs: environments over all devices and update batches.
-        num_devices: devices to use; None takes every accelerator, or one device on a CPU.
+        total_num_envs: number of environments, over all devices and update batches.
+        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
         update_batch_size: vectorised shards per device.
-        num_evaluation: evaluations after the one at step 0, at even intervals.
-        num_eval_episodes: whole episodes per evaluation.
-        max_eval_steps: an evaluation episode that has not ended by then counts as far as it went.
-        evaluation_greedy: act by the policy's mode when evaluating.
-        absolute_metric: evaluate the best parameters once more at the end, on ten times the episodes.
-        on_nan: what to do when a metric or a parameter is NaN or infinite.
-        compile_cache: keep compiled programs for the next start.
+        num_evaluation: number of evaluations after the one at step 0, at even intervals.
+        num_eval_episodes: complete episodes per evaluation.
+        max_eval_steps: steps after which an evaluation episode is truncated; its return up to there counts.
+        evaluation_greedy: evaluate the mode of the policy instead of sampling.
+        absolute_metric: evaluate the best parameters once more at the end, on ten times as many episodes.
+        on_nan: what to do when a metric or a parameter becomes non-finite.
+        compile_cache: cache compiled programs on disk for the next start.
         hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
-        resume_from: the directory of a run to go on with, instead of a new one.
-        population: members trained side by side.
+        resume_from: directory of a run to resume, instead of starting a new one.
+        population: members trained in parallel.
     """
 
     architecture_name: Annotated[str, one_of("anakin")]
-    # jax takes the lowest 32 bits of a seed: beyond them, two seeds would be one.
+    # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
     seed: Annotated[int, between(0, 2**32 - 1)]
     total_timesteps: Annotated[int, at_least(1)]
     total_num_envs: Annotated[int, at_least(1)]
@@ -99,14 +99,13 @@ class ArchConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept of a run on its way.
+    """Checkpoints of a run.
 
     Attributes:
-        every_evals: evaluations from one checkpoint to the next; None writes one at the end, and where a signal stops
-            the run.
-        keep: checkpoints kept, the newest ones; 0 writes none.
-        keep_best: keep the parameters of each member that evaluated best in every checkpoint.
-        replay: keep the replay buffer; without it, resuming is not exact.
+        every_evals: evaluations between checkpoints; None writes one at the end, and when a signal stops the run.
+        keep: number of checkpoints to keep, the newest ones; 0 writes none.
+        keep_best: store the best parameters of each member in every checkpoint.
+        replay: store the replay buffer; without it, resuming is not exact.
     """
 
     every_evals: Annotated[int | None, at_least(1)]
@@ -116,17 +115,17 @@ class CheckpointConfig:
 
 
 class RunConfig(NamedTuple):
-    """A run, typed and checked.
+    """Typed and checked configuration of a run.
 
     Attributes:
-        system_name: as on the command line, `ppo/ff_ppo`.
-        build: the system's own `build(config, spec)`.
+        system_name: name of the system, `ppo/ff_ppo`.
+        build: the system's `build(config, spec)`.
         system: the system's hyperparameters.
-        arch: layout, budget and evaluation.
+        arch: budget, environments, devices and evaluation.
         env: the environment and its wrappers.
-        network: the network group as composed; its modules are made when the action space is known.
-        checkpoint: what is kept on its way.
-        logger: which loggers listen.
+        network: the composed network group; its modules are built once the action space is known.
+        checkpoint: checkpoints to write.
+        logger: loggers to use.
         resolved: the whole configuration as plain values.
     """
 
@@ -142,34 +141,34 @@ class RunConfig(NamedTuple):
 
 
 def config_dir() -> Path:
-    """The directory of the yaml files: inside an installed package, or at the top of a checkout."""
+    """Return the directory of the YAML files: inside an installed package, or at the root of a checkout."""
     package = Path(__file__).resolve().parent
     packed = package / "configs"
     return packed if packed.is_dir() else package.parent / "configs"
 
 
 def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
-    """Turn a composed configuration into typed values.
+    """Convert a composed configuration to typed values.
 
     Args:
-        config: what hydra composed.
-        build: the system's `build`; by default the one of the module that `system.module` names.
+        config: a configuration composed by Hydra.
+        build: the system's `build`; by default that of the module `system.module`.
 
     Returns:
-        The run, with every value checked against its type and range.
+        The typed configuration, with every value checked against its type and range.
 
     Raises:
-        ConfigError: one sentence that names the key, the value and what would do.
+        ConfigError: names the key, the value and what would work.
     """
     config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"the configuration cannot be resolved: {_first_line(error)}") from error
+        raise ConfigError(f"cannot resolve the configuration: {_first_line(error)}") from error
     resolved = typing.cast(dict[str, Any], container)
     for group in GROUPS:
         if not isinstance(resolved.get(group), dict):
-            raise ConfigError(f"the configuration has no group '{group}'")
+            raise ConfigError(f"the configuration has no group '{group}': add it")
     for key in resolved:
         if key not in GROUPS:
             raise ConfigError(f"unknown key '{key}': {nearest(key, GROUPS)}")
@@ -195,20 +194,20 @@ def _import_build(module: str) -> Build:
         return importlib.import_module(module).build
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"system.module={module} cannot be used ({error!s}): it must be the import path of a module with a function"
+            f"system.module={module} is not a system ({error!s}): use the import path of a module with a function"
             " build(config, spec)"
         ) from error
 
 
 def _schema(build: Build) -> type[SystemConfig]:
-    """The class of hyperparameters that `build(config: Config, spec)` is annotated with."""
+    """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`."""
     function: Any = build
     while isinstance(function, functools.partial):
         function = function.func
     schema = typing.get_type_hints(function).get("config")
     if not (isinstance(schema, type) and issubclass(schema, SystemConfig)):
         raise ConfigError(
-            f"{function.__module__}.{function.__qualname__}: the annotation of its argument 'config' must be a subclass"
+            f"{function.__module__}.{function.__qualname__}: the annotation of the argument 'config' must be a subclass"
             " of stoix_like.base_types.SystemConfig"
         )
     return schema
@@ -217,21 +216,20 @@ def _schema(build: Build) -> type[SystemConfig]:
 def compose_config(
     overrides: Sequence[str], config_dirs: Sequence[str | Path] = (), return_hydra_config: bool = False
 ) -> DictConfig:
-    """Compose the configuration as the command line would.
+    """Compose the configuration, as the command line would.
 
     Args:
-        overrides: hydra overrides, `["env=gymnax/acrobot", "arch.seed=1"]`.
-        config_dirs: further directories of yaml files, laid out like the package's own.
-        return_hydra_config: whether to include the group `hydra`, where the run directory is.
+        overrides: Hydra overrides: `["env=gymnax/acrobot", "arch.seed=1"]`.
+        config_dirs: further directories of YAML files, laid out like the package's own.
+        return_hydra_config: include the group `hydra`, which holds the run directory.
 
     Returns:
         The composed configuration.
 
     Raises:
-        ConfigError: an unknown group choice or key, named with the nearest ones, or a malformed override.
+        ConfigError: a group choice or a key is unknown, or an override is malformed.
     """
     parsed = _parse(overrides)
-    # A directory may have been named as hydra's own search path as well.
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
         try:
@@ -245,24 +243,24 @@ def compose_config(
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Change values of a configuration that was composed earlier.
+    """Override values of a composed configuration.
 
     Args:
-        config: it is not changed itself.
-        overrides: hydra overrides of keys that are there, `["arch.total_timesteps=1e6"]`; of the groups, only `logger`
-            and `checkpoint` can be chosen anew.
+        config: the configuration; it is not changed.
+        overrides: Hydra overrides of existing keys: `["arch.total_timesteps=1e6"]`; of the groups, only `logger` and
+            `checkpoint` can be chosen.
 
     Returns:
-        The changed configuration.
+        The changed copy.
 
     Raises:
-        ConfigError: a key that is not there, named with the nearest ones, or a malformed override.
+        ConfigError: a key does not exist, or an override is malformed.
     """
     config = config.copy()
     for override in _parse(overrides):
         key, value = override.key_or_group, override.value()
         if override.is_sweep_override() or override.is_delete():
-            raise ConfigError(f"{override.input_line}: only key=value can be given here")
+            raise ConfigError(f"{override.input_line}: only key=value is possible here, no sweep or deletion")
         if key in ("logger", "checkpoint") and isinstance(value, str):
             config[key] = compose_config([f"{key}={value}"])[key]
             continue
@@ -274,14 +272,14 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def quoted(text: str) -> str:
-    """Write a text as an override's value, whatever characters it has."""
+    """Quote a text as the value of an override, whatever characters it contains."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 @contextlib.contextmanager
 def _hydra() -> Iterator[None]:
-    """Hydra over `config_dir()`, whatever hydra the caller may have running."""
+    """Initialise Hydra with `config_dir()`, and restore the caller's Hydra at exit."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -294,11 +292,11 @@ def _hydra() -> Iterator[None]:
 
 
 def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[str]:
-    """Everything that `group=` accepts, `["gymnax", "gymnax/cartpole", …]` for `env`.
+    """List the choices of a group, such as `["gymnax", "gymnax/cartpole", …]` for `env`.
 
     Args:
-        group: of the configuration.
-        config_dirs: further directories of yaml files.
+        group: a group of the configuration.
+        config_dirs: further directories of YAML files.
 
     Returns:
         The names, sorted.
@@ -309,15 +307,15 @@ def group_choices(group: str, config_dirs: Sequence[str | Path] = ()) -> list[st
 
 
 def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> Iterator[list[str]]:
-    """The configurations to check before a sweep starts.
+    """Yield the overrides of each run to check before a sweep starts.
 
     Args:
-        overrides: as given, `["arch.seed=0,1"]`.
-        config_dirs: further directories of yaml files.
+        overrides: overrides with swept values: `["arch.seed=0,1"]`.
+        config_dirs: further directories of YAML files.
 
-    Returns:
-        Every combination; where they are more than `MAX_CHECKED`, each swept value beside the first ones of the others.
-        Of a continuous interval, where it begins.
+    Yields:
+        Every combination; beyond `MAX_CHECKED` of them, each swept value with the first values of the other keys. A
+        continuous interval is represented by its lower end.
     """
     values = [_sweep_values(override, config_dirs) for override in _parse(overrides)]
     if math.prod(len(choices) for choices in values) <= MAX_CHECKED:
@@ -335,7 +333,7 @@ def _sweep_values(override: Override, config_dirs: Sequence[str | Path]) -> list
     if not override.is_sweep_override():
         return [line]
     key, value = line.split("=", 1)[0], override.value()
-    if override.is_interval_sweep():
+    if isinstance(value, IntervalSweep):
         return [f"{key}={value.start}"]
     if isinstance(value, Glob):
         return [f"{key}={name}" for name in value.filter(group_choices(override.key_or_group, config_dirs))]
@@ -346,13 +344,13 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise ConfigError(f"{_first_line(error)} (an override is written key=value)") from error
+        raise ConfigError(f"{_first_line(error)} (write an override as key=value)") from error
 
 
 def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
-        # A group may also be written out: +system={...}
+        # A group may also be given inline: +system={...}
         named = (value is None or isinstance(value, str)) and not override.is_delete()
         if group in (*GROUPS, "experiment") and named:
             choices = group_choices(group, config_dirs)
@@ -361,7 +359,7 @@ def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]
 
 
 def _check_keys(parsed: Sequence[Override]) -> None:
-    """Name the override whose key does not exist, which hydra's own message leaves to guessing."""
+    """Refuse an override of a key that does not exist; Hydra's own message does not name the override."""
     groups = [override.input_line or "" for override in parsed if _is_group(override)]
     known = set(_flatten(OmegaConf.to_container(compose(PRIMARY, groups), resolve=False)))
     for override in parsed:
@@ -395,8 +393,8 @@ def _first_line(error: Exception) -> str:
 
 
 def default_run_dir(config: DictConfig) -> Path:
-    """Where a run goes that was not started by hydra: as `hydra.run.dir` of the primary configuration says."""
-    setup_globals()  # hydra's resolvers, such as the time
+    """Return the directory of a run that Hydra did not start, by `hydra.run.dir` of the primary configuration."""
+    setup_globals()  # registers Hydra's resolvers, such as the time
     primary = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
     pattern = OmegaConf.to_container(primary, resolve=False)["hydra"]["run"]["dir"]  # type: ignore[index,call-overload]
     extended = config.copy()

@@ -1,4 +1,4 @@
-"""The two functions that make a system's module runnable; the launcher is imported when they are called."""
+"""Entry points of a system's module; the launcher is only imported when they are called."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callabl
     """Return the entry points of a system's module.
 
     Args:
-        system: as on the command line, `ppo/ff_ppo`.
+        system: name of the system, `ppo/ff_ppo`.
         build: the module's `build(config, spec)`.
 
     Returns:
-        `run_experiment(config) -> float`, which trains a configuration composed by hydra and returns the evaluation
-        metric, and `hydra_entry_point()`, which trains as the command line asks.
+        `run_experiment(config) -> float`, which trains a configuration composed by Hydra and returns the evaluation
+        metric, and `hydra_entry_point()`, which trains with the arguments of the command line.
     """
 
     def run_experiment(config: Any) -> float:
@@ -25,7 +25,7 @@ def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callabl
         return experiment.run_experiment(config, build)
 
     def hydra_entry_point() -> None:
-        """Train as the command line asks; see `stoix_like.cli.launch`."""
+        """Train with the arguments of the command line; see `stoix_like.cli.launch`."""
         from stoix_like import cli
 
         cli.launch(system)

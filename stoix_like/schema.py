@@ -1,8 +1,8 @@
-"""Typed configuration: dataclasses whose annotations say what they accept, filled from plain mappings.
+"""Typed configuration: dataclasses with constraints in their annotations, filled from plain mappings.
 
     gamma: Annotated[float, between(0.0, 1.0)]
 
-Ranges are checked here, once, on concrete values, so that the same dataclass may later hold traced ones.
+Ranges are checked once, here, on concrete values, so that the same dataclass can later hold traced ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """Numbers between two ends, which may be left out themselves."""
+    """An interval of numbers; `without_low` and `without_high` exclude its ends."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -28,7 +28,7 @@ class Range(NamedTuple):
     without_high: bool = False
 
     def __contains__(self, value: Any) -> bool:
-        # Written so that NaN, which compares false with everything, is in no range.
+        # NaN compares false with everything, so these comparisons put it outside every range.
         above_low = value > self.low if self.without_low else value >= self.low
         below_high = value < self.high if self.without_high else value <= self.high
         return above_low and below_high
@@ -40,49 +40,49 @@ class Range(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """One of a few words."""
+    """The allowed values of a string."""
 
     names: tuple[str, ...]
 
 
 def at_least(low: float) -> Range:
-    """`low` or more."""
+    """Return the range `[low, ∞)`."""
     return Range(low)
 
 
 def above(low: float) -> Range:
-    """More than `low`."""
+    """Return the range `(low, ∞)`."""
     return Range(low, without_low=True)
 
 
 def between(low: float, high: float) -> Range:
-    """In `[low, high]`."""
+    """Return the range `[low, high]`."""
     return Range(low, high)
 
 
 def one_of(*names: str) -> Choices:
-    """One of `names`."""
+    """Return the choice between `names`."""
     return Choices(names)
 
 
 def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     """Fill a dataclass from a plain mapping.
 
-    Whole numbers may be written as floats (`1e6`). Fields with a default may be absent.
+    Integers may be written as floats (`1e6`). Fields with a default may be missing.
 
     Args:
-        schema: a dataclass; fields may be int, float, bool, str, dict, tuple, optional, or dataclasses again.
-        values: what the configuration holds, without interpolations.
-        path: where `values` stands in the configuration, for messages: `system`.
+        schema: a dataclass; its fields may be int, float, bool, str, dict, tuple, optional, or nested dataclasses.
+        values: part of the configuration, without interpolations.
+        path: key of `values` in the configuration, for messages: `system`.
 
     Returns:
         An instance of `schema`.
 
     Raises:
-        ConfigError: an unknown or absent key, a value of the wrong type or out of its range.
+        ConfigError: a key is unknown or missing, or a value has the wrong type or is out of range.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{path}={values!r} must be a group of keys")
+        raise ConfigError(f"{path}={values!r} must be a mapping")
     fields = {field.name: field for field in dataclasses.fields(schema)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
@@ -109,7 +109,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         (option,) = (option for option in typing.get_args(hint) if option is not type(None))
         return None if value is None else _convert(option, value, key)
     if value is None and hint is not Any:
-        raise ConfigError(f"'{key}' is not set: it takes {_describe(hint)}")
+        raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
         return from_mapping(typing.cast(type, hint), value, key)
     return _plain(hint, origin, value, key)
@@ -127,19 +127,19 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
     if isinstance(converted, float) and not math.isfinite(converted):
         raise ConfigError(f"{key}={value} is out of range: it must be a finite number")
     if converted is None:
-        raise ConfigError(f"{key}={value} has the wrong type: it takes {_describe(origin or hint)}")
+        raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(origin or hint)}")
     return converted
 
 
 def scalar(hint: type, value: Any) -> Any:
-    """A value as a configuration may write it, in the type that is wanted.
+    """Convert a configuration value to the wanted type.
 
     Args:
         hint: int, float, bool, str or another class.
-        value: a whole number may be written as a float, a number as a word; only true and false are bools.
+        value: an integer may be written as a float, and a number as a string; only true and false are bools.
 
     Returns:
-        An instance of `hint`, or None where `value` is none.
+        An instance of `hint`; None if `value` cannot be converted.
     """
     if isinstance(value, bool):
         return value if hint is bool else None
@@ -158,8 +158,8 @@ def scalar(hint: type, value: Any) -> Any:
 
 
 def _describe(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", tuple: "a list"}
-    return names.get(hint, "a group of keys")
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a string", tuple: "a list"}
+    return names.get(hint, "a mapping")
 
 
 def _check(constraint: Any, value: Any, key: str) -> None:

@@ -1,1 +1,1 @@
-"""The host's side of a run: everything between a configuration and its result."""
+"""The host side of a run, from its configuration to its result."""

@@ -49,7 +49,7 @@ class RunKeys(NamedTuple):
 
 
 def make_keys(setup: RunSetup) -> RunKeys:
-    """Derive the keys of a run from its seeds; a member of a population has those of a run of its own seed.
+    """Derive the keys of a run from its seeds; a member of a population has the keys of a lone run with its seed.
 
     Args:
         setup: the run.
@@ -74,7 +74,7 @@ def fold_in(key: jax.Array, number: int) -> jax.Array:
 
     Args:
         key: one key, or one per member.
-        number: of the use.
+        number: index of the use.
 
     Returns:
         The same number of keys.
@@ -99,8 +99,8 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
 
     Args:
         setup: the run.
-        keys: the keys that it starts with.
-        hyperparams: by name, `[P]`; empty without a population.
+        keys: the keys that the run starts with.
+        hyperparams: `[P]` by name; empty without a population.
 
     Returns:
         The programs.
@@ -130,7 +130,7 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     )
     init_args = (hyperparams, keys.agent, keys.shards)
     init = program.init.lower(*init_args).compile()
-    # Shapes do not tell where arrays lie, and a compiled program only takes arrays that lie where it expects them.
+    # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         jax.eval_shape(program.init, *init_args),

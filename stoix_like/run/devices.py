@@ -1,4 +1,4 @@
-"""The devices of a run: how many, and the mesh over them. Everything here happens before jax starts its backend."""
+"""Devices of a run and the mesh over them, set up before jax starts its backend."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from stoix_like.errors import ConfigError
 
 
 def find_devices(num_devices: int | None) -> list[jax.Device]:
-    """The devices that a run asked for.
+    """Return the devices of a run.
 
-    Without an accelerator, the CPU is split into as many devices, up to one per core; the environment variable
+    Without an accelerator, the CPU is split into `num_devices` devices, up to one per core; the environment variable
     `JAX_NUM_CPU_DEVICES` sets another limit.
 
     Args:
-        num_devices: how many; None takes every accelerator, or one device on a CPU.
+        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
 
     Returns:
-        As many devices.
+        The devices.
 
     Raises:
-        ConfigError: more are asked for than there are.
+        ConfigError: fewer devices are available.
     """
     limit = _cpu_limit()
     if num_devices is not None:
@@ -36,18 +36,16 @@ def find_devices(num_devices: int | None) -> list[jax.Device]:
     on_cpu = devices[0].platform == "cpu"
     wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
     if wanted > len(devices):
-        raise ConfigError(
-            f"arch.num_devices={wanted} is more than there are: {_available(len(devices), on_cpu, limit)}"
-        )
+        raise ConfigError(f"arch.num_devices={wanted} is too many: {_available(len(devices), on_cpu, limit)}")
     return devices[:wanted]
 
 
 def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Mesh:
-    """A mesh with the axes `population` and `device`, one of which has all devices.
+    """Build a mesh with the axes `population` and `device`, one of which has all devices.
 
     Args:
         devices: from `find_devices`.
-        spread_members: each device trains members of its own, instead of its share of every member's environments.
+        spread_members: shard the members over devices, instead of the environments of each member.
 
     Returns:
         The mesh.
@@ -58,7 +56,7 @@ def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Me
 
 
 def memory_of(device: jax.Device) -> int:
-    """The memory of a device in bytes; of a CPU, that of the machine, which all its devices share."""
+    """Return the memory of a device in bytes; for a CPU, that of the machine, which all its devices share."""
     stats = device.memory_stats()
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"])
@@ -66,24 +64,24 @@ def memory_of(device: jax.Device) -> int:
 
 
 def reserve(num_devices: int) -> None:
-    """Split the CPU into `num_devices` before jax starts, as far as it has cores, for runs that will follow.
+    """Split the CPU into `num_devices` devices, at most one per core, before jax starts.
 
     Args:
-        num_devices: the most that any of them asks for.
+        num_devices: the largest number of devices that a run of this process needs.
     """
     if not os.environ.get("JAX_NUM_CPU_DEVICES"):
         _split_cpu(min(num_devices, _cpu_limit()))
 
 
 def set_compile_cache(enabled: bool) -> None:
-    """Keep compiled programs in a directory of the user's own, unless one has been chosen already.
+    """Cache compiled programs in a directory of the user, unless a cache directory is already set.
 
-    The cache holds executable code, so it is never shared between users.
+    The cache holds executable code, so users never share it.
 
     Args:
-        enabled: False leaves jax as it is.
+        enabled: False leaves jax unchanged.
     """
-    if not enabled or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
+    if not enabled or jax.config.values["jax_compilation_cache_dir"]:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = base / "stoix_like" / "jax"
@@ -109,15 +107,13 @@ def _split_cpu(count: int) -> None:
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
-        # The backend is running already, in a notebook or a test: what it has is what there is.
+        # The backend has started already, as in a notebook or a test: its devices are final.
         return
 
 
 def _available(present: int, on_cpu: bool, limit: int) -> str:
     if not on_cpu:
-        return f"this machine has {present}"
+        return f"use at most {present}"
     if present < limit:
-        return (
-            f"jax is already running with {present}; start a new process, where up to {limit} (one per core) can be had"
-        )
-    return f"without an accelerator up to {limit} can be had, one per core (JAX_NUM_CPU_DEVICES sets another limit)"
+        return f"jax has already started with {present}; start a new process to use up to {limit}, one per CPU core"
+    return f"use at most {limit}, one per CPU core (JAX_NUM_CPU_DEVICES sets another limit)"

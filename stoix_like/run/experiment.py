@@ -47,7 +47,7 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
     """Train a composed configuration.
 
     Args:
-        config: composed by hydra; it is not changed.
+        config: composed by Hydra; it is not changed.
         build: the system's `build(config, spec)`; by default that of `system.module`.
 
     Returns:
@@ -89,12 +89,12 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
 
 
 def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:
-    """Resume a run that was stopped or killed, or that has a larger budget now, in its own directory.
+    """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
         run_dir: the directory of the run.
-        overrides: of what may change: the budget, logging, checkpoints.
-        trust: execute what the files of the run name, wherever it comes from.
+        overrides: Hydra overrides of keys that may change: the budget, logging, checkpoints.
+        trust: allow the run's configuration to name code from outside this package.
 
     Returns:
         The result of the run.
@@ -116,13 +116,13 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
         if host_state is not None:
             check_unchanged(setup, host_state)
             if host_state["progress"]["updates"] == setup.plan.num_updates and summary:
-                print(f"{run_dir} is complete; a larger budget, arch.total_timesteps=…, would continue it")
+                print(f"{run_dir} is complete: set a larger budget, arch.total_timesteps=…, to continue it")
                 return _result(setup, run_dir, host_state["progress"], summary)
         else:
             check_same_config(setup, plain_config(run_dir))
             if summary:
-                raise ConfigError(f"{run_dir} is complete, and has no checkpoint to continue from")
-            print(f"{run_dir} has no checkpoint yet: the run starts again", file=sys.stderr)
+                raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
+            print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
         directory.reopen(run_dir, setup.run.resolved)
         return _train(setup, run_dir, resuming=host_state is not None)
 
@@ -145,7 +145,7 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
         try:
             write_json(run_dir / directory.SUMMARY, summary)
         except OSError as error:
-            print(f"{run_dir / directory.SUMMARY} cannot be written: {error}", file=sys.stderr)
+            print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
         logger.finish(summary)
     finally:
         logger.close()

@@ -1,4 +1,4 @@
-"""Whether a program fits into memory, before anything is allocated."""
+"""Memory checks, made before anything is allocated."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> N
     """Refuse a program that needs more memory than its devices have.
 
     Args:
-        program: compiled.
+        program: a compiled program.
         mesh: its devices.
-        num_members: members of the whole run.
-        sizes: the keys that a member's memory follows.
+        num_members: number of members of the whole run.
+        sizes: keys of the configuration that determine the memory of a member.
 
     Raises:
-        ConfigError: with the arithmetic, and the largest population that would fit.
+        ConfigError: shows the arithmetic, and the largest population that fits.
     """
     analysis = program.memory_analysis()
     if analysis is None:
@@ -39,52 +39,50 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> N
         return
     remedy = f"use a smaller {' or '.join(sizes)}"
     if num_members == 1:
-        raise ConfigError(f"the run needs {_gib(needed)} on each device, and there are {_gib(available)}: {remedy}")
+        raise ConfigError(f"the run needs {_gib(needed)} per device, but only {_gib(available)} is available: {remedy}")
     per_device = num_members // mesh.shape[POPULATION_AXIS]
     share = needed / per_device
     largest = int(available // share) * mesh.shape[POPULATION_AXIS]
     raise ConfigError(
-        f"arch.population.size={num_members} needs {_gib(needed)} on each device, {per_device} member(s) x"
-        f" {_gib(share)}, and there are {_gib(available)}: "
-        + (f"at most {largest} would fit" if largest else f"not even one would fit; {remedy}")
+        f"arch.population.size={num_members} needs {_gib(needed)} per device ({per_device} member(s) ×"
+        f" {_gib(share)}), but only {_gib(available)} is available: "
+        + (f"use at most {largest}" if largest else f"no member fits; {remedy}")
     )
 
 
 def check_replay(local: Any, mesh: Mesh, num_members: int, update_batches: int, stored_twice: bool) -> tuple[str, ...]:
-    """Say how large the replay will be, and refuse one that needs more memory than its devices have.
+    """Report the size of the replay buffer, and refuse one that needs more memory than its devices have.
 
     Args:
-        local: shapes of what belongs to one shard of one member.
+        local: shapes of the per-shard state of one member.
         mesh: the devices.
-        num_members: members of the whole run.
-        update_batches: shards on each device.
-        stored_twice: whether observations are stored as successors as well.
+        num_members: number of members of the whole run.
+        update_batches: shards per device.
+        stored_twice: whether next observations are stored as well.
 
     Returns:
-        What to say aloud; nothing where there is no replay.
+        Notes for the user; empty without a replay buffer.
 
     Raises:
-        ConfigError: with the arithmetic, and what would fit.
+        ConfigError: shows the arithmetic, and the largest size that fits.
     """
     shard = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(local))
     if not shard:
         return ()
     members = num_members // mesh.shape[POPULATION_AXIS]
     needed, available = members * update_batches * shard, _available(mesh)
-    arithmetic = (
-        f"{members} member(s) x {update_batches} update batch(es) x {_gib(shard)} = {_gib(needed)} on each device"
-    )
+    arithmetic = f"{members} member(s) × {update_batches} update batch(es) × {_gib(shard)} = {_gib(needed)} per device"
     if needed > available:
         raise ConfigError(
-            f"system.total_buffer_size is too large: the replay takes {arithmetic}, and there are {_gib(available)};"
-            f" at most {available / needed:.2g} of that size would fit"
+            f"system.total_buffer_size is too large: the replay buffer needs {arithmetic}, but only {_gib(available)}"
+            f" is available: use at most {available / needed:.2g} times that size"
             + (", or up to twice as many steps with system.store_next_observation=false" if stored_twice else "")
         )
-    return (f"the replay takes {arithmetic}",)
+    return (f"replay buffer: {arithmetic}",)
 
 
 def _available(mesh: Mesh) -> int:
-    """The memory of each device in bytes; the devices that a CPU is split into share one memory."""
+    """Return the memory of each device in bytes; the devices of a CPU divide its memory."""
     first = mesh.devices.flat[0]
     return memory_of(first) // (mesh.size if first.platform == "cpu" else 1)
 

@@ -44,12 +44,12 @@ def episode_statistics(returns: Any, lengths: Any) -> dict[str, Any]:
 
 
 def evaluation(prefix: str, episodes: Episodes, count: int) -> dict[str, Any]:
-    """Compute the statistics of the first `count` episodes; there may be more, for every device plays the same number.
+    """Compute the statistics of the first `count` episodes; every device plays the same number, so there may be more.
 
     Args:
-        prefix: of the names, `eval`.
+        prefix: prefix of the names, `eval`.
         episodes: `[E]` or `[P, E]`, on the host.
-        count: episodes asked for.
+        count: number of episodes to use.
 
     Returns:
         The values of `episode_statistics`, as `prefix/…`.
@@ -65,7 +65,7 @@ def training(interval: IntervalMetrics) -> dict[str, Any]:
         interval: on the host.
 
     Returns:
-        The system's metrics as `train/…`, and statistics of the finished episodes: None where there are none.
+        The system's metrics as `train/…`, and statistics of the finished episodes, None if there are none.
     """
     return {
         f"train/{name}": plain(np.asarray(values, np.float64))
@@ -94,7 +94,7 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
         scores: `[P]`, one score per member.
         strata: `[P]`, the stratum of each member, within which it is resampled. If every stratum has a single member,
             all members form one stratum.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Returns:
         `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
@@ -128,7 +128,7 @@ def score(record: Mapping[str, Any]) -> float:
     """Return the score of a run: the mean return of an evaluation, or the interquartile mean over a population.
 
     Args:
-        record: of the last evaluation.
+        record: the record of the last evaluation.
 
     Returns:
         The score.
@@ -144,7 +144,7 @@ def members(
     Args:
         population: the members.
         last: the record of the last evaluation.
-        absolute: holds the absolute metric, if there is one.
+        absolute: contains the absolute metric, if it was evaluated.
         failures: by member, which metric or parameter became non-finite.
 
     Returns:

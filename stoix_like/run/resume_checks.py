@@ -1,4 +1,4 @@
-"""What may change between a run and its continuation."""
+"""Checks of what may change when a run resumes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"this is not the run that was saved: {'; '.join(changed)}. Only {', '.join(CHANGEABLE)} may change"
+            f"the configuration differs from that of the run: {'; '.join(changed)}. Only these keys may change:"
+            f" {', '.join(CHANGEABLE)}"
         )
 
 
@@ -52,7 +53,7 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
 
     Args:
         setup: the run to resume.
-        host_state: of the checkpoint.
+        host_state: host state of the checkpoint.
 
     Raises:
         ConfigError: names the keys that differ, or a budget that is already spent.
@@ -61,11 +62,12 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
     updates, plan = host_state["progress"]["updates"], setup.plan
     if host_state["num_shards"] != plan.num_shards:
         raise ConfigError(
-            f"the run was saved on {host_state['num_shards']} shard(s), devices x arch.update_batch_size, and has"
-            f" {plan.num_shards} here: set arch.num_devices"
+            f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
+            f" {host_state['num_shards']}: set arch.num_devices"
         )
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update
         raise ConfigError(
-            f"arch.total_timesteps={setup.run.arch.total_timesteps} is less than the {spent} steps already done"
+            f"arch.total_timesteps={setup.run.arch.total_timesteps} is less than the {spent} steps already trained: use"
+            f" at least {spent}"
         )

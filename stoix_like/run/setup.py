@@ -56,7 +56,7 @@ class RunSetup(NamedTuple):
 
         Args:
             hyperparams: those in which a member differs from the configuration; they may be traced.
-            greedy: whether `eval_act` takes the mode of the policy; by default as `arch.evaluation_greedy` says.
+            greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
 
         Returns:
             The system.
@@ -126,7 +126,7 @@ def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
 
 
 def _check_networks(setup: RunSetup) -> Any:
-    """Trace the agent's initialisation and its first action, which networks that do not fit fail.
+    """Trace the initialisation of the agent and its first action, so that unsuitable networks fail here.
 
     Returns:
         The shapes of `Agent.local`.

@@ -38,13 +38,13 @@ class Progress:
     """The progress of a run, in JSON values.
 
     Attributes:
-        updates: updates so far, of each member.
+        updates: number of updates so far.
         interval_start: updates before the current interval.
         history: one record per evaluation.
-        failures: by member, what became non-finite, and when.
+        failures: by member, what became non-finite and in which update.
         train_seconds: time spent in updates.
-        interval_seconds: of them, since the last evaluation.
-        wall_seconds: since the run started, without the time between being stopped and resumed.
+        interval_seconds: time spent in updates since the last evaluation.
+        wall_seconds: time since the run started, without the pause between a stop and its resumption.
     """
 
     updates: int = 0
@@ -62,13 +62,13 @@ class TrainingLoop:
     Attributes:
         setup: the run.
         progress: its progress.
-        writer: of checkpoints, or None.
-        exact: False where it was restored without its replay buffer, so that it differs from an uninterrupted run.
+        writer: writer of checkpoints, or None.
+        exact: False if it was restored without its replay buffer, and so differs from an uninterrupted run.
 
     Args:
         setup: the run.
         logger: receives each record.
-        writer: of checkpoints; None writes none.
+        writer: writer of checkpoints; None writes none.
     """
 
     def __init__(self, setup: RunSetup, logger: Logger, writer: Writer | None = None) -> None:
@@ -119,15 +119,15 @@ class TrainingLoop:
         """Continue from a checkpoint.
 
         Args:
-            checkpoint: with the items of `targets`; without `local`, the replay buffer is filled by a new warm-up and
-                episodes start anew.
+            checkpoint: has the items of `targets`; without `local`, a new warm-up fills the replay buffer and restarts
+                the episodes.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
         local = items.get("local", self._compiled.state.shards.local)
         self.exact = "local" in items or not jax.tree.leaves(local)
         rest = items["rollout_state"]
         if not self.exact:
-            # Episodes, too: the successor of the warm-up's last step is its own next step.
+            # The episodes, too, so that the last step of the warm-up is followed by its own next step.
             local, rest = self.state.shards.local, {**rest, "rollout_state": self.state.shards.rollout_state}
         self._state = jax.tree.map(_copy_from_file, _state(items["shared"], rest, local))
         progress = dict(host_state["progress"])
@@ -322,7 +322,7 @@ class TrainingLoop:
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
         count = self.setup.run.arch.num_eval_episodes
-        # Numbers that no evaluation of the run has folded in.
+        # Numbers that no other evaluation of the run uses.
         first = self.setup.plan.num_updates + 1
         batches = []
         for batch in range(ABSOLUTE_FACTOR):
@@ -395,9 +395,9 @@ def _state(shared: Any, rest: dict[str, Any], local: Any) -> LearnerState:
 
 
 def _copy_from_file(leaf: jax.Array) -> jax.Array:
-    """Copy an array by a program: a buffer that a file was read into must not be donated.
+    """Copy an array with a compiled program: a buffer that a file was read into must not be donated.
 
-    Arrays on an accelerator were already copied there, and a replay buffer might not fit twice.
+    Arrays on an accelerator were already copied there, and a second copy of a replay buffer might not fit.
     """
     if any(device.platform != "cpu" for device in leaf.devices()):
         return leaf

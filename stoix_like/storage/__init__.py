@@ -1,1 +1,1 @@
-"""Files of a run: its directory, checkpoints, configuration, and what may be trusted in them."""
+"""Files of a run: its directory, configuration and checkpoints, and the check that they can be trusted."""

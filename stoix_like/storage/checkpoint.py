@@ -1,8 +1,8 @@
 """Checkpoints: written in the background, atomically, and verified bit by bit when they are read.
 
-A checkpoint is a directory `checkpoints/<env_steps>` in Orbax's format: an item for each part of the run's state, and
-`host_state`, the state of the host in JSON, with a checksum of every array: the array format itself detects a truncated
-file, but not a flipped bit.
+A checkpoint is a directory `checkpoints/<env_steps>` in Orbax's format, with an item for each part of the run's state.
+The item `host_state` holds the state of the host in JSON, and a checksum of every array: the array format itself
+detects a truncated file, but not a flipped bit.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class DamagedError(Exception):
 
 
 class Writer:
-    """Writes the checkpoints of a run, and keeps the newest few.
+    """A writer of checkpoints that keeps the newest ones.
 
-    A failed write is reported once; the older checkpoints stay, and the next write is tried.
+    A failed write is reported once; older checkpoints stay, and later writes are tried again.
 
     Args:
         run_dir: the directory of the run.
-        keep: checkpoints to keep; the oldest is deleted when a new one is complete.
+        keep: number of checkpoints to keep; the oldest is deleted when a new one is complete.
     """
 
     def __init__(self, run_dir: Path, keep: int) -> None:
@@ -88,7 +88,7 @@ class Writer:
             self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text))
             self._pending = step
             if step in manager.all_steps():
-                # The run stopped here between two evaluations; with another budget, one of them now falls on this step.
+                # The run stopped here between two evaluations; with the new budget, one of them is at this step.
                 manager.delete(step)
             manager.save(
                 step,
@@ -122,13 +122,13 @@ class Writer:
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # Removes partial checkpoints of a process that was killed, or of a full disk.
+            # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         return self._manager
 
     def _check_room(self, num_bytes: int) -> None:
-        """Reserve the space first, so that a full disk is one error and not one from each of Orbax's threads."""
+        """Reserve the space first, so that a full disk raises one error instead of one per Orbax thread."""
         reserve = getattr(os, "posix_fallocate", None)
         with tempfile.TemporaryFile(dir=self.directory) as file:
             if reserve is not None:
@@ -138,7 +138,7 @@ class Writer:
     def _reported(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # No failed checkpoint may stop training.
+        except Exception as error:  # A failed checkpoint must not stop training.
             self._pending, failed = None, self._manager
             self._manager = None
             with contextlib.suppress(Exception):
@@ -146,8 +146,8 @@ class Writer:
                     failed.close()
             if not self._failing:
                 print(
-                    f"no checkpoint can be written to {self.directory}: {_reason(error)}; training continues, and the"
-                    " last good checkpoint stays",
+                    f"cannot write a checkpoint to {self.directory}: {_reason(error)}; training continues, and the last"
+                    " good checkpoint stays",
                     file=sys.stderr,
                 )
             self._failing = True
@@ -174,7 +174,7 @@ def read_host_state(run_dir: Path, step: int) -> dict[str, Any]:
         step: one of `steps`.
 
     Returns:
-        What was passed to `Writer.save`.
+        The value that was passed to `Writer.save`.
 
     Raises:
         DamagedError: it cannot be read, or differs from what was written.
@@ -196,7 +196,7 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
 
     Raises:
         DamagedError: it cannot be read, or differs from what was written.
-        ConfigError: the file system or the memory failed, not the checkpoint.
+        ConfigError: the file system or the memory failed.
     """
     text = _read_text(run_dir, step)
     written = text["checksums"]
@@ -215,14 +215,14 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
 
 
 def newest_readable(run_dir: Path, read_step: Callable[[int], T]) -> T | None:
-    """Read the newest checkpoint that is not damaged, and quarantine those after it.
+    """Read the newest undamaged checkpoint, and quarantine the damaged ones after it.
 
     Args:
         run_dir: the directory of the run.
         read_step: reads the checkpoint of a step.
 
     Returns:
-        The result of `read_step`; None where there is no checkpoint at all.
+        The result of `read_step`; None if there are no checkpoints.
 
     Raises:
         ConfigError: every checkpoint is damaged; none of them is moved.
@@ -275,8 +275,8 @@ def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
             return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
         if _is_transient(error):
-            raise ConfigError(f"{run_dir / DIRECTORY / str(step)} cannot be read: {_reason(error)}") from error
-        # The first array that fails closes the event loop that the threads of the others still report to.
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
+        # The first array that fails closes the event loop to which the threads of the others still report.
         sys.unraisablehook = lambda left: None if "loop is closed" in str(left.exc_value) else hook(left)
         time.sleep(0.5)
         raise DamagedError(f"{run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
@@ -285,7 +285,7 @@ def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether the file system or the memory failed, not the checkpoint."""
+    """Return whether the file system or the memory failed rather than the checkpoint."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return False
     transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
@@ -306,7 +306,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Quiet(logging.Filter):
-    """Drops Orbax's progress messages, and the errors of its threads that are raised and reported here."""
+    """A filter for Orbax's progress messages, and for errors of its threads that are reported here."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if "/orbax/" not in record.pathname:

@@ -1,4 +1,4 @@
-"""Position-weighted checksums of arrays: one changed bit anywhere changes them."""
+"""Position-weighted checksums of arrays, which any single flipped bit changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WORDS_PER_BLOCK = 2**20
 
 
 def checksums(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[str, int]]:
-    """Sum the words of each array, each multiplied by an odd number of its own, modulo 2**32.
+    """Compute the position-weighted sum of the words of each array, modulo 2**32.
 
         sum_i (2 i + 1) word_i
 
     Args:
-        items: arrays by item and by leaf.
+        items: arrays by item and leaf.
 
     Returns:
         The sums, in the same structure.
@@ -41,7 +41,7 @@ def _sum_on_host(leaf: np.ndarray) -> np.uint32:
 
 @jax.jit
 def _sum_on_device(leaf: jax.Array) -> jax.Array:
-    """Sum block by block: all words at once would take several times the memory of a replay buffer of bytes."""
+    """Sum block by block: all words at once would take several times the memory of a uint8 replay buffer."""
     # Arrays are sharded along their first two axes only.
     lead = leaf.shape[:2]
     count = math.prod(lead)
@@ -51,7 +51,7 @@ def _sum_on_device(leaf: jax.Array) -> jax.Array:
     row = jnp.arange(count, dtype=jnp.uint32).reshape(*lead, 1)
 
     def add(index: jax.Array, total: jax.Array) -> jax.Array:
-        # The last block overlaps the one before, to be of the same length.
+        # The last block overlaps the one before it, so that all blocks have the same length.
         start = jnp.minimum(index * block, length - block)
         words = jax.lax.dynamic_slice_in_dim(rows, start, block, axis=-1)
         if words.dtype != jnp.bool_:

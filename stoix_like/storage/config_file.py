@@ -22,14 +22,14 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
 
     Args:
         run_dir: the directory of the run.
-        overrides: of existing keys; `logger` and `checkpoint` can also be chosen as groups.
-        trusted: do not check what it names.
+        overrides: Hydra overrides of existing keys; `logger` and `checkpoint` can also be chosen as groups.
+        trusted: skip the check of the code that it names.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: it does not exist, cannot be read, or names what is not trusted.
+        ConfigError: it does not exist, cannot be read, or names code that is not trusted.
     """
     config = _load(run_dir)
     if not trusted:
@@ -59,7 +59,7 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         node: plain containers and values.
         path: the key of `node`.
 
-    Returns:
+    Yields:
         Pairs of a key and a value.
     """
     if isinstance(node, (list, tuple)):
@@ -81,7 +81,7 @@ def _load(run_dir: Path) -> DictConfig:
     try:
         config = OmegaConf.load(path)
     except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(config, DictConfig) or not all(isinstance(config.get(group), DictConfig) for group in GROUPS):
-        raise ConfigError(f"{path} is not the configuration of a run, which has {', '.join(GROUPS)}")
+        raise ConfigError(f"{path} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}")
     return config

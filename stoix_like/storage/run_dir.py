@@ -1,4 +1,4 @@
-"""The directory of a run: its files, its lock, and whether it can be written."""
+"""The directory of a run: its files, its lock and its checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_new(run_dir: Path) -> None:
     while not present.exists() and present != present.parent:
         present = present.parent
     try:
-        # Permissions alone do not tell of read-only and special file systems.
+        # Permissions alone do not reveal read-only and special file systems.
         tempfile.TemporaryDirectory(dir=present).cleanup()
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -42,8 +42,8 @@ def check_new(run_dir: Path) -> None:
     for name in _FILES_OF_A_RUN:
         if (run_dir / name).exists():
             raise ConfigError(
-                f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory, or resume it with:"
-                f" stoix-like resume {run_dir}"
+                f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory, or resume the run"
+                f" with: stoix-like resume {run_dir}"
             )
 
 
@@ -57,7 +57,7 @@ def check_is_run(run_dir: Path) -> None:
         ConfigError: names the directory.
     """
     if not (run_dir / CONFIG).is_file():
-        raise ConfigError(f"{run_dir} holds no run: there is no {CONFIG}")
+        raise ConfigError(f"{run_dir} holds no run: {CONFIG} is missing")
 
 
 def create(run_dir: Path) -> None:
@@ -131,7 +131,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
         run_dir: the directory.
 
     Returns:
-        The summary; empty where there is none that can be read.
+        The summary; empty if it does not exist or cannot be read.
     """
     try:
         return json.loads((run_dir / SUMMARY).read_text())

@@ -1,4 +1,4 @@
-"""What a run directory from elsewhere may execute when it is loaded."""
+"""The check of which code a run directory may execute when it is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from stoix_like.errors import ConfigError
 
-# Layers and networks, and two functions that build them.
+# Layers and networks, and the two functions that build them.
 _MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
 _FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
@@ -31,22 +31,22 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str) -> None:
         names = key.split(".")
         if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
             refused = (
-                f"{where}: {key}={value} is executed when the run is loaded, and only the modules of"
-                " stoix_like.networks and flax.linen are trusted"
+                f"{where}: {key}={value} is executed when the run is loaded, but only modules of stoix_like.networks"
+                " and flax.linen are trusted"
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
             refused = (
-                f"{where}: {key}={value} is imported when the run is loaded, and only stoix_like.systems is trusted"
+                f"{where}: {key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
             )
         elif isinstance(value, str) and "${" in value:
-            refused = f"{where}: {key}={value} is interpolated when the run is loaded, and no interpolation is trusted"
+            refused = f"{where}: {key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
         else:
             continue
-        raise ConfigError(f"{refused}: read it, and if you trust it, use --trust (trust=True)")
+        raise ConfigError(f"{refused}: read it and, if you trust it, use --trust (trust=True)")
 
 
 def _is_trusted(target: Any) -> bool:
-    """Whether a name is that of a flax module defined where the name says, or of one of the known functions."""
+    """Return whether a name is one of the known functions, or a flax module that is defined under that name."""
     if target in _FUNCTIONS:
         return True
     if not _fits(_MODULES, target):
