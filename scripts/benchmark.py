@@ -1,8 +1,8 @@
-"""Measures how fast stoix_like is, beside its peers where these are installed.
+"""Measure the speed of stoix_like, alone or compared with other frameworks.
 
-Every scenario, and every peer of it, compiles in a process of its own, makes one run that does not count, and then
-takes turns with the others. Steps per wall second are the median of the runs, steps per CPU second (of all threads)
-the best of them: on a machine that has other work, too, the least CPU time is what moves least.
+Each scenario and each of its peers compiles in its own process and starts with one run that does not count; then the
+runs alternate. Steps per wall second are the median of the runs, steps per CPU second (of all threads) the best of
+them: on a busy machine, the minimum of the CPU time is the most stable number.
 """
 
 import argparse
@@ -49,7 +49,7 @@ REJAX_PPO_WIDE = REJAX_PPO | {
     "total_timesteps": 2_000_000,
     "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": [256, 256]},
 }
-# A minibatch is 4 environments x 128 steps / 4; sbx steps them one by one, so that a tenth of the budget is enough.
+# A minibatch is 4 environments x 128 steps / 4. sbx steps environments on the host: a tenth of the budget is enough.
 SBX_PPO = {
     "algorithm": "PPO",
     "env": "CartPole-v1",
@@ -90,7 +90,7 @@ REJAX_DQN = {
     "batch_size": 128,
     "fill_buffer": 1000,
     "total_timesteps": 500_000,
-    # Its layers are of 64 units and cannot be chosen.
+    # rejax fixes the width of the layers at 64.
     "agent_kwargs": {"activation": "relu"},
 }
 REJAX_SAC = {
@@ -120,7 +120,7 @@ SBX_SAC = {
 
 
 class Goal(NamedTuple):
-    """What is wanted: `value` of a number, or of its ratio to a peer's, at least or at most."""
+    """A bound on our number, or on its ratio to that of the first peer."""
 
     number: Literal["wall", "cpu", "value"]
     value: float
@@ -129,15 +129,15 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured.
+    """A benchmark.
 
     Attributes:
-        overrides: of our configuration.
+        overrides: hydra overrides of our configuration.
         measure: a function of `benchmark_ours.py`.
-        unit: of the number that a measure other than of speed gives.
-        peers: by name, the settings that its script takes.
+        unit: unit of the result, where it is not a speed.
+        peers: by name, the settings that the peer's script takes.
         goal: for our number, or for its ratio to that of the first peer.
-        on_cpu: whether it is measured where there is no accelerator, without being asked for by name.
+        on_cpu: whether it is measured by default on a machine without an accelerator.
     """
 
     overrides: tuple[str, ...]
@@ -148,22 +148,24 @@ class Scenario:
     on_cpu: bool = True
 
 
-def rejax(create: dict[str, Any], algorithm: str = "PPO", members: int = 1) -> dict[str, Any]:
-    """The settings of `benchmark_rejax.py`."""
+def rejax_settings(create: dict[str, Any], algorithm: str = "PPO", members: int = 1) -> dict[str, Any]:
+    """Return the settings of `benchmark_rejax.py`."""
     return {"algorithm": algorithm, "members": members, "create": create}
 
 
 SCENARIOS = {
-    "ppo_small": Scenario(PPO_SMALL, peers={"rejax": rejax(REJAX_PPO), "sbx": SBX_PPO}, goal=Goal("cpu", 1.15)),
-    "ppo_wide": Scenario(PPO_WIDE, peers={"rejax": rejax(REJAX_PPO_WIDE)}, goal=Goal("cpu", 1.0)),
+    "ppo_small": Scenario(
+        PPO_SMALL, peers={"rejax": rejax_settings(REJAX_PPO), "sbx": SBX_PPO}, goal=Goal("cpu", 1.15)
+    ),
+    "ppo_wide": Scenario(PPO_WIDE, peers={"rejax": rejax_settings(REJAX_PPO_WIDE)}, goal=Goal("cpu", 1.0)),
     "ppo_4096": Scenario((*PPO_WIDE, "arch.total_num_envs=4096", "arch.total_timesteps=2e7"), on_cpu=False),
     "population": Scenario(
         (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={os.cpu_count()}"),
-        peers={"rejax": rejax(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
+        peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
         goal=Goal("wall", 1.3),
     ),
-    "dqn": Scenario(DQN, peers={"rejax": rejax(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
-    "sac": Scenario(SAC, peers={"rejax": rejax(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
+    "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
+    "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "env_only": Scenario(PPO_SMALL, "env_only"),
     "net_only": Scenario(PPO_SMALL, "net_only"),
     "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),
@@ -177,10 +179,10 @@ SCENARIOS = {
 
 
 class Process:
-    """A measuring process, asked for one run at a time.
+    """A benchmark process, which measures one run per request.
 
     Args:
-        command: its program and arguments.
+        command: program and arguments.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -198,7 +200,7 @@ class Process:
         return self._read()
 
     def close(self) -> None:
-        """End the process, which waits for the next line."""
+        """Close the input of the process, which ends it."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
@@ -209,7 +211,7 @@ class Process:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout
         for line in self._process.stdout:
-            # Libraries print, too.
+            # Libraries print as well.
             if line.startswith("{"):
                 return json.loads(line)
         self._errors.seek(0)
@@ -219,7 +221,7 @@ class Process:
 
 
 def commands(name: str, pythons: dict[str, Path], profile: str) -> dict[str, list[str]]:
-    """The processes of a scenario: ours, and those of its peers that are installed."""
+    """Return the commands of a scenario: ours, and those of its installed peers."""
     scenario = SCENARIOS[name]
     directory = str(Path(profile) / name) if profile else ""
     ours = [sys.executable, str(SCRIPTS / "benchmark_ours.py"), scenario.measure, directory, *scenario.overrides]
@@ -232,7 +234,7 @@ def commands(name: str, pythons: dict[str, Path], profile: str) -> dict[str, lis
 
 
 def measure(name: str, pythons: dict[str, Path], repeats: int, profile: str = "") -> list[dict[str, Any]]:
-    """Take turns, and reduce the runs to one row for each process."""
+    """Measure a scenario in alternating runs; return one row for each process."""
     processes = {who: Process(command) for who, command in commands(name, pythons, profile).items()}
     for process in processes.values():
         process.run()
@@ -243,26 +245,27 @@ def measure(name: str, pythons: dict[str, Path], repeats: int, profile: str = ""
     for process in processes.values():
         process.close()
     rows = [
-        {"scenario": name, "who": who, **processes[who].ready, **reduced(measured)} for who, measured in runs.items()
+        {"scenario": name, "who": who, **processes[who].ready, **summarise_runs(measured)}
+        for who, measured in runs.items()
     ]
     for row in rows[1:]:
         row["ratio"] = {number: rows[0][number] / row[number] for number in ("wall", "cpu")}
-    goal, value = SCENARIOS[name].goal, _compared(SCENARIOS[name], rows)
+    goal, value = SCENARIOS[name].goal, _goal_value(SCENARIOS[name], rows)
     if goal and value is not None:
         rows[0]["goal"] = {"value": value, "met": value >= goal.value if goal.at_least else value <= goal.value}
     return rows
 
 
-def _compared(scenario: Scenario, rows: list[dict[str, Any]]) -> float | None:
-    """What is held against the goal; None where the peer that it names was not measured."""
+def _goal_value(scenario: Scenario, rows: list[dict[str, Any]]) -> float | None:
+    """Return the number that the goal bounds; None if its peer was not measured."""
     if not scenario.goal or scenario.goal.number == "value":
         return rows[0].get("value")
     ratios = [row["ratio"] for row in rows[1:] if row["who"] == next(iter(scenario.peers))]
     return ratios[0][scenario.goal.number] if ratios else None
 
 
-def reduced(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The row of several runs: steps per second, or the median of whatever else was measured."""
+def summarise_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Reduce several runs to one row: steps per second, or the median of another measure."""
     if "value" in runs[0]:
         return {"value": statistics.median(run["value"] for run in runs)}
     row = {
@@ -277,7 +280,7 @@ COLUMNS = ("scenario", "", "compile, s", "steps / wall s", "steps / CPU s", "ret
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row of the table in words."""
+    """Format a row of the table."""
     scenario, ours = SCENARIOS[row["scenario"]], row["who"] == OURS
     compiling = "" if row["compile"] is None else f"{row['compile']:.1f}"
     if "value" in row:
@@ -288,10 +291,10 @@ def cells(row: dict[str, Any]) -> list[str]:
             pairs = zip(speeds, row["ratio"].values(), strict=True)
             speeds = [f"{speed} (ours {ratio:.2f} x)" for speed, ratio in pairs]
     final = f"{row['return']:.0f}" if "return" in row else ""
-    return [row["scenario"] if ours else "", row["who"], compiling, *speeds, final, _goal(scenario, row)]
+    return [row["scenario"] if ours else "", row["who"], compiling, *speeds, final, _format_goal(scenario, row)]
 
 
-def _goal(scenario: Scenario, row: dict[str, Any]) -> str:
+def _format_goal(scenario: Scenario, row: dict[str, Any]) -> str:
     if "goal" not in row or not scenario.goal:
         return ""
     goal, reached = scenario.goal, row["goal"]
@@ -306,15 +309,15 @@ def _goal(scenario: Scenario, row: dict[str, Any]) -> str:
 
 
 def markdown(rows: list[dict[str, Any]], command: str) -> str:
-    """The table as it stands in the documentation, with the machine and the command above."""
-    lines = [f"    {command}", "", f"{machine()}, jax {rows[0]['jax']}.", ""]
+    """Format the table for the documentation, below the command and the machine."""
+    lines = [f"    {command}", "", f"{describe_machine()}, jax {rows[0]['jax']}.", ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     return "\n".join([*lines, *(f"| {' | '.join(cells(row))} |" for row in rows)])
 
 
-def machine() -> str:
-    """The processor, or the accelerator, in words."""
-    accelerator = device()
+def describe_machine() -> str:
+    """Return the name of the processor or of the accelerator."""
+    accelerator = query_device()
     if accelerator["platform"] != "cpu":
         return accelerator["kind"]
     cpuinfo = Path("/proc/cpuinfo")
@@ -322,14 +325,14 @@ def machine() -> str:
     return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores"
 
 
-def device() -> dict[str, str]:
-    """What jax runs on, asked of a process of its own, because an accelerator's memory goes to whoever comes first."""
+def query_device() -> dict[str, str]:
+    """Query jax's device in a separate process, because the first process takes the memory of an accelerator."""
     code = "import jax, json; d = jax.devices()[0]; print(json.dumps({'platform': d.platform, 'kind': d.device_kind}))"
     return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
 def write_into(page: Path, name: str, table: str) -> None:
-    """Replace what a page holds between `<!-- name -->` and `<!-- end -->`."""
+    """Replace the text of a page between `<!-- name -->` and `<!-- end -->`."""
     before, found, rest = page.read_text().partition(f"<!-- {name} -->\n")
     _, closed, after = rest.partition("<!-- end -->")
     if not found or not closed:
@@ -337,8 +340,8 @@ def write_into(page: Path, name: str, table: str) -> None:
     page.write_text(f"{before}{found}\n{table}\n\n{closed}{after}")
 
 
-def installed(directory: Path | None) -> dict[str, Path]:
-    """The interpreters of the peers below a directory."""
+def find_peers(directory: Path | None) -> dict[str, Path]:
+    """Return the Python interpreters of the peers below a directory, by name."""
     finished = directory.glob("*/.installed") if directory else ()
     found = {path.parent.name: path.parent / "bin/python" for path in finished}
     if directory and not found:
@@ -346,14 +349,14 @@ def installed(directory: Path | None) -> dict[str, Path]:
     return found
 
 
-def arguments() -> argparse.Namespace:
-    """What the command line asks for."""
+def parse_arguments() -> argparse.Namespace:
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"of {', '.join(SCENARIOS)}; default: all")
-    parser.add_argument("--repeats", type=int, default=5, help="runs that count, of each")
-    parser.add_argument("--peers", type=Path, help="directory with an environment per peer: rejax, sbx")
+    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"{', '.join(SCENARIOS)} (default: all for this machine)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs that count, per process (default: 5)")
+    parser.add_argument("--peers", type=Path, help="directory with one virtual environment per peer: rejax, sbx")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
-    parser.add_argument("--into", type=Path, help="put the table into this page of the documentation")
+    parser.add_argument("--into", type=Path, help="write the table into this page of the documentation")
     parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
     parser.add_argument("--profile", default="", help="write traces of jax's profiler to this directory")
     asked = parser.parse_args()
@@ -364,11 +367,11 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what was asked for and print a table."""
-    asked = arguments()
-    pythons = installed(asked.peers)
-    on_cpu = device()["platform"] == "cpu"
-    # With peers, what has none is left to the table without them.
+    """Measure the requested scenarios and print a table."""
+    asked = parse_arguments()
+    pythons = find_peers(asked.peers)
+    on_cpu = query_device()["platform"] == "cpu"
+    # Scenarios without an installed peer belong to the other table.
     default = [name for name, scenario in SCENARIOS.items() if (scenario.on_cpu or not on_cpu)]
     default = [name for name in default if not pythons or set(SCENARIOS[name].peers) & set(pythons)]
     rows: list[dict[str, Any]] = []
@@ -376,7 +379,7 @@ def main() -> None:
         print(f"{name} …", file=sys.stderr, flush=True)
         rows += measure(name, pythons, asked.repeats, asked.profile)
         if asked.json:
-            # What was measured is not lost when a later scenario fails.
+            # Keeps the results so far if a later scenario fails.
             asked.json.write_text(json.dumps(rows, indent=2))
     target = "bench-peers" if pythons else "bench"
     options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""

@@ -1,4 +1,8 @@
-"""Measures one scenario of `benchmark.py` in a process of its own: what is measured, then hydra overrides."""
+"""Measure one scenario of `benchmark.py` in its own process.
+
+The arguments are the name of the measure, a directory for traces of jax's profiler or an empty string, and hydra
+overrides.
+"""
 
 import itertools
 import os
@@ -27,9 +31,14 @@ Run = Callable[[], dict[str, Any]]
 
 
 class Programs(NamedTuple):
-    """A run's parts: `keys(number)` of the run with that number's seeds, and what is compiled.
+    """The compiled programs of a run.
 
-    The compiled ones are `init(keys) -> state`, `train(state, updates) -> state` and `evaluate(state) -> returns`.
+    Attributes:
+        keys: `(number) -> keys`, the keys of a run with the `number`-th seeds.
+        init: `(keys) -> state`.
+        train: `(state, updates) -> state`.
+        evaluate: `(state) -> returns`.
+        compile_seconds: time spent compiling.
     """
 
     keys: Callable[[int], Any]
@@ -40,16 +49,16 @@ class Programs(NamedTuple):
 
 
 def main() -> None:
-    """Compile, then measure once for every line read."""
+    """Compile, then measure once for every line of standard input."""
     measure, profile, *overrides = sys.argv[1:]
     run, compile_seconds = MEASURES[measure](overrides)
     serve(partial(_profiled, run, profile) if profile else run, compile=compile_seconds, jax=jax.__version__)
 
 
 def train(overrides: list[str]) -> tuple[Run, float]:
-    """A whole training run, the making of the agent included, without evaluations; that of the result is not timed."""
+    """Time a whole training run, with the agent's initialisation and without evaluations; the return is not timed."""
     setup = _set_up(overrides)
-    programs, plan = _programs(setup), setup.plan
+    programs, plan = _compile_programs(setup), setup.plan
     steps = plan.num_updates * plan.steps_per_update * setup.population.num_members
     numbers = itertools.count()
 
@@ -63,15 +72,15 @@ def train(overrides: list[str]) -> tuple[Run, float]:
 
 
 def evaluation(overrides: list[str]) -> tuple[Run, float]:
-    """The share of the wall time of a run that its evaluations cost."""
+    """Measure the share of wall time that the evaluations of a run take, in percent."""
     setup = _set_up(overrides)
-    programs = _programs(setup)
-    windows = [end - start for start, end in itertools.pairwise((0, *setup.plan.evaluations))]
+    programs = _compile_programs(setup)
+    intervals = [end - start for start, end in itertools.pairwise((0, *setup.plan.evaluations))]
     numbers = itertools.count()
 
     def run() -> dict[str, Any]:
         state, training, evaluating = programs.init(programs.keys(next(numbers))), 0.0, 0.0
-        for updates in windows:
+        for updates in intervals:
             with timed() as clock:
                 state = jax.block_until_ready(programs.train(state, updates))
             training += clock.wall
@@ -84,32 +93,32 @@ def evaluation(overrides: list[str]) -> tuple[Run, float]:
 
 
 def env_only(overrides: list[str]) -> tuple[Run, float]:
-    """The rollouts of a run with uniformly random actions, and nothing else."""
+    """Time the rollouts of a run with uniformly random actions."""
     setup = _set_up(overrides)
     env, plan, length = setup.env, setup.plan, setup.run.system.rollout_length
 
-    def act(_: Any, actor: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
+    def act(_: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         keys = jax.random.split(key, plan.envs_per_shard)
-        return actor.carry, jax.vmap(env.action_space.sample)(keys), ()
+        return state.carry, jax.vmap(env.action_space.sample)(keys), ()
 
     @jax.jit
     def program(key: jax.Array) -> jax.Array:
         def body(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], None]:
-            actor, total = carry
-            actor, trajectory, _ = rollout(env, act, (), actor, key, length)
-            # All that was seen is used, so that nothing is left out.
+            state, total = carry
+            state, trajectory, _ = rollout(env, act, (), state, key, length)
+            # Uses every array, so that XLA cannot eliminate any.
             used = jax.tree.map(lambda leaf: jnp.sum(leaf, dtype=jnp.float32), trajectory.transitions)
-            return (actor, sum(jax.tree.leaves(used), start=total)), None
+            return (state, sum(jax.tree.leaves(used), start=total)), None
 
         env_state, timestep = env.reset(jax.random.split(key, plan.envs_per_shard))
         start = (RolloutState(env_state, timestep, ()), jnp.zeros(()))
         return jax.lax.scan(body, start, jax.random.split(key, plan.num_updates))[0][1]
 
-    return _of_seeds(program, plan.num_updates * plan.steps_per_update)
+    return _time_program(program, plan.num_updates * plan.steps_per_update)
 
 
 def net_only(overrides: list[str]) -> tuple[Run, float]:
-    """A gradient step of actor and critic on every minibatch of a run, and nothing else: the least an update costs."""
+    """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
     plan, system, networks = setup.plan, setup.run.system, setup.networks
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
@@ -133,23 +142,23 @@ def net_only(overrides: list[str]) -> tuple[Run, float]:
         steps = plan.num_updates * system.epochs * system.num_minibatches
         return loss(jax.lax.scan(body, params, None, steps)[0])
 
-    return _of_seeds(program, plan.num_updates * plan.steps_per_update)
+    return _time_program(program, plan.num_updates * plan.steps_per_update)
 
 
 def time_to_first_update(overrides: list[str]) -> tuple[Run, float]:
-    """From the command to the record of the first update, in a process whose programs are in the compile cache."""
+    """Time a run from its command to the record of the first update, with a warm compile cache."""
     cache = tempfile.TemporaryDirectory()
     environment = os.environ | {"XDG_CACHE_HOME": cache.name}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
 
     def run() -> dict[str, Any]:
-        # With the finaliser of `cache` in here, the directory lasts as long as this function.
+        # The reference to `cache` keeps the directory until the last run.
         with tempfile.TemporaryDirectory(dir=cache.name) as directory:
             command = [str(Path(sys.executable).with_name("stoix-like")), "train", "logger=silent", *overrides]
             started = time.perf_counter()
             process = subprocess.Popen([*command, f"hydra.run.dir={directory}"], env=environment)
             metrics = Path(directory) / "metrics.jsonl"
-            # The first line is the evaluation before training.
+            # The first line is the evaluation at step 0.
             while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
                 time.sleep(0.01)
             seconds = time.perf_counter() - started
@@ -161,12 +170,12 @@ def time_to_first_update(overrides: list[str]) -> tuple[Run, float]:
 
 
 def _set_up(overrides: list[str]) -> RunSetup:
-    # A program from the cache would not show what compiling costs.
+    # Without the cache, so that the compile time is that of compiling.
     return set_up(parse_config(compose_config([*overrides, "arch.compile_cache=false"])))
 
 
-def _programs(setup: RunSetup) -> Programs:
-    """The only function here that knows how the runner calls its programs."""
+def _compile_programs(setup: RunSetup) -> Programs:
+    """Compile a run; the only function here that knows the runner's calling conventions."""
     population = setup.population
     hyperparams = traced_hyperparams(population)
 
@@ -185,7 +194,7 @@ def _programs(setup: RunSetup) -> Programs:
     )
 
 
-def _of_seeds(program: Any, steps: int) -> tuple[Run, float]:
+def _time_program(program: Any, steps: int) -> tuple[Run, float]:
     with timed() as compiling:
         compiled = program.lower(jax.random.key(0)).compile()
     seeds = itertools.count(1)

@@ -1,7 +1,7 @@
-"""Measures a training run of rejax; the settings are json, see `benchmark.py`. Runs in an environment of its own.
+"""Measure a training run of rejax, in rejax's own virtual environment. The settings are JSON, see `benchmark.py`.
 
-One compiled function makes the agent and trains it, vmapped over seeds for several members; its evaluation while
-training is off, and that of the result is not timed.
+One compiled function initialises and trains the agent, vmapped over seeds for several members. Evaluation during
+training is off, and the evaluation of the result is not timed.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from benchmark_worker import serve, timed
 
 
 def main() -> None:
-    """Compile, then train with another seed for every line read."""
+    """Compile, then train with another seed for every line of standard input."""
     settings = json.loads(sys.argv[1])
     members = settings["members"]
     create = settings["create"] | {"eval_freq": settings["create"]["total_timesteps"]}
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def keys(seed: int, members: int) -> jax.Array:
-    """One key per member; a lone one has no axis."""
+    """Return one key per member; a lone member's key has no axis."""
     key = jax.random.PRNGKey(seed)
     return jax.random.split(key, members) if members > 1 else key
 

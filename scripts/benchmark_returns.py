@@ -1,7 +1,7 @@
-"""Times advantage estimation as a scan over time and as a parallel prefix scan, on jax's backend.
+"""Time advantage estimation as a scan over time and as an associative scan, on jax's default backend.
 
-Prints a markdown table of microseconds per call, the median of alternating runs. Run with `JAX_PLATFORMS=cpu` or
-with an accelerator's jax to decide what to give for `associative`.
+Print a markdown table of microseconds per call, the median of alternating runs. Run it with `JAX_PLATFORMS=cpu` or on
+an accelerator to decide on the argument `associative`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from stoix_like.utils.multistep import batch_truncated_generalized_advantage_est
 
 
 def make_call(length: int, batch: int, associative: bool) -> Callable[[], None]:
-    """A compiled estimation of `[length, batch]` advantages that waits for its result."""
+    """Return a compiled estimation of `[length, batch]` advantages that blocks until its result is ready."""
     keys = jax.random.split(jax.random.key(0), 3)
     r_t, v_tm1, v_t = (jax.random.normal(key, (length, batch)) for key in keys)
     discount_t = jnp.full((length, batch), 0.99)
@@ -35,7 +35,7 @@ def make_call(length: int, batch: int, associative: bool) -> Callable[[], None]:
 
 
 def seconds_per_call(call: Callable[[], None], at_least: float) -> float:
-    """The mean over as many calls as take a given time."""
+    """Return the mean duration of calls, repeated for at least `at_least` seconds."""
     calls, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < at_least:
         call()
@@ -44,12 +44,12 @@ def seconds_per_call(call: Callable[[], None], at_least: float) -> float:
 
 
 def main() -> None:
-    """Measure every size and print a row for each."""
+    """Measure every size and print one row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 2048, 4096], help="time steps")
-    parser.add_argument("--batches", type=int, nargs="+", default=[4, 64, 1024], help="sequences")
-    parser.add_argument("--repeats", type=int, default=5, help="alternating runs, of which the median counts")
-    parser.add_argument("--seconds", type=float, default=0.05, help="least duration of a run")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 2048, 4096], help="numbers of time steps")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4, 64, 1024], help="numbers of sequences")
+    parser.add_argument("--repeats", type=int, default=5, help="alternating runs; the median counts")
+    parser.add_argument("--seconds", type=float, default=0.05, help="minimum duration of a run")
     arguments = parser.parse_args()
     device = jax.devices()[0]
     print(f"{device.platform} ({device.device_kind}), jax {jax.__version__}, microseconds per call\n")

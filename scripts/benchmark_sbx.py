@@ -1,7 +1,6 @@
-"""Measures a training run of sbx; the settings are json, see `benchmark.py`. Runs in an environment of its own.
+"""Measure a training run of sbx, in sbx's own virtual environment. The settings are JSON, see `benchmark.py`.
 
-Its environments are those of gymnasium, stepped on the host; what it compiles, it compiles in the first run, which is
-not counted.
+sbx steps gymnasium's environments on the host. It compiles in the first run, which does not count.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 
 def main() -> None:
-    """Train with another seed for every line read."""
+    """Train with another seed for every line of standard input."""
     settings = json.loads(sys.argv[1])
     seeds = itertools.count(1)
 

@@ -1,6 +1,6 @@
-"""What a benchmark's process says: one line of json when it is ready, and one for every line that it reads.
+"""The protocol of a benchmark process: one line of JSON when it is ready, and one for every line of standard input.
 
-Nothing but the standard library is imported here, so that it runs in the environment of a peer as well.
+This module imports only the standard library, so that it runs in the virtual environment of a peer as well.
 """
 
 import json
@@ -12,29 +12,30 @@ from typing import Any
 
 
 class Clock:
-    """Seconds of wall time, and of the processor over all threads of this process, since a block began."""
+    """Seconds of wall time and of CPU time, over all threads of this process, that a block took."""
 
     wall: float
     cpu: float
 
     def stop(self, started: tuple[float, float]) -> None:
+        """Set the durations since `started`, a wall time and a CPU time."""
         self.wall, self.cpu = time.perf_counter() - started[0], time.process_time() - started[1]
 
 
 @contextmanager
 def timed() -> Iterator[Clock]:
-    """A clock that stops at the end of the block."""
+    """Yield a clock that stops at the end of the block."""
     clock, started = Clock(), (time.perf_counter(), time.process_time())
     yield clock
     clock.stop(started)
 
 
 def serve(run: Callable[[], dict[str, Any]], **ready: Any) -> None:
-    """Answer until standard input ends.
+    """Answer every line of standard input with one run.
 
     Args:
-        run: measures once, and returns numbers by name.
-        **ready: what to say first, such as how long compiling took.
+        run: measures once and returns numbers by name.
+        **ready: the content of the first line, such as the compile time.
     """
     print(json.dumps(ready), flush=True)
     for _ in sys.stdin:

@@ -1,4 +1,4 @@
-"""Draw the final return over a hyperparameter for a population trained in one program.
+"""Train a population and plot its final returns over a hyperparameter.
 
 python scripts/population_picture.py --out docs/images/population.png
 """
@@ -19,13 +19,16 @@ import stoix_like
 
 
 def main() -> None:
+    """Train and plot as the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", default="ppo/ff_ppo")
-    parser.add_argument("--env", default="gymnax/acrobot")
-    parser.add_argument("--hyperparam", default="actor_lr")
-    parser.add_argument("--range", type=float, nargs=2, default=(1e-5, 1e-1), metavar=("LOW", "HIGH"))
-    parser.add_argument("--members", type=int, default=32)
-    parser.add_argument("--out", type=Path, default=Path("population.png"))
+    parser.add_argument("--system", default="ppo/ff_ppo", help="as in `stoix-like list systems`")
+    parser.add_argument("--env", default="gymnax/acrobot", help="as in `stoix-like list envs`")
+    parser.add_argument("--hyperparam", default="actor_lr", help="a float of the system's configuration")
+    parser.add_argument(
+        "--range", type=float, nargs=2, default=(1e-5, 1e-1), metavar=("LOW", "HIGH"), help="sampled log-uniformly"
+    )
+    parser.add_argument("--members", type=int, default=32, help="size of the population")
+    parser.add_argument("--out", type=Path, default=Path("population.png"), help="the image file")
     parser.add_argument("overrides", nargs="*", help="further hydra overrides")
     args = parser.parse_args()
 

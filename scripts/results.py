@@ -1,9 +1,9 @@
-"""Make a markdown table of returns from run directories, beside published ones.
+"""Write a markdown table of returns from run directories, next to published returns.
 
-Runs that differ in their seeds alone are one row: the interquartile mean over seeds and its 95 % bootstrap interval.
-A run is a directory with a `metrics.jsonl`; a directory above runs stands for all of them.
+Runs that differ only in their seeds form one row: the interquartile mean over seeds and its 95 % bootstrap interval.
+A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them.
 
-python scripts/results.py runs --reference docs/reference_returns.yaml --readme README.md
+    python scripts/results.py runs --reference docs/reference_returns.yaml --readme README.md
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.records import aggregate
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-# What tells members of a row apart, or does not change their numbers.
+# Keys in which the members of one row may differ.
 OUTSIDE = ("arch.seed", "arch.population", "arch.compile_cache", "logger")
-# A mapping that an override gives as a whole.
+# A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
 
 
 class Run(NamedTuple):
-    """A finished run: its resolved configuration, what `summary.json` holds, and its overrides but for the seed."""
+    """A finished run: its resolved configuration, its `summary.json`, and its overrides without seed and logger."""
 
     directory: Path
     config: dict[str, Any]
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class Member(NamedTuple):
-    """What one seed came to; `hyperparams` are those in which it differs from the run's configuration."""
+    """The result of one seed; `hyperparams` are those in which it differs from the run's configuration."""
 
     run: Run
     seed: int
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A return from elsewhere; `env_steps` is None where the source does not say."""
+    """A published return; `env_steps` is None if the source does not report it."""
 
     episode_return: float
     env_steps: float | None
@@ -61,18 +61,19 @@ class Published(NamedTuple):
 
 
 class References(NamedTuple):
-    """Published returns by system and environment, and what their sources are."""
+    """Published returns by system and environment, and descriptions of their sources."""
 
     sources: dict[str, str]
     returns: dict[tuple[str, str], list[Published]]
 
     def of(self, rows: Sequence[Member]) -> list[Published]:
+        """Return the published returns for the system and environment of a row."""
         summary = rows[0].run.summary
         return self.returns.get((summary["system"], summary["environment"]), [])
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run directories that are given, or lie below those that are given."""
+    """Find the run directories at or below the given paths."""
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -88,6 +89,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_run(directory: Path) -> Run:
+    """Read a run; overrides that were not recorded are derived from its configuration."""
     try:
         summary = json.loads((directory / "summary.json").read_text())
         config = _load(directory / "config.yaml")
@@ -104,7 +106,7 @@ def _load(path: Path) -> Any:
 
 
 def members(run: Run) -> Iterator[Member]:
-    """The members of a run; without a population there is one."""
+    """Yield the members of a run; without a population there is one."""
     alone = [{**run.summary, "seed": run.config["arch"]["seed"]}]
     varied = run.summary.get("population/varied", [])
     for member in run.summary.get("population/members", alone):
@@ -116,7 +118,7 @@ def members(run: Run) -> Iterator[Member]:
 
 
 def group(runs: Iterable[Run]) -> list[list[Member]]:
-    """Members that differ in their seeds alone, by their seeds; groups in the order in which their runs are given."""
+    """Group members that differ only in their seeds, sorted by seed; groups keep the order of their runs."""
     groups: dict[str, dict[int, Member]] = {}
     for member in (member for run in runs for member in members(run)):
         config = {key: value for key, value in flatten(member.run.config) if not _below(key, OUTSIDE)}
@@ -132,7 +134,7 @@ def group(runs: Iterable[Run]) -> list[list[Member]]:
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a configuration by their dotted keys; a list is a leaf, an empty mapping is nothing."""
+    """Yield the leaves of a configuration by dotted key; a list is a leaf, an empty mapping has none."""
     for name, value in node.items():
         key = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping) and key != WHOLE:
@@ -146,19 +148,22 @@ def _below(key: str, prefixes: Iterable[str]) -> bool:
 
 
 def derive_overrides(config: Mapping[str, Any]) -> list[str]:
-    """Overrides that compose to a configuration, for a run that recorded none.
+    """Derive overrides that compose to a configuration, for a run that recorded none.
 
-    Group by group the choice that leaves the fewest keys to be named, then those keys.
+    For each group, take the choice that leaves the fewest keys to override; then override those keys.
     """
     chosen: list[str] = []
     for name, prefix in (("experiment", "+"), ("system", ""), ("env", ""), ("network", "")):
-        choices = [[], *([f"{prefix}{name}={choice}"] for choice in group_choices(name) if _fits(name, choice, config))]
+        choices = [
+            [],
+            *([f"{prefix}{name}={choice}"] for choice in group_choices(name) if _may_match(name, choice, config)),
+        ]
         chosen += min(choices, key=lambda choice: len(choice) + len(_differences([*chosen, *choice], config)))
     return chosen + _differences(chosen, config)
 
 
-def _fits(name: str, choice: str, config: Mapping[str, Any]) -> bool:
-    """Of the many environments, only the one with the right name is worth composing."""
+def _may_match(name: str, choice: str, config: Mapping[str, Any]) -> bool:
+    """Skip environments of another name, because composing all of them takes long."""
     if name != "env":
         return True
     environment = OmegaConf.load(config_dir() / f"env/{choice}.yaml")
@@ -166,33 +171,33 @@ def _fits(name: str, choice: str, config: Mapping[str, Any]) -> bool:
 
 
 def _differences(overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    base, wanted = _composed(tuple(overrides)), dict(flatten(config))
+    base, wanted = _compose(tuple(overrides)), dict(flatten(config))
     changed = [key for key, value in wanted.items() if key not in base or base[key] != value]
-    named = [f"{'' if key in base else '+'}{key}={_written(wanted[key])}" for key in changed]
+    named = [f"{'' if key in base else '+'}{key}={_format_value(wanted[key])}" for key in changed]
     return named + [f"~{key}" for key in base if key not in wanted]
 
 
 @functools.cache
-def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
     composed: Any = OmegaConf.to_container(compose_config(overrides), resolve=True)
     return dict(flatten(composed))
 
 
-def _written(value: Any) -> str:
-    """A value in hydra's grammar."""
+def _format_value(value: Any) -> str:
+    """Format a value in hydra's override grammar."""
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_written(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{key}:{_format_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_format_value, value))}]"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        # A bare word may read as a number, a truth value or nothing.
+        # Unquoted, a word may be parsed as a number, a boolean or null.
         return value if "/" in value and re.fullmatch(r"[a-z_/]+", value) else f"'{escaped}'"
     return json.dumps(value)
 
 
 def commands(rows: Iterable[Member]) -> list[str]:
-    """The shell commands that made the runs of a group; runs that differ in `arch.seed` alone share one."""
+    """Return the shell commands of the runs of a group; runs that differ only in `arch.seed` share one."""
     runs = {member.run.directory: member.run for member in rows}.values()
     seeds: dict[tuple[str, ...], list[int]] = {}
     for run in runs:
@@ -211,7 +216,7 @@ def _consecutive(seeds: Sequence[int]) -> bool:
 
 
 def read_references(path: Path) -> References:
-    """Published returns: `sources` by name, `returns` by system and environment."""
+    """Read published returns: `sources` by name, `returns` by system and environment."""
     try:
         loaded = _load(path)
         sources = {
@@ -240,48 +245,48 @@ def read_references(path: Path) -> References:
 
 
 def table(groups: Sequence[Sequence[Member]], references: References | None = None) -> str:
-    """The markdown table, and below it what its numbers are."""
+    """Format the markdown table, with a legend below it."""
     rows = [_row(rows, references) for rows in groups]
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", *_legend(groups, references)])
 
 
 def _row(rows: Sequence[Member], references: References | None) -> dict[str, str]:
-    """The cells of a group, by the titles of their columns."""
+    """Format the cells of a group, by the titles of their columns."""
     run, best = rows[0].run, [member.best for member in rows if member.best is not None]
     arch = run.config["arch"]
     point = [f"`{name}={value:g}`" for name, value in rows[0].hyperparams.items()]
     cells = {
         "system": " ".join([f"`{run.summary['system']}`", *point]),
         "environment": run.config["env"]["scenario"]["name"],
-        "seeds": _seeds(rows),
-        "env steps": count(arch["total_timesteps"]),
+        "seeds": _format_seeds(rows),
+        "env steps": format_steps(arch["total_timesteps"]),
         "episodes": f"{arch['num_eval_episodes']} {'greedy' if arch['evaluation_greedy'] else 'sampled'}",
-        "final policy": score([member.final for member in rows]),
-        "best policy": score(best) if len(best) == len(rows) else "",
+        "final policy": format_returns([member.final for member in rows]),
+        "best policy": format_returns(best) if len(best) == len(rows) else "",
     }
     if references is not None:
-        published = (f"{x.episode_return:g} ({x.source}, {count(x.env_steps)})" for x in references.of(rows))
+        published = (f"{x.episode_return:g} ({x.source}, {format_steps(x.env_steps)})" for x in references.of(rows))
         cells["published"] = "<br>".join(published)
     return {**cells, "command": "<br>".join(f"`{command}`" for command in commands(rows))}
 
 
-def score(returns: Sequence[float]) -> str:
-    """The interquartile mean over seeds, and the ends of its interval where there is more than one seed."""
+def format_returns(returns: Sequence[float]) -> str:
+    """Format the interquartile mean over seeds and, for several seeds, its interval."""
     statistics = aggregate(returns, [0] * len(returns))
     interval = " [{ci_low:.1f}, {ci_high:.1f}]" if len(returns) > 1 else ""
     return f"{{iqm:.1f}}{interval}".format(**statistics)
 
 
-def count(number: float | None) -> str:
-    """Steps as one writes them: 500k, 1M, 1.5M."""
+def format_steps(number: float | None) -> str:
+    """Format a number of steps: 500k, 1M, 1.5M."""
     if number is None:
         return "?"
     unit, suffix = (1e6, "M") if number >= 1e6 else (1e3, "k") if number >= 1e3 else (1, "")
     return f"{number / unit:g}{suffix}"
 
 
-def _seeds(rows: Sequence[Member]) -> str:
+def _format_seeds(rows: Sequence[Member]) -> str:
     seeds, failed = [member.seed for member in rows], sum(member.failed for member in rows)
     listed = f"{seeds[0]}–{seeds[-1]}" if _consecutive(seeds) else ", ".join(map(str, seeds))
     return f"{listed} ({failed} went bad)" if failed else listed
@@ -306,7 +311,7 @@ def _measured_with(run: Run) -> str:
 
 
 def replace_block(page: Path, text: str) -> None:
-    """Put a text between the two markers of a page, and leave all else as it is."""
+    """Replace the text between the two markers of a page."""
     try:
         before = page.read_text()
     except OSError as error:
@@ -318,10 +323,11 @@ def replace_block(page: Path, text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or write it into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="run directories, or directories above them")
-    parser.add_argument("--reference", type=Path, help="a yaml file of published returns, for a column of them")
-    parser.add_argument("--readme", type=Path, help=f"a page whose text between {BEGIN} and {END} is replaced")
+    parser.add_argument("runs", type=Path, nargs="+", help="run directories, or directories that contain runs")
+    parser.add_argument("--reference", type=Path, help="yaml file of published returns, for an extra column")
+    parser.add_argument("--readme", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
     args = parser.parse_args(arguments)
     try:
         references = read_references(args.reference) if args.reference else None
