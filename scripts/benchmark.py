@@ -352,7 +352,9 @@ def find_peers(directory: Path | None) -> dict[str, Path]:
 def parse_arguments() -> argparse.Namespace:
     """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"{', '.join(SCENARIOS)} (default: all for this machine)")
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="scenario", help=f"{', '.join(SCENARIOS)} (default: all for this machine)"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="runs that count, per process (default: 5)")
     parser.add_argument("--peers", type=Path, help="directory with one virtual environment per peer: rejax, sbx")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
