@@ -1,9 +1,9 @@
-"""Check that a change of the code leaves every result as it was, byte by byte.
+"""Check that a code change leaves every result unchanged, byte by byte.
 
-Trains every system briefly, alone, as a population, and on 2 devices x 2 update batches, with the code of a git
-revision and with that of the working tree, and compares the files `metrics.jsonl`, wall-clock times left out.
+Train every system briefly, alone, as a population, and on 2 devices x 2 update batches, with the code of a git revision
+and with that of the working tree, and compare the `metrics.jsonl` files, except for wall-clock times.
 
-python scripts/byte_check.py main
+    python scripts/byte_check.py main
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The only numbers of a record that no two runs share.
+# The only fields of a record that differ between two equal runs.
 TIMES = ("wall_seconds", "steps_per_second")
 CONTINUOUS = ("sac/ff_sac", "ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg")
 COMMON = (
@@ -51,7 +51,7 @@ LAYOUTS = {
     ),
     "shards": ("arch.num_devices=2", "arch.update_batch_size=2"),
 }
-# What the systems' defaults leave out: wrappers, automatic resets, normalisation, delayed and correlated steps.
+# Features that are off by default: wrappers, automatic resets, normalisation, delayed updates, correlated noise.
 VARIANTS = {
     "ppo-pool": ("ppo/ff_ppo", "env.auto_reset=pool", "env.frame_stack=3", "env.step_count=true"),
     "ppo-optimistic": ("ppo/ff_ppo", "env.auto_reset=optimistic", "env.reward_scale=0.5", "env.reward_clip=0.4"),
@@ -64,12 +64,14 @@ VARIANTS = {
 
 
 def main() -> None:
-    """Train at the revision and in the working tree, compare, and exit with 1 where anything differs."""
+    """Train with both versions of the code and compare; exit with 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revision", help="what the working tree is compared with: a branch, a tag or a commit")
-    parser.add_argument("--only", default="", help="cases whose name holds this text")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
-    parser.add_argument("--keep", type=Path, help="a directory where the runs of the revision stay for the next call")
+    parser.add_argument("revision", help="a branch, a tag or a commit to compare with")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="parallel runs (default: one per core)"
+    )
+    parser.add_argument("--keep", type=Path, help="a directory that keeps the runs of the revision for the next call")
     args = parser.parse_args()
     cases = {name: overrides for name, overrides in all_cases().items() if args.only in name}
     with tempfile.TemporaryDirectory() as scratch:
@@ -91,7 +93,7 @@ def main() -> None:
 
 
 def all_cases() -> dict[str, tuple[str, ...]]:
-    """The overrides of every run by its name."""
+    """Return the overrides of every run, by its name."""
     files = sorted((ROOT / "configs" / "system").glob("*/*.yaml"))
     systems = [f"{file.parent.name}/{file.stem}" for file in files]
     cases = {f"{system} {layout}": (system, *LAYOUTS[layout]) for system in systems for layout in LAYOUTS}
@@ -102,7 +104,7 @@ def all_cases() -> dict[str, tuple[str, ...]]:
 
 
 def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
-    """The command line of one run."""
+    """Return the overrides of one run."""
     text = (ROOT / "configs" / "system" / f"{system}.yaml").read_text()
     sizes = OFF_POLICY if "total_buffer_size" in text else ON_POLICY
     env = "env=gymnax/pendulum" if system in CONTINUOUS else "env=gymnax/cartpole"
@@ -111,7 +113,7 @@ def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
 
 
 def extract(commit: str, directory: Path) -> None:
-    """Lay out the files of a commit."""
+    """Extract the files of a commit."""
     directory.mkdir()
     archive = directory.with_suffix(".tar")
     git("archive", "--output", str(archive), commit)
@@ -120,7 +122,7 @@ def extract(commit: str, directory: Path) -> None:
 
 
 def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str]:
-    """Train with the code below `source`; the lines of `metrics.jsonl` without times."""
+    """Train with the code in `source`; return the lines of `metrics.jsonl` without times."""
     metrics = run_dir / "metrics.jsonl"
     if not (run_dir / "summary.json").exists():
         environment = {**os.environ, "PYTHONPATH": str(source), "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
@@ -143,7 +145,7 @@ def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str
 
 
 def report(name: str, before: list[str], after: list[str]) -> bool:
-    """Print whether two runs are equal and, where not, what differs."""
+    """Print whether two runs are equal, and how they differ; return whether they are equal."""
     failed = any(line.startswith("exit ") for line in (*before, *after))
     equal = before == after and not failed
     print(f"{'equal' if equal else 'DIFFERENT':9} {name}", flush=True)
@@ -154,7 +156,7 @@ def report(name: str, before: list[str], after: list[str]) -> bool:
 
 
 def git(*arguments: str) -> str:
-    """What git answers."""
+    """Run git and return its output."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
