@@ -1,1 +1,1 @@
-"""Networks: inputs, torsos, heads, distributions, and whole networks of them."""
+"""Networks: input layers, torsos, heads, distributions, and whole networks built from them."""

@@ -9,32 +9,33 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation, ObservationGlobalState
+from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, linear_recurrence
-from stoix_like.networks.utils import instantiate, mask_argument, parse_rnn_cell
+from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
 
 Kwargs = Mapping[str, Any]
 
 
-def _mask_of(observation: Any, head: nn.Module) -> dict[str, Any]:
-    """The action mask of an observation as an argument for a head; nothing where there is none or it is not taken."""
-    if isinstance(observation, Observation | ObservationGlobalState) and observation.action_mask is not None:
-        return mask_argument(head, observation.action_mask)
-    return {}
+def _policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None = None) -> dict[str, Any]:
+    """Return the keyword arguments of a policy head: the caller's, and the action mask of the observation."""
+    kwargs = dict(head_kwargs or {})
+    if "action_mask" in kwargs or not isinstance(observation, Observation | ObservationGlobalState):
+        return kwargs
+    return mask_argument(head, observation.action_mask) | kwargs
 
 
 class FeedForwardActor(nn.Module):
-    """A policy without memory.
+    """A feed-forward policy.
 
-    Where an observation has an action mask, a head that takes an `action_mask` gets it.
+    The action mask of an observation is passed to the head.
 
     Attributes:
-        action_head: from an embedding to a distribution over actions.
-        torso: from what the input layer read to an embedding.
-        input_layer: what of an observation the network reads.
+        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
     """
 
     action_head: nn.Module
@@ -49,29 +50,32 @@ class FeedForwardActor(nn.Module):
         torso_kwargs: Kwargs | None = None,
         head_kwargs: Kwargs | None = None,
     ) -> Any:
-        """Give the policy.
+        """Return the policy.
 
         Args:
-            observation: with any leading axes.
-            input_kwargs: further arguments for the input layer.
-            torso_kwargs: further arguments for the torso.
-            head_kwargs: further arguments for the head.
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer.
+            torso_kwargs: keyword arguments of the torso.
+            head_kwargs: keyword arguments of the head; an `action_mask` replaces that of the observation.
 
         Returns:
-            What the head makes: a distribution over actions.
+            The output of the head, such as a distribution over actions.
+
+        Raises:
+            ValueError: the observation has an action mask that the head does not take.
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
         x = self.torso(x, **(torso_kwargs or {}))
-        return self.action_head(x, **_mask_of(observation, self.action_head) | dict(head_kwargs or {}))
+        return self.action_head(x, **_policy_kwargs(self.action_head, observation, head_kwargs))
 
 
 class FeedForwardCritic(nn.Module):
-    """A value function without memory.
+    """A feed-forward value function.
 
     Attributes:
-        critic_head: from an embedding to values.
-        torso: from what the input layer read to an embedding.
-        input_layer: what of an observation the network reads.
+        critic_head: maps an embedding to values.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
     """
 
     critic_head: nn.Module
@@ -86,16 +90,16 @@ class FeedForwardCritic(nn.Module):
         torso_kwargs: Kwargs | None = None,
         head_kwargs: Kwargs | None = None,
     ) -> Any:
-        """Give the value.
+        """Return the value.
 
         Args:
-            observation: with any leading axes.
-            input_kwargs: further arguments for the input layer, such as an `action`.
-            torso_kwargs: further arguments for the torso.
-            head_kwargs: further arguments for the head.
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer, such as an `action`.
+            torso_kwargs: keyword arguments of the torso.
+            head_kwargs: keyword arguments of the head.
 
         Returns:
-            What the head makes, such as values `[...]`.
+            The output of the head, such as values `[...]`.
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
         x = self.torso(x, **(torso_kwargs or {}))
@@ -103,13 +107,15 @@ class FeedForwardCritic(nn.Module):
 
 
 class FeedForwardActorCritic(nn.Module):
-    """A policy and a value function without memory that share all but their heads.
+    """A feed-forward policy and value function that share the input layer and the torso.
+
+    The action mask of an observation is passed to the action head.
 
     Attributes:
-        action_head: from an embedding to a distribution over actions.
-        critic_head: from an embedding to values.
-        torso: from what the input layer read to an embedding.
-        input_layer: what of an observation the network reads.
+        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
+        critic_head: maps an embedding to values.
+        torso: maps the output of the input layer to an embedding.
+        input_layer: selects the input from an observation.
     """
 
     action_head: nn.Module
@@ -126,36 +132,39 @@ class FeedForwardActorCritic(nn.Module):
         actor_head_kwargs: Kwargs | None = None,
         critic_head_kwargs: Kwargs | None = None,
     ) -> tuple[Any, Any]:
-        """Give policy and value.
+        """Return policy and value.
 
         Args:
-            observation: with any leading axes.
-            input_kwargs: further arguments for the input layer.
-            torso_kwargs: further arguments for the torso.
-            actor_head_kwargs: further arguments for the action head.
-            critic_head_kwargs: further arguments for the critic head.
+            observation: an observation with any leading axes.
+            input_kwargs: keyword arguments of the input layer.
+            torso_kwargs: keyword arguments of the torso.
+            actor_head_kwargs: keyword arguments of the action head; an `action_mask` replaces that of the observation.
+            critic_head_kwargs: keyword arguments of the critic head.
 
         Returns:
-            What the heads make: a distribution over actions, and values.
+            The outputs of the heads, such as a distribution over actions, and values.
+
+        Raises:
+            ValueError: the observation has an action mask that the action head does not take.
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
         x = self.torso(x, **(torso_kwargs or {}))
-        policy = self.action_head(x, **_mask_of(observation, self.action_head) | dict(actor_head_kwargs or {}))
+        policy = self.action_head(x, **_policy_kwargs(self.action_head, observation, actor_head_kwargs))
         return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 
 
 class CompositeNetwork(nn.Module):
-    """Modules one after the other.
+    """A chain of modules.
 
     Attributes:
-        layers: the modules; the first takes all inputs.
+        layers: the modules in order; the first receives all inputs.
     """
 
     layers: Sequence[nn.Module]
 
     @nn.compact
     def __call__(self, *network_input: Any) -> Any:
-        """Pass the inputs through; returns what the last module makes."""
+        """Apply the modules in order and return the output of the last."""
         first, *others = self.layers
         x = first(*network_input)
         for layer in others:
@@ -164,24 +173,24 @@ class CompositeNetwork(nn.Module):
 
 
 class MultiNetwork(nn.Module):
-    """Modules side by side, such as the two critics of twin Q-learning.
+    """Parallel modules, such as the two critics of twin Q-learning.
 
     Attributes:
-        networks: the modules; each takes all inputs. A torso or head object that two of them hold is one and the
-            same, with one set of parameters: make each its own.
+        networks: the modules; each receives all inputs. A torso or head object that two of them share has a single set
+            of parameters: create one object for each.
     """
 
     networks: Sequence[nn.Module]
 
     @nn.compact
     def __call__(self, *network_input: Any) -> Any:
-        """Stack what the modules make along a new last axis, `[..., len(networks)]`."""
+        """Stack the outputs of the modules along a new last axis, `[..., len(networks)]`."""
         outputs = [network(*network_input) for network in self.networks]
         return jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *outputs)
 
 
 class ScannedRNN(nn.Module):
-    """A recurrent cell along the first axis, time, that starts afresh where an episode does.
+    """A recurrent cell scanned over time, the first axis; the state is reset at episode starts.
 
     Attributes:
         hidden_state_dim: width of the state and of the output, in units.
@@ -195,12 +204,12 @@ class ScannedRNN(nn.Module):
     def __call__(
         self, rnn_state: Any, x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]]
     ) -> tuple[Any, Float[Array, "T *batch H"]]:
-        """Read sequences.
+        """Process sequences.
 
         Args:
             rnn_state: `[..., H]`, the state before the first step.
-            x: inputs `[T, ..., D]`, and `[T, ...]`, True where an input is the first of its episode: there the
-                state is reset before the input is read.
+            x: inputs `[T, ..., D]`, and `[T, ...]`, True where an input is the first of its episode and the state is
+                reset before it.
 
         Returns:
             The state after the last step, and the outputs `[T, ..., H]`.
@@ -226,22 +235,22 @@ class ScannedRNN(nn.Module):
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
-        """The state at the start of an episode.
+        """Return the state at the start of an episode.
 
         Args:
             batch_size: number of sequences, or the shape of their batch.
 
         Returns:
-            `[batch_size, H]`, as many arrays as the cell has.
+            The arrays of the cell's state, `[batch_size, H]`.
         """
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         return self._cell(parent=None).initialize_carry(jax.random.key(0), (*batch, self.hidden_state_dim))
 
 
 class _Recurrent:
-    """All but the head of a recurrent network.
+    """The part of a recurrent network before the head.
 
-    Its fields stand in the networks: inherited ones would come before the head in the order of their arguments.
+    The networks define its fields: inherited fields would come before the head in the constructor.
     """
 
     post_torso: Any
@@ -251,7 +260,7 @@ class _Recurrent:
     input_layer: Any
 
     def _embed(self, state: Any, observation_done: tuple[Any, Array]) -> tuple[Any, Array]:
-        """The state after the last step and an embedding of each; called within a compact method."""
+        """Return the state after the last step and the embedding of each step; call it in a compact method."""
         observation, done = observation_done
         embedding = self.pre_torso(self.input_layer(observation))
         state, embedding = ScannedRNN(self.hidden_state_dim, self.cell_type)(state, (embedding, done))
@@ -259,17 +268,17 @@ class _Recurrent:
 
 
 class RecurrentActor(_Recurrent, nn.Module):
-    """A policy with memory.
+    """A recurrent policy.
 
-    Where an observation has an action mask, a head that takes an `action_mask` gets it.
+    The action mask of an observation is passed to the head.
 
     Attributes:
-        action_head: from an embedding to a distribution over actions.
-        post_torso: from the output of the recurrence to an embedding.
-        hidden_state_dim: width of the recurrence, in units.
+        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
+        post_torso: maps the output of the cell to an embedding.
+        hidden_state_dim: width of the recurrent state, in units.
         cell_type: name of the cell, see `parse_rnn_cell`.
-        pre_torso: from what the input layer read to the input of the recurrence.
-        input_layer: what of an observation the network reads.
+        pre_torso: maps the output of the input layer to the input of the cell.
+        input_layer: selects the input from an observation.
     """
 
     action_head: nn.Module
@@ -283,29 +292,33 @@ class RecurrentActor(_Recurrent, nn.Module):
     def __call__(
         self, policy_hidden_state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]]
     ) -> tuple[Any, Any]:
-        """Read sequences of observations.
+        """Process sequences of observations.
 
         Args:
             policy_hidden_state: `[..., H]`, the state before the first step.
-            observation_done: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
+            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
+                episode.
 
         Returns:
-            The state after the last step, and what the head makes for each.
+            The state after the last step, and the output of the head for each step.
+
+        Raises:
+            ValueError: the observations have an action mask that the head does not take.
         """
         state, x = self._embed(policy_hidden_state, observation_done)
-        return state, self.action_head(x, **_mask_of(observation_done[0], self.action_head))
+        return state, self.action_head(x, **_policy_kwargs(self.action_head, observation_done[0]))
 
 
 class RecurrentCritic(_Recurrent, nn.Module):
-    """A value function with memory.
+    """A recurrent value function.
 
     Attributes:
-        critic_head: from an embedding to values.
-        post_torso: from the output of the recurrence to an embedding.
-        hidden_state_dim: width of the recurrence, in units.
+        critic_head: maps an embedding to values.
+        post_torso: maps the output of the cell to an embedding.
+        hidden_state_dim: width of the recurrent state, in units.
         cell_type: name of the cell, see `parse_rnn_cell`.
-        pre_torso: from what the input layer read to the input of the recurrence.
-        input_layer: what of an observation the network reads.
+        pre_torso: maps the output of the input layer to the input of the cell.
+        input_layer: selects the input from an observation.
     """
 
     critic_head: nn.Module
@@ -319,39 +332,38 @@ class RecurrentCritic(_Recurrent, nn.Module):
     def __call__(
         self, critic_hidden_state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]]
     ) -> tuple[Any, Any]:
-        """Read sequences of observations.
+        """Process sequences of observations.
 
         Args:
             critic_hidden_state: `[..., H]`, the state before the first step.
-            observation_done: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
+            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
+                episode.
 
         Returns:
-            The state after the last step, and what the head makes for each.
+            The state after the last step, and the output of the head for each step.
         """
         state, x = self._embed(critic_hidden_state, observation_done)
         return state, self.critic_head(x)
 
 
 def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork:
-    """Torsos one after the other, as one.
+    """Build a chain of torsos.
 
     Args:
-        torso_cfgs: modules, or configs of modules with a `_target_`: mappings, or a list of OmegaConf's.
-        **kwargs: further arguments of every config.
+        torso_cfgs: the torsos in order: modules, or configurations with a `_target_` (mappings or DictConfigs).
+        **kwargs: arguments added to every configuration.
 
     Returns:
-        A network that applies them in this order.
+        A network that applies the torsos in order.
 
     Raises:
-        ConfigError: for a config that describes no module.
+        ConfigError: a configuration cannot be built.
     """
 
-    def made(torso: Any, key: str) -> nn.Module:
+    def build(torso: Any, key: str) -> nn.Module:
         if isinstance(torso, nn.Module):
             return torso
-        # With its lists: a copy of the mapping alone would keep those of OmegaConf, which no module can hash.
-        plain: Any = OmegaConf.to_container(torso, resolve=True) if OmegaConf.is_config(torso) else torso
-        module: nn.Module = instantiate({**plain, **kwargs}, key=key)
+        module: nn.Module = instantiate({**to_plain(torso), **kwargs}, key=key)
         return module
 
-    return CompositeNetwork(tuple(made(torso, f"torso_cfgs[{i}]") for i, torso in enumerate(torso_cfgs)))
+    return CompositeNetwork(tuple(build(torso, f"torso_cfgs[{i}]") for i, torso in enumerate(torso_cfgs)))

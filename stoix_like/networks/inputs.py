@@ -1,4 +1,4 @@
-"""Input layers: what of an observation, and of an action, a network reads."""
+"""Input layers: the selection of a network's input from an observation and an action."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from stoix_like.base_types import Observation, ObservationGlobalState
 
 
 def _view(observation: Any) -> Array:
-    """The array that an observation shows; an array as it is."""
+    """Return the `agent_view` of an observation, or the array itself."""
     if isinstance(observation, Observation | ObservationGlobalState):
         return observation.agent_view
     return observation
 
 
 def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-    """Bring pixels and other integers into the form that dense layers and convolutions read.
+    """Convert pixels, integers and booleans to floats.
 
     Args:
         x: array of any shape.
 
     Returns:
-        Floats as they are, uint8 scaled from 0 … 255 to [0, 1], anything else as float32.
+        Floats unchanged, uint8 scaled from 0 … 255 to [0, 1], other types cast to float32.
     """
     if x.dtype == jnp.uint8:
         return x.astype(jnp.float32) / 255.0
@@ -34,16 +34,16 @@ def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
 
 
 class ArrayInput(nn.Module):
-    """Reads an array, or the `agent_view` of an observation."""
+    """An input layer that selects an array, or the `agent_view` of an observation."""
 
     @nn.compact
     def __call__(self, embedding: Any) -> Shaped[Array, "..."]:
-        """Take the array from what is given."""
+        """Return the array."""
         return _view(embedding)
 
 
 class FeatureInput(nn.Module):
-    """Reads one field of an observation.
+    """An input layer that selects one field of an observation.
 
     Attributes:
         feature_name: name of the field, such as `agent_view` or `global_state`.
@@ -53,20 +53,20 @@ class FeatureInput(nn.Module):
 
     @nn.compact
     def __call__(self, input_object: Any) -> Shaped[Array, "..."]:
-        """Take the field from an observation.
+        """Return the field.
 
         Raises:
-            AttributeError: where the observation has no such field.
+            AttributeError: the observation has no such field.
         """
         return getattr(input_object, self.feature_name)
 
 
 class FlattenInput(nn.Module):
-    """Reads what another input layer reads, as vectors of floats, such as images for a torso of dense layers.
+    """An input layer that flattens the output of another one, such as images for a torso of dense layers.
 
     Attributes:
         input_layer: the other input layer.
-        view_dims: trailing axes to join into one.
+        view_dims: number of trailing axes to flatten.
     """
 
     input_layer: nn.Module
@@ -74,11 +74,11 @@ class FlattenInput(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Any, **kwargs: Any) -> Float[Array, "*batch D"]:
-        """Join the trailing axes.
+        """Flatten the trailing axes.
 
         Args:
-            observation: whose view is `[..., *view]`.
-            **kwargs: further arguments of the other input layer.
+            observation: an observation with a view `[..., *view]`.
+            **kwargs: keyword arguments of the other input layer.
 
         Returns:
             `[..., D]` floats, see `as_floats`.
@@ -88,14 +88,14 @@ class FlattenInput(nn.Module):
 
 
 class EmbeddingActionInput(nn.Module):
-    """Reads an observation and a continuous action side by side."""
+    """An input layer that concatenates an observation and a continuous action."""
 
     @nn.compact
     def __call__(self, embedding: Any, action: Shaped[Array, "*batch A"]) -> Float[Array, "*batch F"]:
         """Concatenate along the last axis.
 
         Args:
-            embedding: `[..., D]`, or an observation with such a view.
+            embedding: `[..., D]`, or an observation with a view of this shape.
             action: `[..., A]`.
 
         Returns:
@@ -105,7 +105,7 @@ class EmbeddingActionInput(nn.Module):
 
 
 class EmbeddingActionOnehotInput(nn.Module):
-    """Reads an observation and a discrete action, one-hot, side by side.
+    """An input layer that concatenates an observation and a one-hot discrete action.
 
     Attributes:
         action_dim: number of actions.
@@ -118,7 +118,7 @@ class EmbeddingActionOnehotInput(nn.Module):
         """Concatenate along the last axis.
 
         Args:
-            observation_embedding: `[..., D]`, or an observation with such a view.
+            observation_embedding: `[..., D]`, or an observation with a view of this shape.
             action: `[...]`, integers in `0 … action_dim - 1`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Layers that flax does not have."""
+"""Layers beyond those of flax."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ default_kernel_init = initializers.lecun_normal()
 
 
 class NoisyLinear(nn.Module):
-    """A dense layer with learnt, factorised noise on its weights.
+    """A dense layer with learned, factorised noise on its weights.
 
         y = (W + S_w * f(e_in) f(e_out)^T)^T x + b + s_b * f(e_out),   f(e) = sign(e) sqrt|e|,   e ~ N(0, 1)
 
-    One draw from the rng collection `noise` serves the whole call; without that collection there is no noise.
+    All rows of a call share one sample of the rng collection `noise`; without that collection there is no noise.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018), equations 9-11.
 
     Attributes:
         features: width of the output, in units.
-        use_bias: whether b is added.
-        dtype: type of the computation; None follows inputs and parameters.
-        param_dtype: type of the parameters.
-        precision: of the matrix product, as in `jax.lax.dot`.
+        use_bias: whether to add b.
+        dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.
+        param_dtype: dtype of the parameters.
+        precision: precision of the matrix product, as in `jax.lax.dot`.
         kernel_init: initialiser of W, or its name.
         bias_init: initialiser of b, or its name.
-        sigma_zero: scale of the noise at first; S_w and s_b start at `sigma_zero / sqrt(inputs)`.
+        sigma_zero: initial scale of the noise; S_w and s_b start at `sigma_zero / sqrt(inputs)`.
     """
 
     features: int

@@ -1,4 +1,4 @@
-"""Recurrent cells beyond those of flax: linear recurrences, which a whole sequence passes in parallel."""
+"""Recurrent cells beyond those of flax: linear recurrences, computed in parallel over a sequence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ State = Inexact[Array, "*batch H"]
 def linear_recurrence(
     decay: Inexact[Array, "T *batch H"], inputs: Inexact[Array, "T *batch H"], initial: State
 ) -> Inexact[Array, "T *batch H"]:
-    """The states of a linear recurrence, in O(log T) steps.
+    """Compute the states of a linear recurrence in O(log T) parallel steps.
 
         h_t = a_t h_{t-1} + b_t
 
     Source: Blelloch, Prefix Sums and Their Applications (1990), section 1.4.
 
     Args:
-        decay: `[T, ..., H]`, a_t; zero forgets what was before.
+        decay: `[T, ..., H]`, a_t; zero resets the state.
         inputs: `[T, ..., H]`, b_t.
         initial: `[..., H]`, the state before the first step.
 
@@ -38,7 +38,7 @@ def linear_recurrence(
 
 
 class LinearCell(nn.Module):
-    """A cell `h_t = a(x_t) h_{t-1} + b(x_t)`, whose a and b do not depend on the state.
+    """A cell `h_t = a(x_t) h_{t-1} + b(x_t)`; a and b do not depend on the state.
 
     Attributes:
         features: width of the output, in units.
@@ -47,27 +47,27 @@ class LinearCell(nn.Module):
     features: int
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
-        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
         raise NotImplementedError
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """The output, `[..., features]`, of states `[..., H]`."""
+        """Return the output, `[..., features]`, for states `[..., H]`."""
         raise NotImplementedError
 
     def __call__(self, state: State, x: Float[Array, "*batch D"]) -> tuple[State, Float[Array, "*batch F"]]:
-        """One step: the next state and the output."""
+        """Return the next state and the output."""
         decay, inputs = self.terms(x)
         state = decay * state + inputs
         return state, self.read(state, x)
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
-        """The state at the start of an episode, zero, for inputs of `input_shape`."""
+        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.features))
 
 
 class MinGRUCell(LinearCell):
-    """A gated recurrent unit whose gate looks at the input alone.
+    """A gated recurrent unit whose gate depends on the input alone.
 
         z_t = sigmoid(W_z x_t),   h_t = (1 - z_t) h_{t-1} + z_t W_h x_t
 
@@ -75,22 +75,22 @@ class MinGRUCell(LinearCell):
     """
 
     def setup(self) -> None:
-        """Declare the layers."""
+        """Create the layers."""
         self.gate_and_candidate = nn.Dense(2 * self.features)
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
-        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
         gate, candidate = jnp.split(self.gate_and_candidate(x), 2, axis=-1)
         gate = jax.nn.sigmoid(gate)
         return 1.0 - gate, gate * candidate
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """The state itself."""
+        """Return the state."""
         return state
 
 
 class LRUCell(LinearCell):
-    """A diagonal complex linear recurrence, kept stable by its parameters: a simplified S5.
+    """A diagonal complex linear recurrence with a stable parametrisation, a simplified S5.
 
         h_t = lambda h_{t-1} + gamma B x_t,   y_t = gelu(Re(C h_t) + D x_t),
         lambda = exp(-exp(nu) + i exp(theta)),   gamma = sqrt(1 - |lambda|^2)
@@ -99,9 +99,9 @@ class LRUCell(LinearCell):
     al., Simplified State Space Layers for Sequence Modeling (2023).
 
     Attributes:
-        min_radius: smallest |lambda| at first.
-        max_radius: largest |lambda| at first.
-        max_phase: largest angle of lambda at first, in radians per step.
+        min_radius: smallest initial |lambda|.
+        max_radius: largest initial |lambda|.
+        max_phase: largest initial angle of lambda, in radians per step.
     """
 
     min_radius: float = 0.9
@@ -109,7 +109,7 @@ class LRUCell(LinearCell):
     max_phase: float = math.pi / 10.0
 
     def setup(self) -> None:
-        """Declare the parameters."""
+        """Create the parameters and layers."""
         self.nu = self.param("nu", self._init_nu, (self.features,))
         self.theta = self.param("theta", self._init_theta, (self.features,))
         self.encode = nn.Dense(2 * self.features, use_bias=False)
@@ -117,7 +117,7 @@ class LRUCell(LinearCell):
         self.skip = nn.Dense(self.features)
 
     def _init_nu(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """|lambda|^2 uniform between the squared radii."""
+        """Draw |lambda|^2 uniformly between the squared radii."""
         squared = jax.random.uniform(key, shape, minval=self.min_radius**2, maxval=self.max_radius**2)
         return jnp.log(-0.5 * jnp.log(squared))
 
@@ -125,7 +125,7 @@ class LRUCell(LinearCell):
         return jnp.log(jax.random.uniform(key, shape, minval=1e-3 * self.max_phase, maxval=self.max_phase))
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Complex[Array, "*batch H"], Complex[Array, "*batch H"]]:
-        """Decay and input, `[..., H]` each, of inputs `[..., D]`."""
+        """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
         log_radius = -jnp.exp(self.nu)
         decay = jnp.exp(jax.lax.complex(log_radius, jnp.exp(self.theta)))
         gain = jnp.sqrt(-jnp.expm1(2.0 * log_radius))
@@ -135,11 +135,11 @@ class LRUCell(LinearCell):
         return jnp.broadcast_to(decay, inputs.shape), gain.reshape(wide) * inputs
 
     def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """The output, `[..., features]`, of states `[..., H]`."""
+        """Return the output, `[..., features]`, for states `[..., H]`."""
         parts = jnp.concatenate([state.real, -state.imag], axis=-1)
         return jax.nn.gelu(self.decode(parts) + self.skip(x))
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
-        """The state at the start of an episode, zero, for inputs of `input_shape`."""
+        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.features), jnp.complex64)

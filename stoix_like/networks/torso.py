@@ -1,4 +1,4 @@
-"""Torsos: from what an input layer read to an embedding."""
+"""Torsos: maps from the output of an input layer to an embedding."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stoix_like.utils.jax_utils import Scalar
 
 
 class MLPTorso(nn.Module):
-    """Dense layers along the last axis.
+    """A multilayer perceptron on the last axis.
 
     Attributes:
         layer_sizes: width of each layer, in units.
         activation: name of the activation function.
-        use_layer_norm: whether to normalise before each activation.
+        use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
-        activate_final: whether the last layer is normalised and activated, too.
+        activate_final: whether normalisation and activation follow the last layer, too.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -38,7 +38,7 @@ class MLPTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Embed.
+        """Return the embedding.
 
         Args:
             observation: `[..., D]` features.
@@ -61,18 +61,18 @@ class MLPTorso(nn.Module):
 
 
 class CNNTorso(nn.Module):
-    """Convolutions over images, then dense layers.
+    """A convolutional network: convolutions, then dense layers.
 
     Attributes:
-        channel_sizes: channels of each convolution.
-        kernel_sizes: side of each kernel in pixels, or its height and width.
-        strides: step of each kernel in pixels, or its steps down and across.
+        channel_sizes: number of channels of each convolution.
+        kernel_sizes: size of each kernel in pixels, or its height and width.
+        strides: stride of each kernel in pixels, or its strides along height and width.
         activation: name of the activation function.
-        use_layer_norm: whether to normalise before each activation.
+        use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
-        channel_first: whether images come as `[C, H, W]` instead of `[H, W, C]`.
+        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
         hidden_sizes: width of each dense layer, in units.
-        has_channels: False where images come as `[H, W]`.
+        has_channels: False for images `[H, W]`.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -89,16 +89,16 @@ class CNNTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
-        """Embed.
+        """Return the embedding.
 
         Args:
-            observation: `[..., H, W, C]` images; uint8 pixels are scaled to [0, 1].
+            observation: `[..., H, W, C]` images, see `as_images`.
 
         Returns:
             `[..., hidden_sizes[-1]]`.
 
         Raises:
-            ValueError: for an observation that is no image.
+            ValueError: the observation has too few axes for an image.
         """
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
@@ -114,18 +114,18 @@ class CNNTorso(nn.Module):
 def as_images(
     observation: Shaped[Array, "*batch_and_image"], channel_first: bool = False, has_channels: bool = True
 ) -> Float[Array, "*batch H W C"]:
-    """Bring images into the form that convolutions read.
+    """Convert images to floats with the channels last.
 
     Args:
         observation: `[..., H, W, C]`, `[..., C, H, W]` or `[..., H, W]`.
-        channel_first: whether channels come before rows.
-        has_channels: whether there is an axis of channels.
+        channel_first: whether the channel axis comes before height and width.
+        has_channels: whether there is a channel axis.
 
     Returns:
         `[..., H, W, C]` floats, uint8 scaled from 0 … 255 to [0, 1].
 
     Raises:
-        ValueError: where there are too few axes.
+        ValueError: the observation has too few axes for an image.
     """
     x = jnp.asarray(observation)
     if not has_channels:
@@ -134,8 +134,8 @@ def as_images(
         x = jnp.moveaxis(x, -3, -1)
     if x.ndim < 3:
         raise ValueError(
-            f"a convolution needs images [..., height, width, channels], got shape {observation.shape}: "
-            "choose network=mlp, or has_channels=false where images come without channels"
+            f"an observation of shape {observation.shape} is not an image [..., height, width, channels]: choose"
+            " network=mlp, or set has_channels=false for images [..., height, width]"
         )
     return as_floats(x)
 
@@ -145,12 +145,12 @@ def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class NoisyMLPTorso(MLPTorso):
-    """Dense layers with learnt noise, along the last axis.
+    """A multilayer perceptron of noisy layers on the last axis; see `NoisyLinear`.
 
     Source: Fortunato et al., Noisy Networks for Exploration (2018).
 
     Attributes:
-        sigma_zero: scale of the noise at first.
+        sigma_zero: initial scale of the noise.
     """
 
     sigma_zero: Scalar = 0.5
@@ -160,7 +160,7 @@ class NoisyMLPTorso(MLPTorso):
 
 
 class ResNetTorso(nn.Module):
-    """A dense layer, then blocks of two dense layers with a way around them.
+    """A residual network: a dense layer, then residual blocks of two dense layers.
 
         x <- x + W_2 f(norm(W_1 f(norm(x))))
 
@@ -170,7 +170,7 @@ class ResNetTorso(nn.Module):
         hidden_size: width of every layer, in units.
         num_blocks: number of blocks.
         activation: name of the activation function, f.
-        use_layer_norm: whether to normalise before each activation.
+        use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
     """
 
@@ -184,7 +184,7 @@ class ResNetTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
-        """Embed.
+        """Return the embedding.
 
         Args:
             observation: `[..., D]` features.
@@ -206,19 +206,21 @@ class ResNetTorso(nn.Module):
 
 
 class VisualResNetTorso(nn.Module):
-    """Groups of a convolution, a pooling that halves the image, and residual blocks; then dense layers.
+    """A residual network for images (IMPALA): groups of a convolution, max pooling and residual blocks; dense layers.
+
+    Each max pooling halves height and width.
 
     Source: Espeholt et al., IMPALA (2018), figure 3 (right).
 
     Attributes:
-        channels_per_group: channels of each group.
-        blocks_per_group: residual blocks of each group.
+        channels_per_group: number of channels of each group.
+        blocks_per_group: number of residual blocks of each group.
         activation: name of the activation function.
-        use_layer_norm: whether to normalise before each activation.
+        use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
-        channel_first: whether images come as `[C, H, W]` instead of `[H, W, C]`.
+        channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
         hidden_sizes: width of each dense layer, in units.
-        has_channels: False where images come as `[H, W]`.
+        has_channels: False for images `[H, W]`.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -234,16 +236,16 @@ class VisualResNetTorso(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
-        """Embed.
+        """Return the embedding.
 
         Args:
-            observation: `[..., H, W, C]` images; uint8 pixels are scaled to [0, 1].
+            observation: `[..., H, W, C]` images, see `as_images`.
 
         Returns:
             `[..., hidden_sizes[-1]]`.
 
         Raises:
-            ValueError: for an observation that is no image.
+            ValueError: the observation has too few axes for an image.
         """
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)

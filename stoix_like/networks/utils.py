@@ -1,7 +1,8 @@
-"""What network configs name: activations, initialisers, recurrent cells; and networks built from a config."""
+"""Networks built from a configuration, and the activations, initialisers and recurrent cells that it may name."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -16,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
-from omegaconf import OmegaConf
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.errors import ConfigError, nearest
@@ -28,7 +28,7 @@ Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]
 """A function `(key, shape, dtype) -> array`."""
 
-# Names are listed, not searched for: `jax.nn` also holds reductions, attention and encodings.
+# An explicit list, since `jax.nn` also has reductions, attention and encodings.
 _ACTIVATIONS: Mapping[str, Activation] = {
     function.__name__: function
     for function in (
@@ -46,7 +46,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "normalize": jax.nn.standardize,
 }
 
-# Arguments of modules that count units, pixels or the like.
+# Arguments of modules that are positive integers.
 _SIZES = frozenset(
     (
         *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "features"),
@@ -84,65 +84,66 @@ _RNN_CELLS: dict[str, type[nn.Module]] = {
 
 
 def parse_activation_fn(activation_fn_name: str) -> Activation:
-    """The activation function of a name.
+    """Return an activation function by name.
 
     Args:
-        activation_fn_name: the name of an activation function in `jax.nn`, or `sin`, or `none` for the identity.
+        activation_fn_name: the name of an activation function in `jax.nn`, `sin`, or `none` for the identity.
 
     Returns:
         A function from arrays to arrays.
 
     Raises:
-        ConfigError: where there is none of this name.
+        ConfigError: the name is unknown.
     """
-    try:
-        return _ACTIVATIONS[activation_fn_name]
-    except KeyError:
+    if activation_fn_name not in _ACTIVATIONS:
         hint = nearest(activation_fn_name, _ACTIVATIONS)
-        raise ConfigError(f"unknown activation '{activation_fn_name}': {hint}") from None
+        raise ConfigError(f"'{activation_fn_name}' is not a known activation: {hint}")
+    return _ACTIVATIONS[activation_fn_name]
 
 
 def parse_initializer(initializer: str | Initializer) -> Initializer:
-    """The initialiser of a name.
+    """Return an initialiser by name.
 
     Args:
-        initializer: the name of an initialiser in `jax.nn.initializers`, with or without numbers for its
-            arguments, such as `lecun_normal` or `orthogonal(1.41)`; or an initialiser, which is left as it is.
+        initializer: the name of an initialiser in `jax.nn.initializers`, optionally with numbers as its arguments, such
+            as `lecun_normal` or `orthogonal(1.41)`; or an initialiser, which is returned unchanged.
 
     Returns:
         A function `(key, shape, dtype) -> array`.
 
     Raises:
-        ConfigError: where there is none of this name, or it takes no such arguments.
+        ConfigError: the name is unknown, or the arguments do not fit.
     """
     if not isinstance(initializer, str):
         return initializer
     match = re.fullmatch(r"(\w+)(?:\((.*)\))?", initializer.strip())
     name, arguments = (match[1], match[2] or "") if match else (initializer, "")
     if name not in _INITIALIZERS:
-        raise ConfigError(f"unknown initialiser '{name}': {nearest(name, _INITIALIZERS)}")
+        raise ConfigError(f"'{name}' is not a known initialiser: {nearest(name, _INITIALIZERS)}")
     try:
         return _INITIALIZERS[name](*(float(number) for number in arguments.split(",") if number.strip()))
     except (TypeError, ValueError):
         signature = inspect.signature(_INITIALIZERS[name])
-        raise ConfigError(f"initialiser '{initializer}' must be numbers for {name}{signature}") from None
+        raise ConfigError(
+            f"'{initializer}' is not a valid initialiser: the arguments must be numbers that fit {name}{signature}"
+        ) from None
 
 
 def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
-    """The recurrent cell of a name.
+    """Return a recurrent cell by name.
 
     Args:
-        rnn_cell_name: `lstm`, `optimised_lstm`, `gru`, `mgu`, `simple`, or one of the linear recurrences `mingru`
-            and `lru`, which a whole sequence passes in parallel.
+        rnn_cell_name: `lstm`, `optimised_lstm`, `gru`, `mgu`, `simple`, or one of the linear recurrences `mingru` and
+            `lru`, which are computed in parallel over a sequence.
 
     Returns:
-        The class of the cell, to be made with `features`.
+        The class of the cell, to be constructed with `features`.
 
     Raises:
-        ConfigError: where there is none of this name.
+        ConfigError: the name is unknown.
     """
     if rnn_cell_name not in _RNN_CELLS:
-        raise ConfigError(f"unknown recurrent cell '{rnn_cell_name}': {nearest(rnn_cell_name, _RNN_CELLS)}")
+        raise ConfigError(f"'{rnn_cell_name}' is not a known recurrent cell: {nearest(rnn_cell_name, _RNN_CELLS)}")
     return _RNN_CELLS[rnn_cell_name]
 
 
@@ -155,15 +156,15 @@ _PARSERS = {
 
 
 def action_facts(action_space: Space) -> dict[str, Any]:
-    """What an action space tells a head, by the names that heads have for it.
+    """Return the properties of an action space under the argument names of heads.
 
     Args:
-        action_space: of the environment.
+        action_space: the action space.
 
     Returns:
-        `action_space`, `action_dim` (the number of actions, of sub-actions, or of entries of an action; the shape
-        where an action is not a vector), and as the space has them `number_of_dims_per_distribution`, `minimum`
-        and `maximum`.
+        `action_space`; `action_dim`, the number of actions, of sub-actions, or of entries of an action, or the shape of
+        an action that is not a vector; for `MultiDiscrete`, `number_of_dims_per_distribution`; for a bounded `Box`,
+        `minimum` and `maximum`.
     """
     if isinstance(action_space, Discrete):
         return {"action_space": action_space, "action_dim": action_space.n}
@@ -183,17 +184,14 @@ def action_facts(action_space: Space) -> dict[str, Any]:
 
 
 def fits(head: Any, action_space: Space) -> bool:
-    """Whether a head can act in an action space, or a system learn to.
+    """Return whether a head or a system supports an action space.
 
-    They say so in two class variables: `action_spaces`, the types of space it can act in (any, where there is no
-    such variable), and `needs_bounds`.
+    Both declare the class variables `action_spaces`, by default every type of space, and `needs_bounds`, by default
+    False; see `heads.PolicyHead`.
 
     Args:
         head: a head, a system's `Config`, or the class of either.
-        action_space: of the environment.
-
-    Returns:
-        True where it can.
+        action_space: the action space.
     """
     if not isinstance(action_space, getattr(head, "action_spaces", object)):
         return False
@@ -205,37 +203,30 @@ def _as_tuples(value: Any) -> Any:
     return tuple(_as_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:
-    """An action mask as an argument for a head.
+def accepted(target: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts that a class or function has an argument for.
 
     Args:
-        head: of a policy.
-        action_mask: True where an action is legal.
-
-    Returns:
-        `{"action_mask": action_mask}` where the head can be called with that, else nothing.
+        target: the class or function.
+        facts: values by argument name, such as `action_facts`.
     """
-    parameters = inspect.signature(type(head).__call__).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {"action_mask": action_mask} if "action_mask" in parameters or takes_any else {}
+    known, _ = _arguments(target)
+    return {name: value for name, value in facts.items() if name in known}
 
 
-def accepted(target: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Choose the arguments that a function knows.
+def _arguments(target: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
+    """Return the default of each argument by name, and whether the target takes any other keyword argument.
 
-    Args:
-        target: a function or class.
-        arguments: values by name.
-
-    Returns:
-        Those of `arguments` that `target` has a parameter for.
+    The arguments of a dataclass, such as a flax module, are its fields.
     """
-    parameters = inspect.signature(target).parameters
-    return {name: value for name, value in arguments.items() if name in parameters}
+    if dataclasses.is_dataclass(target):
+        return {field.name: field.default for field in dataclasses.fields(target) if field.init}, False
+    parameters = inspect.signature(target).parameters.values()
+    return {p.name: p.default for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 class Spaces(NamedTuple):
-    """What an environment tells of the networks that fit it; None where nothing depends on it."""
+    """The spaces of an environment that networks are built for; None for networks that do not depend on them."""
 
     action: Space | None = None
     observation: Space | None = None
@@ -244,26 +235,25 @@ class Spaces(NamedTuple):
 def build_networks(
     network_config: Any, action_space: Space, observation_space: Space | None = None, key: str = "network"
 ) -> SimpleNamespace:
-    """Make the modules that a network config describes.
+    """Build the modules of a network configuration.
 
-    Every mapping with a `_target_` is called with its other entries; lists become tuples. A target that has a
-    parameter `action_space`, `action_dim`, `minimum`, `maximum` or `number_of_dims_per_distribution` gets it from
-    the action space, unless the config gives it; one that has a parameter `has_channels` likewise from the
-    observation space. Where a torso takes vectors and the environment shows images, the input layer before it
-    flattens them.
+    Every mapping with a `_target_` becomes a call of the target with the other entries as arguments; lists become
+    tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
+    and `number_of_dims_per_distribution` from the action space, `has_channels` from the observation space. Where a
+    torso takes vectors and the environment has images, the input layer before the torso flattens them.
 
     Args:
-        network_config: the composed config, a DictConfig or nested dicts.
-        action_space: of the environment.
-        observation_space: of the environment's `agent_view`; None leaves input layers as they are.
-        key: where the config sits, for messages.
+        network_config: the network configuration, a DictConfig or nested dictionaries.
+        action_space: the action space of the environment.
+        observation_space: the space of `Observation.agent_view`; None leaves input layers unchanged.
+        key: key of the configuration, for messages.
 
     Returns:
         Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
 
     Raises:
-        ConfigError: for a target that cannot be imported, an argument or activation that it does not know, or a
-            head that does not fit the action space; the message names the key.
+        ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces; names
+            the key.
     """
     return instantiate(network_config, action_space, observation_space, key)
 
@@ -271,22 +261,28 @@ def build_networks(
 def instantiate(
     node: Any, action_space: Space | None = None, observation_space: Space | None = None, key: str = "network"
 ) -> Any:
-    """Make what one node of a config describes; see `build_networks`, of which this is the step.
+    """Build one node of a network configuration; see `build_networks`.
 
     Args:
         node: a DictConfig, or plain containers and values.
-        action_space: of the environment; None where nothing depends on it.
-        observation_space: of the environment; None where nothing depends on it.
-        key: where the node sits, for messages.
+        action_space: the action space; None for nodes that do not depend on it.
+        observation_space: the observation space; None for nodes that do not depend on it.
+        key: key of the node, for messages.
 
     Returns:
-        What the `_target_` makes, a namespace for a mapping without one, a tuple for a list, else the value.
+        The result of the `_target_`; a namespace for a mapping without one; a tuple for a list; other values unchanged.
 
     Raises:
-        ConfigError: as `build_networks`.
+        ConfigError: see `build_networks`.
     """
-    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    return _build(plain, Spaces(action_space, observation_space), key)
+    return _build(to_plain(node), Spaces(action_space, observation_space), key)
+
+
+def to_plain(node: Any) -> Any:
+    """Return plain containers for a DictConfig or ListConfig, with interpolations resolved; other values unchanged."""
+    from omegaconf import OmegaConf  # here, so that importing networks does not import it
+
+    return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 def _build(node: Any, spaces: Spaces, key: str) -> Any:
@@ -301,18 +297,18 @@ def _build(node: Any, spaces: Spaces, key: str) -> Any:
 
 
 def _fit_input(group: dict[str, Any], observation_space: Space | None, key: str) -> dict[str, Any]:
-    """Let the input layer of a network flatten views that its torso cannot take as they are."""
+    """Flatten views in the input layer of a network whose torso takes vectors."""
     view_dims = getattr(group.get("pre_torso"), "view_dims", None)
     if observation_space is None or view_dims is None or "input_layer" not in group:
         return group
-    shown = len(observation_space.shape)
-    if shown in view_dims:
+    num_dims = len(observation_space.shape)
+    if num_dims in view_dims:
         return group
     if view_dims != (1,):
         raise ConfigError(
             f"{key}.pre_torso does not fit observations of shape {tuple(observation_space.shape)}: choose network=mlp"
         )
-    return {**group, "input_layer": FlattenInput(group["input_layer"], shown)}
+    return {**group, "input_layer": FlattenInput(group["input_layer"], num_dims)}
 
 
 def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
@@ -330,25 +326,24 @@ def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
     try:
         return target(**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}={path} cannot be made: {error}") from error
+        raise ConfigError(f"{key}={path} cannot be built: {error}") from error
 
 
 def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> None:
-    """Refuse arguments that the target does not know, and names that modules would only look up when called."""
-    parameters = inspect.signature(target).parameters
-    known = parameters.keys() - {"parent", "name"}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    """Raise a ConfigError for unknown arguments, sizes out of range and unknown activations or initialisers."""
+    defaults, takes_any = _arguments(target)
+    known = defaults.keys() - {"parent", "name"}
     for name, value in arguments.items():
         if name not in known and not takes_any:
             raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
-        optional = name in parameters and parameters[name].default is None
+        optional = name in known and defaults[name] is None
         if name in _SIZES and not _positive(value) and not (optional and value is None):
-            raise ConfigError(f"{key}.{name}={_plain(value)} is out of range: sizes are whole numbers of at least 1")
+            raise ConfigError(f"{key}.{name}={_plain(value)} is out of range: use integers of at least 1")
         if name in _PARSERS and isinstance(value, str):
             try:
                 _PARSERS[name](value)
             except ConfigError as error:
-                raise ConfigError(f"{key}.{name}: {error}") from None
+                raise ConfigError(f"{key}.{name}={error}") from None
 
 
 def _positive(sizes: Any) -> bool:
@@ -374,7 +369,7 @@ def _locate(path: Any, key: str) -> Callable[..., Any]:
 
 
 def describe(action_space: Space) -> str:
-    """An action space in words, for messages."""
+    """Describe an action space for messages."""
     if isinstance(action_space, Discrete):
         return f"{action_space.n} discrete actions"
     if isinstance(action_space, MultiDiscrete):
@@ -383,7 +378,7 @@ def describe(action_space: Space) -> str:
 
 
 def _advice(action_space: Space) -> str:
-    """Which network would do."""
+    """Name networks that support an action space."""
     if isinstance(action_space, Box) and action_space.bounded:
         return "choose network=mlp_continuous, or network=mlp or network=cnn, whose heads follow the action space"
     return "choose network=mlp or network=cnn, whose heads follow the action space"

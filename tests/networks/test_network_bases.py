@@ -1,3 +1,8 @@
+import inspect
+import subprocess
+import sys
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks import heads
 from stoix_like.networks.base import (
     CompositeNetwork,
     FeedForwardActor,
@@ -16,6 +23,7 @@ from stoix_like.networks.base import (
     ScannedRNN,
     chained_torsos,
 )
+from stoix_like.networks.distributions import Categorical, mask_logits
 from stoix_like.networks.heads import CategoricalHead, MultivariateNormalDiagHead, PolicyValueHead, ScalarCriticHead
 from stoix_like.networks.inputs import (
     ArrayInput,
@@ -31,50 +39,54 @@ from stoix_like.networks.utils import parse_rnn_cell
 KEY = jax.random.key(0)
 VIEW = jax.random.normal(KEY, (2, 3, 5))
 MASK = jnp.zeros((2, 3, 4), bool).at[..., 1:3].set(True)
+HEADS = [value for value in vars(heads).values() if isinstance(value, type) and issubclass(value, nn.Module)]
 CELLS = ("lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru")
 
 
-def actor(input_layer):
-    return FeedForwardActor(CategoricalHead(4), MLPTorso((8,)), input_layer)
+def actor(head, input_layer=None):
+    return FeedForwardActor(head, MLPTorso((8,)), input_layer or ArrayInput())
 
 
 class TestFeedForward:
-    def test_the_mask_of_an_observation_reaches_the_head(self):
-        network = actor(FeatureInput("agent_view"))
+    def test_actor_passes_action_mask_to_head(self):
+        network = actor(CategoricalHead(4), FeatureInput("agent_view"))
         observation = Observation(VIEW, MASK)
         params = jax.jit(network.init)(KEY, observation)
         pi = network.apply(params, observation)
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
         unmasked = network.apply(params, Observation(VIEW))
         assert (unmasked.probs > 0).all()
-        # What the caller says comes first.
+        # head_kwargs take precedence.
         other = network.apply(params, observation, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(other.probs[MASK], 0.0)
 
-    def test_a_head_without_masks_gets_none(self):
+    def test_heads_for_box_spaces_ignore_action_masks(self):
         observation = Observation(VIEW, MASK)
         for head in (MultivariateNormalDiagHead(2), PolicyValueHead(MultivariateNormalDiagHead(2), ScalarCriticHead())):
             network = FeedForwardActor(head, MLPTorso((8,)))
             network.apply(network.init(KEY, observation), observation)
+
+    def test_policy_value_head_passes_action_mask_on(self):
+        observation = Observation(VIEW, MASK)
         network = FeedForwardActor(PolicyValueHead(CategoricalHead(4), ScalarCriticHead()), MLPTorso((8,)))
         pi, _ = network.apply(network.init(KEY, observation), observation)
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
 
-    def test_images_are_flattened_to_floats(self):
+    def test_flatten_input_returns_vectors_of_floats(self):
         flatten = FlattenInput(ArrayInput(), 3)
         image = jnp.full((2, 2, 2, 1), 255, jnp.uint8).at[0].set(0)
         np.testing.assert_array_equal(flatten.apply({}, image), [[0.0] * 4, [1.0] * 4])
         assert flatten.apply({}, image).dtype == flatten.apply({}, image.astype(bool)).dtype == jnp.float32
         assert flatten.apply({}, image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
-    def test_array_input_reads_arrays_and_observations(self):
-        network = actor(ArrayInput())
+    def test_array_input_accepts_arrays_and_observations(self):
+        network = actor(CategoricalHead(4), ArrayInput())
         params = jax.jit(network.init)(KEY, VIEW)
         np.testing.assert_allclose(
             network.apply(params, VIEW).logits, network.apply(params, Observation(VIEW)).logits, rtol=1e-6
         )
 
-    def test_critics_of_state_and_action(self):
+    def test_action_inputs_concatenate_observation_and_action(self):
         continuous = FeedForwardCritic(ScalarCriticHead(), MLPTorso((8,)), EmbeddingActionInput())
         action = {"action": jnp.ones((2, 3, 2))}
         params = jax.jit(continuous.init)(KEY, Observation(VIEW), input_kwargs=action)
@@ -82,27 +94,96 @@ class TestFeedForward:
         discrete = EmbeddingActionOnehotInput(3).apply({}, jnp.zeros((2, 1)), jnp.asarray([0, 2]))
         np.testing.assert_array_equal(discrete, [[0, 1, 0, 0], [0, 0, 0, 1]])
 
-    def test_shared_torso(self):
+    def test_actor_critic_returns_masked_policy_and_value(self):
         network = FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)))
         pi, value = network.apply(network.init(KEY, Observation(VIEW, MASK)), Observation(VIEW, MASK))
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
         assert value.shape == (2, 3)
 
 
+class PlainHead(nn.Module):
+    """A head that declares nothing and takes no mask."""
+
+    @nn.compact
+    def __call__(self, embedding):
+        return Categorical(logits=nn.Dense(4)(embedding))
+
+
+class UndeclaredHead(nn.Module):
+    """A head that takes a mask without declaring it."""
+
+    action_spaces = (Discrete,)
+
+    @nn.compact
+    def __call__(self, embedding, action_mask=None):
+        return Categorical(logits=mask_logits(nn.Dense(4)(embedding), action_mask))
+
+
+class DeclaredHead(UndeclaredHead):
+    """A head that declares that it takes a mask, without inheriting from `PolicyHead`."""
+
+    takes_action_mask = True
+
+
+class TestDeclaredMasks:
+    OBSERVATION = Observation(VIEW, MASK)
+
+    @pytest.mark.parametrize(
+        ("make_network", "head"),
+        [
+            (actor, PlainHead()),
+            (actor, UndeclaredHead()),
+            (actor, PolicyValueHead(PlainHead(), ScalarCriticHead())),
+            (actor, CompositeNetwork((MLPTorso((4,)), CategoricalHead(4)))),
+            (lambda head: FeedForwardActorCritic(head, ScalarCriticHead(), MLPTorso((8,))), PlainHead()),
+        ],
+    )
+    def test_undeclared_heads_refuse_action_masks(self, make_network, head):
+        network = make_network(head)
+        network.init(KEY, Observation(VIEW))
+        name = "CompositeNetwork" if isinstance(head, CompositeNetwork) else "PlainHead|UndeclaredHead"
+        with pytest.raises(ValueError, match=rf"^action_head=({name}) .* `takes_action_mask = True`"):
+            network.init(KEY, self.OBSERVATION)
+
+    def test_undeclared_heads_of_recurrent_actors_refuse_action_masks(self):
+        network = RecurrentActor(PlainHead(), MLPTorso((4,)), 6, "gru", MLPTorso((5,)))
+        start, done = ScannedRNN(6, "gru").initialize_carry(3), jnp.zeros((2, 3), bool)
+        network.init(KEY, start, (Observation(VIEW), done))
+        with pytest.raises(ValueError, match="^action_head=PlainHead"):
+            network.init(KEY, start, (self.OBSERVATION, done))
+
+    def test_declared_heads_receive_action_masks(self):
+        network = actor(DeclaredHead())
+        pi = network.apply(network.init(KEY, self.OBSERVATION), self.OBSERVATION)
+        np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
+
+    def test_head_kwargs_may_pass_the_mask_to_undeclared_heads(self):
+        network = actor(UndeclaredHead())
+        params = network.init(KEY, Observation(VIEW))
+        pi = network.apply(params, self.OBSERVATION, head_kwargs={"action_mask": ~MASK})
+        np.testing.assert_array_equal(pi.probs[MASK], 0.0)
+
+    @pytest.mark.parametrize("head", HEADS)
+    def test_heads_of_this_package_declare_what_they_take(self, head):
+        takes_action_mask = "action_mask" in inspect.signature(head.__call__).parameters
+        assert takes_action_mask == getattr(head, "takes_action_mask", False)
+        assert issubclass(head, heads.PolicyHead) == hasattr(head, "action_spaces")
+
+
 class TestComposition:
-    def test_composite_is_one_after_the_other(self):
+    def test_composite_network_applies_layers_in_order(self):
         network = CompositeNetwork((EmbeddingActionInput(), MLPTorso((4,)), ScalarCriticHead()))
         action = jnp.ones((2, 3, 2))
         params = jax.jit(network.init)(KEY, VIEW, action)
         assert network.apply(params, VIEW, action).shape == (2, 3)
 
-    def test_multi_stacks(self):
+    def test_multi_network_stacks_outputs(self):
         network = MultiNetwork([FeedForwardCritic(ScalarCriticHead(), MLPTorso((4,))) for _ in range(2)])
         values = network.apply(network.init(KEY, VIEW), VIEW)
         assert values.shape == (2, 3, 2)
         assert (values[..., 0] != values[..., 1]).all()
 
-    def test_chained_torsos(self):
+    def test_chained_torsos_accept_modules_and_configs(self):
         config = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [7]}
         network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
         assert network.layers[0].activation == "tanh"
@@ -116,8 +197,7 @@ class TestComposition:
 
 @pytest.mark.parametrize("cell_type", CELLS)
 class TestScannedRNN:
-    def test_steps_sequences_and_resets_agree(self, cell_type):
-        """A sequence at once, the same step by step, and one that is cut and starts afresh in the middle."""
+    def test_sequence_equals_single_steps_and_restarts_at_resets(self, cell_type):
         rnn = ScannedRNN(4, cell_type)
         x = jax.random.normal(KEY, (6, 2, 3))
         resets = jnp.zeros((6, 2), bool).at[3, 1].set(True)
@@ -133,11 +213,11 @@ class TestScannedRNN:
             np.testing.assert_allclose(output[0], outputs[t], rtol=1e-4, atol=1e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, last)
 
-        _, afresh = apply(params, start, (x[3:], jnp.zeros((3, 2), bool)))
-        np.testing.assert_allclose(outputs[3:, 1], afresh[:, 1], rtol=1e-4, atol=1e-5)
-        assert not np.allclose(outputs[3:, 0], afresh[:, 0], atol=1e-4)
+        _, restarted = apply(params, start, (x[3:], jnp.zeros((3, 2), bool)))
+        np.testing.assert_allclose(outputs[3:, 1], restarted[:, 1], rtol=1e-4, atol=1e-5)
+        assert not np.allclose(outputs[3:, 0], restarted[:, 0], atol=1e-4)
 
-    def test_gradients_do_not_cross_a_reset(self, cell_type):
+    def test_gradients_stop_at_resets(self, cell_type):
         rnn = ScannedRNN(4, cell_type)
         x = jax.random.normal(KEY, (4, 1, 3))
         start = rnn.initialize_carry((1,))
@@ -149,7 +229,7 @@ class TestScannedRNN:
 
 
 @pytest.mark.parametrize("cell_type", ["mingru", "lru"])
-def test_a_linear_cell_step_by_step_is_the_parallel_scan(cell_type):
+def test_linear_cell_steps_equal_parallel_scan(cell_type):
     rnn = ScannedRNN(4, cell_type)
     x = jax.random.normal(KEY, (7, 2, 3))
     resets = jnp.zeros((7, 2), bool).at[3, 1].set(True).at[5].set(True)
@@ -166,8 +246,8 @@ def test_a_linear_cell_step_by_step_is_the_parallel_scan(cell_type):
     np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
 
 
-def test_linear_recurrence_by_hand():
-    # h = 1/2 h + b from h = 4: 2 + 1 = 3, 0 * 3 + 5 = 5 (forgets), 2.5 - 1 = 1.5.
+def test_linear_recurrence_matches_hand_computed_states():
+    # h_0 = 4, b = 1, 5, -1: 4 / 2 + 1 = 3, 0 * 3 + 5 = 5, 5 / 2 - 1 = 1.5.
     states = linear_recurrence(jnp.asarray([[0.5], [0.0], [0.5]]), jnp.asarray([[1.0], [5.0], [-1.0]]), jnp.ones(1) * 4)
     np.testing.assert_allclose(states[:, 0], [3.0, 5.0, 1.5])
 
@@ -175,7 +255,7 @@ def test_linear_recurrence_by_hand():
 @pytest.mark.parametrize(
     ("network", "head"), [(RecurrentActor, CategoricalHead(4)), (RecurrentCritic, ScalarCriticHead())]
 )
-def test_recurrent_networks(network, head):
+def test_recurrent_networks_return_state_and_head_output(network, head):
     module = network(head, MLPTorso((4,)), 6, "gru", MLPTorso((5,)))
     start = ScannedRNN(6, "gru").initialize_carry(3)
     inputs = Observation(VIEW, MASK), jnp.zeros((2, 3), bool)
@@ -186,3 +266,9 @@ def test_recurrent_networks(network, head):
         np.testing.assert_array_equal(output.probs[~MASK], 0.0)
     else:
         assert output.shape == (2, 3)
+
+
+def test_networks_import_neither_hydra_nor_orbax_nor_omegaconf():
+    modules = "import sys, stoix_like.networks.heads, stoix_like.networks.base; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True).stdout
+    assert not {"hydra", "orbax", "omegaconf"} & set(imported.split())

@@ -40,7 +40,7 @@ def with_head(target, **arguments):
     ("name", "space"),
     [*(("mlp", space) for space in (DISCRETE, MULTI, BOUNDED, UNBOUNDED)), ("cnn", DISCRETE), ("cnn", BOUNDED)],
 )
-def test_default_networks_act_in_every_space(name, space):
+def test_default_networks_support_every_action_space(name, space):
     networks = build_networks(config(name), space)
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
     actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
@@ -59,7 +59,7 @@ def test_default_networks_act_in_every_space(name, space):
     assert all(scalar.shape == (2, 3) for scalar in scalars)
 
 
-def test_lists_become_tuples_and_modules_stay_hashable():
+def test_lists_become_tuples_and_modules_are_hashable():
     networks = build_networks(config("mlp_continuous"), BOUNDED)
     assert networks.actor_network.pre_torso.layer_sizes == (64, 64)
     assert isinstance(networks.actor_network.action_head, NormalAffineTanhDistributionHead)
@@ -67,25 +67,25 @@ def test_lists_become_tuples_and_modules_stay_hashable():
     hash(networks.actor_network.action_head)
 
 
-def test_plain_dicts_do_as_well():
+def test_plain_dicts_are_accepted():
     plain = OmegaConf.to_container(config())
     assert isinstance(build_networks(plain, DISCRETE).actor_network.action_head, CategoricalHead)
 
 
-def test_the_config_comes_before_the_action_space():
+def test_configured_arguments_override_the_action_space():
     head = build_networks(with_head(HEADS + "NormalAffineTanhDistributionHead", minimum=-0.5), BOUNDED)
     assert head.actor_network.action_head.minimum == -0.5
     assert head.actor_network.action_head.maximum == (2.0, 2.0)
 
 
-def test_bounds_are_given_only_where_there_are_any():
+def test_bounds_are_passed_only_for_bounded_spaces():
     for space, minimum in ((BOUNDED, (-2.0, -2.0)), (UNBOUNDED, None)):
         head = build_networks(with_head(HEADS + "DeterministicHead"), space).actor_network.action_head
         assert isinstance(head, DeterministicHead)
         assert head.minimum == minimum
 
 
-def test_nested_targets_values_and_partials():
+def test_nested_targets_values_and_partials_are_built():
     nested = {
         "action_head": {
             "_target_": HEADS + "PolicyValueHead",
@@ -116,7 +116,7 @@ def test_nested_targets_values_and_partials():
         ("MultiDiscreteHead", DISCRETE, "3 discrete actions"),
     ],
 )
-def test_heads_that_do_not_fit(head, space, advice):
+def test_heads_refuse_unsupported_action_spaces(head, space, advice):
     with pytest.raises(ConfigError, match=rf"^network\.actor_network\.action_head=.*{head} does not fit .*{advice}"):
         build_networks(with_head(HEADS + head), space)
 
@@ -124,16 +124,16 @@ def test_heads_that_do_not_fit(head, space, advice):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"actor_network__pre_torso__activation": "rleu"}, r"pre_torso\.activation: unknown .*'rleu'.*'relu'"),
+        ({"actor_network__pre_torso__activation": "rleu"}, r"pre_torso\.activation='rleu' is not .*'relu'"),
         ({"actor_network__pre_torso__layersizes": [3]}, r"pre_torso\.layersizes is not an argument.*'layer_sizes'"),
-        ({"actor_network__pre_torso__kernel_init": "ortho"}, r"kernel_init: unknown initialiser 'ortho'.*'orthogonal'"),
+        ({"actor_network__pre_torso__kernel_init": "ortho"}, r"kernel_init='ortho' is not .*initialiser.*'orthogonal'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torso.MLPTors"}, r"_target_=.*'MLPTorso'"),
         ({"actor_network__pre_torso___target_": "stoix_like.networks.torsos.MLPTorso"}, r"cannot be imported"),
         ({"actor_network__pre_torso___target_": "MLPTorso"}, r"pre_torso\._target_=MLPTorso cannot be imported"),
-        ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be made.*output_dim"),
+        ({"critic_network__critic_head___target_": HEADS + "LinearHead"}, r"critic_head=.*cannot be built.*output_dim"),
     ],
 )
-def test_bad_entries_name_their_key(changes, message):
+def test_errors_name_the_key(changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         build_networks(config(**changes), DISCRETE)
     assert str(caught.value).startswith("network.")
@@ -141,7 +141,7 @@ def test_bad_entries_name_their_key(changes, message):
 
 
 class TestNames:
-    def test_activations_are_those_of_jax(self):
+    def test_activations_of_jax_are_known(self):
         not_activations = {"dot_product_attention", "get_scaled_dot_general_config", "initializers", "log1mexp"}
         not_activations |= {"logmeanexp", "logsumexp", "one_hot", "scaled_dot_general", "scaled_matmul"}
         public = {name for name in dir(jax.nn) if not name.startswith("_")} - not_activations
@@ -150,25 +150,25 @@ class TestNames:
         assert parse_activation_fn("relu") is jax.nn.relu
         assert parse_activation_fn("none")(1.5) == 1.5
 
-    def test_initialisers(self):
+    def test_initialisers_are_found_by_name(self):
         for name in ("orthogonal", "orthogonal(1.41)", "lecun_normal", "zeros", "ones", "truncated_normal(0.1)"):
             assert parse_initializer(name)(KEY, (3, 4), jnp.float32).shape == (3, 4)
         np.testing.assert_allclose(parse_initializer("constant(2)")(KEY, (2,), jnp.float32), 2.0)
         assert parse_initializer(jax.nn.initializers.zeros) is jax.nn.initializers.zeros
 
     @pytest.mark.parametrize("name", ["orthogonl", "orthogonal(x)", "normal(1, 2, 3, 4, 5)", "", "orthogonal(1"])
-    def test_initialisers_that_are_none(self, name):
+    def test_invalid_initialisers_are_refused(self, name):
         with pytest.raises(ConfigError, match="initialiser"):
             parse_initializer(name)
 
-    def test_cells(self):
+    def test_recurrent_cells_are_found_by_name(self):
         assert parse_rnn_cell("mingru") is MinGRUCell
         with pytest.raises(ConfigError, match="'gru'"):
             parse_rnn_cell("grru")
 
 
 @pytest.mark.parametrize("shape", [(4,), (10, 5), (10, 10, 4)])
-def test_a_torso_for_vectors_takes_images_flattened(shape):
+def test_images_are_flattened_for_vector_torsos(shape):
     networks = build_networks(config("mlp"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     view = Observation(jnp.ones((3, 2, *shape)))
@@ -178,14 +178,14 @@ def test_a_torso_for_vectors_takes_images_flattened(shape):
 
 
 @pytest.mark.parametrize("shape", [(10, 5), (10, 10, 4)])
-def test_convolutions_follow_the_observation_space(shape):
+def test_convolutions_accept_images_with_and_without_channels(shape):
     networks = build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     view = Observation(jnp.ones((3, *shape)))
     assert actor.apply(actor.init(jax.random.key(0), view), view).sample(seed=jax.random.key(1)).shape == (3,)
 
 
-def test_convolutions_over_vectors_are_refused():
+def test_convolutions_refuse_vectors():
     with pytest.raises(ConfigError, match=r"network.actor_network.pre_torso does not fit .*\(4,\): choose network=mlp"):
         build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, (4,)))
 
@@ -203,25 +203,25 @@ def test_convolutions_over_vectors_are_refused():
         ("layers.NoisyLinear", "features", None),
     ],
 )
-def test_every_size_is_checked(target, name, size):
+def test_sizes_out_of_range_are_refused(target, name, size):
     plain = {"part": {"_target_": f"stoix_like.networks.{target}", name: size}}
     with pytest.raises(ConfigError, match=rf"network\.part\.{name}=.* is out of range"):
         build_networks(plain, DISCRETE)
 
 
-def test_sizes_that_default_to_none_may_be_none():
+def test_optional_sizes_may_be_none():
     plain = {"head": {"_target_": HEADS + "ImplicitQuantileCriticHead", "num_values": None}}
     assert build_networks(plain, DISCRETE).head.num_values is None
 
 
 def test_initialisers_of_noisy_layers_are_checked():
     plain = {"layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 3, "bias_init": "zeroes"}}
-    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init: unknown initialiser 'zeroes'"):
+    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init='zeroes' is not a known initialiser"):
         build_networks(plain, DISCRETE)
 
 
 @pytest.mark.parametrize("sizes", [[0], [64, -1], [1.5]])
-def test_sizes_must_be_positive(sizes):
+def test_layer_sizes_must_be_positive(sizes):
     plain = {"actor_network": {"pre_torso": {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": sizes}}}
     with pytest.raises(ConfigError, match="network.actor_network.pre_torso.layer_sizes"):
         build_networks(plain, DISCRETE)

@@ -37,7 +37,7 @@ def beta(alpha, concentration, minimum=0.0, maximum=1.0):
 
 
 def every_distribution(dtype=jnp.float32):
-    """One of each, over a batch of two; vectors have three entries."""
+    """Return one distribution of each class, with a batch of two and events of three entries."""
     rows = jnp.asarray([[0.1, -0.4, 0.7], [0.9, 0.2, -1.5]], dtype)
     positive = jnp.exp(rows)
     low, high = (-2.0, -1.0, 0.0), (2.0, 1.0, 5.0)
@@ -63,13 +63,13 @@ def integrate(function, low, high, points=200_001):
 
 
 def expect_normal(function, loc, scale):
-    """E[f(x)] for x ~ N(loc, scale), by fine summation in float64."""
+    """Compute E[f(x)] for x ~ N(loc, scale) by fine numerical integration in float64."""
     return integrate(lambda t: function(loc + scale * t) * np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi), -12.0, 12.0)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_methods_under_jit_grad_and_dtypes(name, dtype):
+def test_methods_support_jit_grad_and_dtypes(name, dtype):
     pi = every_distribution(dtype)[name]
 
     @jax.jit
@@ -99,7 +99,7 @@ def test_methods_under_jit_grad_and_dtypes(name, dtype):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_is_a_pytree_for_vmap_and_scan(name):
+def test_distributions_pass_through_vmap_and_scan(name):
     pi = every_distribution()[name]
 
     @jax.jit
@@ -115,7 +115,7 @@ def test_is_a_pytree_for_vmap_and_scan(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_indexing_picks_from_the_batch(name):
+def test_indexing_selects_from_the_batch(name):
     pi = every_distribution()[name]
     indices = (1, slice(0, 1), Ellipsis)
 
@@ -138,7 +138,7 @@ def test_indexing_picks_from_the_batch(name):
         pi[2]
 
 
-def test_indexing_into_what_bounds_vary_along():
+def test_indexing_selects_bounds_that_vary_along_the_axis():
     low, high = (-2.0, -1.0, 0.0), (2.0, 1.0, 5.0)
     value = jnp.asarray([1.0, 3.0])
 
@@ -155,7 +155,7 @@ def test_indexing_into_what_bounds_vary_along():
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("deterministic", "discrete_valued")])
-def test_divergence_is_zero_to_itself_and_positive_to_another(name):
+def test_kl_divergence_is_zero_to_itself_and_positive_to_another(name):
     pi = every_distribution()[name]
     other = jax.tree.map(lambda x: x[::-1] if jnp.issubdtype(x.dtype, jnp.floating) else x, pi)
     np.testing.assert_allclose(pi.kl_divergence(pi), 0.0, atol=1e-5)
@@ -163,12 +163,12 @@ def test_divergence_is_zero_to_itself_and_positive_to_another(name):
         assert (pi.kl_divergence(other) > 1e-3).all()
 
 
-def test_divergence_of_squashed_normals_is_that_of_the_normals():
+def test_kl_divergence_of_squashed_normals_equals_that_of_the_normals():
     first, second = tanh_normal(0.3, 0.5), tanh_normal(-0.2, 0.9)
     # log(s2/s1) + (s1^2 + (m1-m2)^2) / (2 s2^2) - 1/2
     expected = np.log(0.9 / 0.5) + (0.25 + 0.25) / (2 * 0.81) - 0.5
     np.testing.assert_allclose(first.kl_divergence(second), expected, rtol=1e-5)
-    with pytest.raises(NotImplementedError, match="no divergence"):
+    with pytest.raises(NotImplementedError, match="no KL divergence"):
         first.kl_divergence(distrax.Normal(0.0, 1.0))
 
 
@@ -187,17 +187,17 @@ class TestCategorical:
         np.testing.assert_allclose(ours.kl_divergence(other), theirs.kl_divergence(other), rtol=1e-6)
         np.testing.assert_allclose(ours[0].entropy(), theirs[0].entropy(), rtol=1e-6)
 
-    def test_frequencies_follow_the_probabilities(self):
+    def test_sample_frequencies_match_probabilities(self):
         samples = Categorical(probs=jnp.asarray([0.1, 0.0, 0.6, 0.3], jnp.bfloat16)).sample(
             seed=KEY, sample_shape=20_000
         )
         # Standard errors are at most 0.0035.
         np.testing.assert_allclose(np.bincount(samples, minlength=4) / 20_000, [0.1, 0.0, 0.6, 0.3], atol=0.015)
 
-    def test_outside_of_the_support(self):
+    def test_log_prob_outside_of_the_support_is_minus_infinity(self):
         np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
 
-    def test_takes_exactly_one_parameter(self):
+    def test_exactly_one_of_logits_and_probs_is_required(self):
         with pytest.raises(ValueError, match="exactly one"):
             Categorical()
         with pytest.raises(ValueError, match="exactly one"):
@@ -215,7 +215,7 @@ class TestMask:
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
     @pytest.mark.parametrize("make", [lambda x, m: Categorical(logits=mask_logits(x, m)),
                                       lambda x, m: EpsilonGreedy(x, 1.0, m)])  # fmt: skip
-    def test_illegal_actions_never_happen(self, make, dtype):
+    def test_illegal_actions_have_probability_zero(self, make, dtype):
         pi = make(LOGITS.astype(dtype), self.MASK)
         np.testing.assert_array_equal(pi.probs[~self.MASK], 0.0)
         np.testing.assert_allclose(pi.probs.astype(jnp.float32).sum(-1), 1.0, rtol=1e-2)
@@ -225,7 +225,7 @@ class TestMask:
         assert jnp.take_along_axis(self.MASK, pi.mode()[:, None], -1).all()
         assert jnp.isfinite(pi.entropy()).all()
 
-    def test_illegal_actions_get_no_gradient(self):
+    def test_illegal_actions_have_gradient_zero(self):
         def loss(logits):
             pi = Categorical(logits=mask_logits(logits, self.MASK))
             other = Categorical(logits=mask_logits(2.0 * logits, self.MASK))
@@ -235,7 +235,7 @@ class TestMask:
         np.testing.assert_array_equal(gradient[~self.MASK], 0.0)
         assert (gradient[self.MASK] != 0).all()
 
-    def test_same_as_a_distribution_of_the_legal_actions_alone(self):
+    def test_masked_distribution_equals_distribution_over_legal_actions(self):
         masked = Categorical(logits=mask_logits(LOGITS[0], self.MASK[0]))
         alone = Categorical(logits=LOGITS[0][jnp.asarray([0, 2])])
         np.testing.assert_allclose(masked.entropy(), alone.entropy(), rtol=1e-6)
@@ -245,13 +245,13 @@ class TestMask:
 
     def test_empty_masks_are_refused(self):
         for make in (lambda m: mask_logits(LOGITS, m), lambda m: EpsilonGreedy(LOGITS, 0.1, m), legal_actions):
-            with pytest.raises(ValueError, match="at least one action, got 1 row"):
+            with pytest.raises(ValueError, match=r"^action_mask has 1 row\(s\) without a legal action"):
                 make(self.EMPTY)
-        with pytest.raises(ValueError, match="at least one action"):
-            # Something is legal in the row, but nothing of the second choice.
+        with pytest.raises(ValueError, match="without a legal action"):
+            # The row has a legal action, but none for the second sub-action.
             legal_actions(jnp.asarray([[True, False, False]]), (2, 1))
 
-    def test_a_traced_empty_row_is_one_without_a_mask(self):
+    def test_traced_empty_rows_are_unmasked(self):
         @jax.jit
         def results(logits, mask):
             greedy = EpsilonGreedy(logits, 0.3, mask)
@@ -262,29 +262,29 @@ class TestMask:
             np.testing.assert_allclose(x[1], y[1], rtol=1e-6)
         assert masked[0][0, 1] == masked[1][0, 1] == 0.0
 
-    def test_gradient_of_values_is_finite_under_a_mask(self):
+    def test_masked_values_have_finite_gradients(self):
         gradient = jax.grad(lambda q: (EpsilonGreedy(q, 0.1, self.MASK).probs * q).sum())(LOGITS)
         assert jnp.isfinite(gradient).all()
 
 
 class TestEpsilonGreedy:
-    def test_by_hand(self):
-        # Best is 2 of 3: 0.3/3 for the others, 0.3/3 + 0.7 for it; of two legal, 0.15 and 0.85.
+    def test_matches_hand_computed_values(self):
+        # Three legal actions: 0.3 / 3 each, and 0.7 more for the best, action 2. Two legal actions: 0.15 and 0.85.
         pi = EpsilonGreedy(LOGITS[0], 0.3)
         np.testing.assert_allclose(pi.probs, [0.1, 0.1, 0.8], rtol=1e-5)
         masked = EpsilonGreedy(LOGITS[0], 0.3, jnp.asarray([True, True, False]))
         np.testing.assert_allclose(masked.probs, [0.85, 0.15, 0.0], rtol=1e-5)
         assert masked.mode() == 0
 
-    def test_greedy_and_random_ends(self):
+    def test_epsilon_zero_is_greedy_and_one_is_uniform(self):
         greedy, random = EpsilonGreedy(LOGITS[0], 0.0), EpsilonGreedy(LOGITS[0], 1.0)
         assert (greedy.sample(seed=KEY, sample_shape=100) == 2).all()
         np.testing.assert_allclose(greedy.entropy(), 0.0, atol=1e-6)
         np.testing.assert_allclose(random.entropy(), np.log(3.0), rtol=1e-6)
         assert random.mode() == 2
 
-    def test_epsilon_of_each_environment(self):
-        # As many environments as actions, where the wrong axis would not show in the shapes; and with time in front.
+    def test_epsilon_may_differ_between_environments(self):
+        # As many environments as actions, so that shapes do not reveal a wrong axis; the first axis is time.
         preferences = jax.random.normal(KEY, (4, 3, 3))
         epsilon = jnp.asarray([0.0, 0.3, 1.0])
         mask = jnp.ones((4, 3, 3), bool).at[:, 1, 0].set(False)
@@ -293,7 +293,7 @@ class TestEpsilonGreedy:
             alone = EpsilonGreedy(preferences[:, environment], one, mask[:, environment])
             np.testing.assert_allclose(probs[:, environment], alone.probs, rtol=1e-6)
 
-    def test_of_several_best_actions_it_is_the_first(self):
+    def test_ties_go_to_the_first_action(self):
         pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
         np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
         assert pi.mode() == 1
@@ -310,8 +310,8 @@ class TestEpsilonGreedy:
 
 
 class TestDiscreteValued:
-    def test_by_hand(self):
-        # values 0, 1, 4 with 1/2, 1/4, 1/4: mean 5/4, second moment 17/4, variance 17/4 - 25/16 = 43/16.
+    def test_matches_hand_computed_values(self):
+        # Values 0, 1, 4 with probabilities 1/2, 1/4, 1/4: mean 5/4, second moment 17/4, variance 17/4 - 25/16 = 43/16.
         pi = DiscreteValuedTfpDistribution(jnp.asarray([0.0, 1.0, 4.0]), probs=jnp.asarray([0.5, 0.25, 0.25]))
         np.testing.assert_allclose(pi.mean(), 1.25, rtol=1e-6)
         np.testing.assert_allclose(pi.variance(), 43 / 16, rtol=1e-6)
@@ -326,7 +326,7 @@ class TestDiscreteValued:
         np.testing.assert_allclose(jnp.exp(pi.log_cdf(values)), cdf, rtol=1e-6)
         np.testing.assert_allclose(pi.survival_function(values), 1.0 - np.asarray(cdf), atol=1e-6)
 
-    def test_indexing_keeps_the_values(self):
+    def test_indexing_selects_the_values(self):
         values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
         pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
         assert pi.prob(jnp.asarray([[2.0, 10.0]] * 4)).shape == (4, 2)
@@ -335,7 +335,7 @@ class TestDiscreteValued:
         np.testing.assert_allclose(pi[1].cdf(11.5), pi.cdf(11.5)[1], rtol=1e-6)
 
     @pytest.mark.parametrize("sample_shape", [(), (7,), (3, 5)])
-    def test_samples_of_every_shape(self, sample_shape):
+    def test_samples_have_the_requested_shape(self, sample_shape):
         values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
         pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
         samples = pi.sample(seed=KEY, sample_shape=sample_shape)
@@ -348,7 +348,7 @@ class TestDiscreteValued:
 
 class TestMultiDiscrete:
     @pytest.mark.parametrize("sizes", [(2, 4, 3), (3, 3, 3)])
-    def test_sums_over_sub_actions(self, sizes):
+    def test_log_prob_and_entropy_sum_over_sub_actions(self, sizes):
         logits = jax.random.normal(KEY, (5, 9))
 
         @jax.jit
@@ -367,15 +367,15 @@ class TestMultiDiscrete:
         for mine, expected in zip(ours, parts, strict=True):
             np.testing.assert_allclose(mine, expected, rtol=1e-5)
 
-    def test_padding_never_becomes_likely(self):
-        # All logits of the first sub-action as low as padding is.
+    def test_padding_has_probability_zero(self):
+        # The logits of the first sub-action are as low as the padding.
         logits = jnp.full((1, 5), jnp.finfo(jnp.float32).min).at[:, 2:].set(0.0)
         pi = MultiDiscreteActionDistribution(logits, (2, 3))
         assert (pi.sample(seed=KEY, sample_shape=200)[..., 0] < 2).all()
         np.testing.assert_allclose(pi.entropy(), np.log(2.0) + np.log(3.0), rtol=1e-5)
 
-    def test_sizes_must_add_up(self):
-        with pytest.raises(ValueError, match="need 5 logits, got 9"):
+    def test_sizes_must_add_up_to_the_number_of_logits(self):
+        with pytest.raises(ValueError, match="needs 5 logits, got 9"):
             MultiDiscreteActionDistribution(jnp.zeros((2, 9)), (2, 3))
 
 
@@ -384,13 +384,13 @@ class TestTanhNormal:
         locs, scales = jnp.asarray([0.0, 0.7, -2.0, 3.0]), jnp.asarray([0.5, 1.0, 0.3, 2.0])
         pi = tanh_normal(locs, scales, -2.0, 4.0)
         density = jax.jit(lambda y: jnp.exp(pi.log_prob(jnp.broadcast_to(y[:, None], (y.size, 4)))))
-        # The density jumps where the end zones begin (0.003 wide), so each piece is integrated by itself.
+        # The density is discontinuous at the end zones (0.003 wide): integrate each piece separately.
         pieces = [(-2.0, -1.997 - 1e-6), (-1.997 + 1e-6, 3.997 - 1e-6), (3.997 + 1e-6, 4.0)]
         grids = [np.linspace(*piece, 100_001, dtype=np.float32) for piece in pieces]
         total = sum(np.trapezoid(density(y), np.asarray(y, np.float64), axis=0) for y in grids)
         np.testing.assert_allclose(total, 1.0, atol=2e-3)
 
-    def test_agrees_with_the_change_of_variables(self):
+    def test_log_prob_agrees_with_the_change_of_variables(self):
         pi = tanh_normal(0.4, 0.8, -2.0, 4.0)
         x = jnp.linspace(-3.5, 3.5, 41)
 
@@ -402,7 +402,7 @@ class TestTanhNormal:
         np.testing.assert_allclose(*both(x), rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-    def test_finite_at_and_beyond_the_ends(self, dtype):
+    def test_log_prob_is_finite_at_and_beyond_the_ends(self, dtype):
         grid = jnp.meshgrid(
             jnp.asarray([-100.0, -3.0, 0.0, 50.0], dtype),
             jnp.asarray([1e-3, 0.5, 20.0], dtype),
@@ -417,8 +417,8 @@ class TestTanhNormal:
         for result in log_prob_and_gradients(*grid):
             assert jnp.isfinite(result).all()
 
-    def test_ratios_of_one_come_from_log_prob_alone(self):
-        # Half of the samples of so wide a normal lie in the end zones.
+    def test_ratio_is_one_only_with_log_prob_on_both_sides(self):
+        # With a scale of 6, half of the samples are in the end zones.
         pi = tanh_normal(jnp.zeros(1), jnp.full(1, 6.0))
 
         @jax.jit
@@ -450,10 +450,10 @@ class TestTanhNormal:
         for x, y in zip(jax.jit(partly)(jnp.asarray(numbers)), expected, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
-    # Devices take numbers this small for zero.
+    # No subnormal numbers: XLA flushes them to zero.
     @settings(max_examples=20, deadline=None)
     @given(low=st.floats(-1e3, 1e3, width=32, allow_subnormal=False), width=st.floats(0.125, 1e3, width=32))
-    def test_rounding_leaves_no_bound(self, low, width):
+    def test_results_stay_within_bounds_despite_rounding(self, low, width):
         low, high = np.float32(low), np.float32(low) + np.float32(width)
         x = jnp.asarray([-np.inf, -30.0, -9.0, -1.0, 0.0, 5.0, 8.5, 9.0, 30.0, np.inf], jnp.float32)
         squashed = squash(x, float(low), float(high))
@@ -462,12 +462,12 @@ class TestTanhNormal:
             assert (np.asarray(y) >= low).all()
             assert (np.asarray(y) <= high).all()
 
-    def test_end_zone_has_its_mass(self):
-        # P(y > 1 - eps) = P(x > atanh(1 - eps)), over a zone eps wide.
+    def test_end_zone_density_is_its_probability_over_its_width(self):
+        # P(y > 1 - eps) = P(x > atanh(1 - eps)), divided by the width eps of the zone.
         mass = distrax.Normal(3.0, 1.0).survival_function(np.arctanh(0.999))
         np.testing.assert_allclose(tanh_normal(3.0, 1.0).log_prob(1.0), np.log(mass / 1e-3), rtol=1e-4)
 
-    def test_sample_and_log_prob_is_exact(self):
+    def test_sample_and_log_prob_is_exact_and_finite(self):
         pi = tanh_normal(jnp.asarray([0.0, 2.0]), jnp.asarray([0.5, 6.0]), (-1.0, 0.0), (1.0, 9.0))
         samples, log_prob = jax.jit(lambda pi: pi.sample_and_log_prob(seed=KEY, sample_shape=2_000))(pi)
         inside = jnp.abs(samples[:, 0]) < 0.998
@@ -476,7 +476,7 @@ class TestTanhNormal:
         assert (samples >= jnp.asarray([[-1.0, 0.0]])).all()
         assert (samples <= jnp.asarray([[1.0, 9.0]])).all()
 
-    def test_entropy_and_moments(self):
+    def test_entropy_and_moments_match_numerical_integration(self):
         low, high = -1.0, 3.0
         scales, tolerances = [0.1, 0.5, 1.0, 2.0], np.asarray([1e-5, 1e-4, 3e-3, 6e-2])
         locs = [0.0, 0.5, -2.0]
@@ -496,27 +496,27 @@ class TestTanhNormal:
                 second = expect_normal(lambda x: affine_tanh(x) ** 2, loc, scale)
                 np.testing.assert_allclose(variance[i, j], second - expected**2, atol=2e-2)
 
-    def test_gradient_of_the_slope(self):
+    def test_entropy_gradient_matches_the_slope(self):
         gradient = jax.grad(lambda loc: tanh_normal(loc, 1e-4).entropy())(0.6)
-        # With hardly any noise, d/dloc E[log(1 - tanh^2)] = -2 tanh(loc).
+        # As the scale goes to zero, d/dloc E[log(1 - tanh^2)] = -2 tanh(loc).
         np.testing.assert_allclose(gradient, -2 * np.tanh(0.6), rtol=1e-4)
 
-    def test_other_distributions_underneath(self):
+    def test_base_distributions_other_than_normal_need_a_seed_for_entropy(self):
         pi = AffineTanhTransformedDistribution(distrax.Logistic(0.0, 1.0), -1.0, 1.0)
-        with pytest.raises(ValueError, match="give a seed"):
+        with pytest.raises(ValueError, match="pass a seed"):
             pi.entropy()
         with pytest.raises(NotImplementedError, match="moments"):
             pi.mean()
         assert jnp.isfinite(pi.entropy(seed=KEY))
         assert jnp.isfinite(pi.log_prob(1.0))
 
-    def test_greedy_is_the_squashed_mean(self):
+    def test_mode_is_the_squashed_mean(self):
         np.testing.assert_allclose(tanh_normal(0.5, 1.0, 0.0, 2.0).mode(), 1 + np.tanh(0.5), rtol=1e-6)
 
 
 class TestBeta:
-    def test_density_entropy_and_moments(self):
-        # Beta(2, 3): density 12 x (1 - x)^2, mean 2/5, variance 1/25, mode 1/3; stretched over [-1, 3].
+    def test_density_entropy_and_moments_match_closed_form(self):
+        # Beta(2, 3): density 12 x (1 - x)^2, mean 2/5, variance 1/25, mode 1/3; stretched to [-1, 3].
         pi = beta(2.0, 3.0, -1.0, 3.0)
         np.testing.assert_allclose(pi.log_prob(1.0), np.log(12 * 0.5 * 0.25 / 4), rtol=1e-5)
         np.testing.assert_allclose(pi.mean(), -1 + 4 * 0.4, rtol=1e-5)
@@ -528,18 +528,18 @@ class TestBeta:
         np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-4)
 
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-    def test_samples_stay_inside(self, dtype):
+    def test_samples_stay_strictly_inside(self, dtype):
         pi = ClippedBeta(jnp.asarray([0.01, 5.0], dtype), jnp.asarray([0.01, 0.01], dtype))
         samples, log_probs = jax.jit(lambda pi: pi.sample_and_log_prob(seed=KEY, sample_shape=500))(pi)
         assert ((samples > 0) & (samples < 1)).all()
         assert jnp.isfinite(log_probs).all()
 
-    def test_finite_at_the_ends(self):
+    def test_gradient_is_finite_at_the_ends(self):
         for value in (-2.0, 2.0):
             gradient = jax.grad(lambda alpha, value=value: beta(alpha, 3.0, -2.0, 2.0).log_prob(value))(1.5)
             assert jnp.isfinite(gradient)
 
-    def test_mode_without_a_peak(self):
+    def test_mode_without_a_peak_is_the_mean(self):
         pi = ClippedBeta(jnp.asarray([1.0, 1.0, 3.0]), jnp.asarray([1.0, 3.0, 1.0]))
         np.testing.assert_allclose(pi.mode(), [0.5, 0.0, 1.0])
 
@@ -555,7 +555,7 @@ class TestNormal:
         np.testing.assert_allclose(ours.stddev(), scale, rtol=1e-6)
         np.testing.assert_allclose(ours.kl_divergence(theirs), 0.0, atol=1e-5)
 
-    def test_one_scale_for_the_whole_batch(self):
+    def test_one_scale_is_broadcast_over_the_batch(self):
         pi = MultivariateNormalDiag(LOGITS, jnp.asarray([1.0, 2.0, 3.0]))
         assert pi.sample(seed=KEY, sample_shape=(4,)).shape == (4, 2, 3)
         assert pi.entropy().shape == (2,)
@@ -571,21 +571,20 @@ class TestStateDependentNoise:
 
         np.testing.assert_allclose(noise(first + second), noise(first) + noise(second), rtol=1e-4, atol=1e-5)
 
-    def test_marginal_is_the_normal_it_says(self):
+    def test_samples_have_the_stated_standard_deviation(self):
         noise_scale = jnp.asarray([[0.5], [1.0]])
         pi = StateDependentNoise(jnp.zeros((1, 1)), jnp.asarray([[2.0, 1.0]]), noise_scale, 0.0)
-        # variance 4 * 1/4 + 1 * 1 = 2
+        # Variance: 4 * 1/4 + 1 * 1 = 2.
         np.testing.assert_allclose(pi.stddev(), [[np.sqrt(2.0)]], rtol=1e-6)
         samples = pi.sample(seed=KEY, sample_shape=20_000)
         np.testing.assert_allclose(samples.std(), np.sqrt(2.0), rtol=0.02)
 
-    def test_samples_have_the_floor_of_the_density(self):
-        # Features of zero leave the floor alone.
+    def test_min_scale_remains_for_zero_features(self):
         pi = StateDependentNoise(jnp.ones((1, 2)), jnp.zeros((1, 4)), jnp.ones((4, 2)), 0.5)
         np.testing.assert_allclose(pi.stddev(), 0.5, rtol=1e-6)
         np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=20_000).std((0, 1)), 0.5, rtol=0.02)
 
-    def test_rows_of_a_batch_have_noise_of_their_own(self):
+    def test_rows_of_a_batch_have_independent_noise(self):
         pi = StateDependentNoise(jnp.zeros((2, 3)), jnp.ones((2, 4)), jnp.ones((4, 3)))
         first, second = pi.sample(seed=KEY)
         assert (first != second).all()

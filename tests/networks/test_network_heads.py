@@ -14,7 +14,7 @@ BOUNDS = {"minimum": (-1.0, 0.0), "maximum": (1.0, 3.0)}
 ATOMS = {"num_atoms": 5, "vmin": -1.0, "vmax": 1.0}
 Q = {"action_dim": 3, "epsilon": 0.1}
 
-# Each head with the shape of what it makes for one embedding: of a sample, or of each array.
+# Each head with the shapes of its outputs for one embedding: of a sample of a distribution, or of an array.
 HEADS = {
     "categorical": (heads.CategoricalHead(3), [()]),
     "categorical_grid": (heads.CategoricalHead((2, 3)), [(2,)]),
@@ -53,12 +53,12 @@ def parts_of(output):
 
 
 def value_of(part):
-    """The one value of what a head makes: an array, or the mode of a distribution."""
+    """Return an array for a head's output: the mode of a distribution, or the array itself."""
     return part.mode() if isinstance(part, distrax.Distribution) else part
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_any_number_of_leading_axes(name):
+def test_heads_accept_any_number_of_leading_axes(name):
     head, events = HEADS[name]
     x = jax.random.normal(KEY, (2, 3, 6))
 
@@ -77,12 +77,12 @@ def test_any_number_of_leading_axes(name):
         np.testing.assert_allclose(full[1, 2], single, rtol=1e-5, atol=1e-5)
     for sample, scalar in zip(samples, scalars, strict=True):
         assert sample.shape == (2, 3, *events[0])
-        # Of independent values there are as many log-probabilities.
+        # An array of values has one log-probability per value.
         assert scalar[0].shape == scalar[1].shape == ((2, 3, 2) if name == "discrete_valued" else (2, 3))
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_action_mask(name):
+def test_heads_mask_illegal_actions(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 6))
     mask = jnp.asarray([[True, False, True]] * 3 + [[False, False, True]])
@@ -100,7 +100,7 @@ def test_action_mask(name):
     assert (mode != 1).all()
 
 
-def test_multi_discrete_mask():
+def test_multi_discrete_head_masks_illegal_choices():
     head, _ = HEADS["multi_discrete"]
     x, mask = jnp.ones((1, 6)), jnp.asarray([[False, True, True, False, True]])
 
@@ -113,13 +113,13 @@ def test_multi_discrete_mask():
     assert (samples[..., 1] != 1).all()
 
 
-def test_multi_discrete_empty_masks():
+def test_multi_discrete_head_refuses_empty_masks_or_ignores_traced_ones():
     head, _ = HEADS["multi_discrete"]
     x = jnp.ones((1, 6))
     params = jax.jit(head.init)(KEY, x)
-    # The first sub-action has two choices and none is legal; of the second one, the last is.
+    # None of the two choices of the first sub-action is legal, and only the last of the second one.
     mask = jnp.asarray([[False, False, False, False, True]])
-    with pytest.raises(ValueError, match="at least one action"):
+    with pytest.raises(ValueError, match="without a legal action"):
         head.apply(params, x, action_mask=mask)
     samples = jax.jit(lambda mask: head.apply(params, x, action_mask=mask).sample(seed=KEY, sample_shape=200))(mask)
     assert set(np.asarray(samples[..., 0]).ravel()) == {0, 1}
@@ -127,7 +127,7 @@ def test_multi_discrete_empty_masks():
 
 
 @pytest.mark.parametrize("name", ["q", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn"])
-def test_epsilon_may_come_with_the_call(name):
+def test_epsilon_argument_overrides_attribute(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 3, 6))
 
@@ -138,7 +138,7 @@ def test_epsilon_may_come_with_the_call(name):
         return [parts_of(policy)[0].probs for policy in (each, usual, one)]
 
     each, usual, one = probs(x, jnp.asarray([0.0, 0.5, 1.0]))
-    # The best of three actions has 1 - 2/3 epsilon.
+    # The best of three actions has probability 1 - 2/3 epsilon.
     np.testing.assert_allclose(each.max(-1), [[1.0, 2 / 3, 1 / 3]] * 4, rtol=1e-5)
     np.testing.assert_allclose(usual.max(-1), 1 - 0.2 / 3, rtol=1e-5)
     np.testing.assert_allclose(one.max(-1), 1 - 0.5 / 3, rtol=1e-5)
@@ -159,7 +159,7 @@ def test_epsilon_may_come_with_the_call(name):
     ],
     ids=["atoms", "two_atoms", "categorical_critic", "d4pg", "gsde", "normal", "tanh_normal", "beta", "dueling"],
 )
-def test_floats_may_be_traced(make):
+def test_float_attributes_may_be_traced(make):
     x = jax.random.normal(KEY, (2, 6))
 
     def result(number):
@@ -194,7 +194,7 @@ def test_wrong_shapes_are_refused(name, wrong):
         head.init(KEY, x, **wrong)
 
 
-def test_policies_start_near_the_middle_of_their_range():
+def test_initial_policies_are_near_the_middle_of_the_bounds():
     x = jax.random.normal(KEY, (5, 6))
     for name in ("tanh_normal", "deterministic", "beta"):
         head, _ = HEADS[name]
@@ -206,7 +206,7 @@ def test_policies_start_near_the_middle_of_their_range():
     np.testing.assert_allclose(gsde.apply(gsde.init(KEY, x), jnp.ones((1, 6))).stddev(), 0.3, rtol=1e-3)
 
 
-def test_bfloat16_embeddings():
+def test_bfloat16_embeddings_give_float32_log_probs():
     x = jax.random.normal(KEY, (4, 6), jnp.bfloat16)
     for name in ("categorical", "tanh_normal", "normal"):
         head, _ = HEADS[name]
@@ -219,8 +219,8 @@ def test_bfloat16_embeddings():
 
 
 class TestDueling:
-    def test_advantages_are_relative(self):
-        # q = v + a - mean a: the mean over actions is the state value alone, whatever the advantages.
+    def test_mean_action_value_equals_state_value(self):
+        # q = v + a - mean a, whose mean over actions is v.
         head = heads.DuelingQNetwork(3, 0.0, (4,))
         x = jax.random.normal(KEY, (5, 6))
         params = jax.jit(head.init)(KEY, x)
@@ -239,7 +239,7 @@ class TestAtoms:
         expected = (jax.nn.softmax(logits) * np.linspace(-1, 1, 5)[None, None]).sum(-1)
         np.testing.assert_allclose(pi.preferences, expected, rtol=1e-5, atol=1e-6)
 
-    def test_default_range_of_the_critic(self):
+    def test_categorical_critic_has_a_default_range(self):
         x = jnp.ones((2, 6))
         head = heads.CategoricalCriticHead(5)
         np.testing.assert_allclose(head.apply(head.init(KEY, x), x).values, [[-2.0, -1.0, 0.0, 1.0, 2.0]] * 2)
@@ -248,7 +248,7 @@ class TestAtoms:
 
 
 class TestImplicitQuantiles:
-    def test_levels_come_from_the_rng_or_evenly_or_as_given(self):
+    def test_levels_are_even_or_drawn_or_passed(self):
         head, _ = HEADS["implicit_quantile_critic"]
         x = jnp.ones((2, 6))
         params = jax.jit(head.init)(KEY, x)
@@ -260,14 +260,14 @@ class TestImplicitQuantiles:
         np.testing.assert_allclose(values, head.apply(params, x)[0][:, :4], rtol=1e-5)
         assert tau.shape == (2, 4)
 
-    def test_by_hand(self):
-        # One feature of 2, all weights 1: the cosines of tau = 1/4 are 1, sqrt(1/2), 0, -sqrt(1/2), which sum to 1,
-        # those of tau = 1/2 are 1, 0, -1, 0, which sum to 0: z = 2 * relu(1) and 2 * relu(0).
+    def test_quantiles_match_hand_computed_values(self):
+        # One feature with value 2, all weights 1. The cosines of tau = 1/4 are 1, sqrt(1/2), 0, -sqrt(1/2), with sum 1;
+        # those of tau = 1/2 are 1, 0, -1, 0, with sum 0. Hence z = 2 relu(1) = 2 and z = 2 relu(0) = 0.
         head = heads.ImplicitQuantileCriticHead(2, num_cosines=4, kernel_init="ones")
         x, tau = jnp.full((1, 1), 2.0), jnp.asarray([[0.25, 0.5]])
         np.testing.assert_allclose(head.apply(head.init(KEY, x), x, tau)[0], [[2.0, 0.0]], atol=1e-5)
 
-    def test_levels_are_float32_whatever_the_embedding(self):
+    def test_levels_are_float32_for_bfloat16_embeddings(self):
         head = heads.ImplicitQuantileCriticHead(64)
         x = jax.random.normal(KEY, (2, 6))
         params = jax.jit(head.init)(KEY, x)
@@ -278,12 +278,12 @@ class TestImplicitQuantiles:
         exact = head.apply(params, low.astype(jnp.float32), tau)[0]
         np.testing.assert_allclose(values.astype(jnp.float32), exact, atol=0.02)
 
-    def test_quantile_levels(self):
+    def test_quantile_levels_are_midpoints(self):
         np.testing.assert_allclose(heads.quantile_levels(2), [0.25, 0.75])
 
 
 class TestNoisyLinear:
-    def test_noise_comes_from_its_collection(self):
+    def test_noise_comes_from_the_noise_rng(self):
         layer = NoisyLinear(3)
         x = jax.random.normal(KEY, (4, 2, 5))
         params = jax.jit(layer.init)(KEY, x)
@@ -293,8 +293,8 @@ class TestNoisyLinear:
         np.testing.assert_array_equal(first, again)
         assert (first != layer.apply(params, x, rngs={"noise": jax.random.key(1)})).all()
 
-    def test_variance_of_the_noise(self):
-        # f(e)^2 = |e|, whose mean is sqrt(2/pi): Var y = s^2 (2/pi sum x^2 + sqrt(2/pi)), with s = 1/2 / sqrt(2).
+    def test_noise_has_the_expected_variance(self):
+        # E[f(e)^2] = E|e| = sqrt(2/pi): Var y = s^2 (2/pi sum x^2 + sqrt(2/pi)), with s = 1/2 / sqrt(2).
         layer = NoisyLinear(1)
         x = jnp.asarray([1.0, 2.0])
         params = jax.jit(layer.init)(KEY, x)
@@ -302,18 +302,18 @@ class TestNoisyLinear:
         variance = noisy(jax.random.split(KEY, 20_000)).var()
         np.testing.assert_allclose(variance, (2 / np.pi * 5 + np.sqrt(2 / np.pi)) / 8, rtol=0.05)
 
-    def test_initialisers_by_name(self):
+    def test_initialisers_are_found_by_name(self):
         layer = NoisyLinear(3, kernel_init="orthogonal", bias_init="ones")
         params = jax.jit(layer.init)(KEY, jnp.ones(3))["params"]
         np.testing.assert_allclose(params["kernel"] @ params["kernel"].T, np.eye(3), atol=1e-5)
         np.testing.assert_array_equal(params["bias"], 1.0)
 
-    def test_without_bias(self):
+    def test_use_bias_false_creates_no_bias(self):
         layer = NoisyLinear(3, use_bias=False)
         assert set(layer.init(KEY, jnp.ones(2))["params"]) == {"kernel", "sigma_kernel"}
 
 
-class TestPolicyHead:
+class TestDefaultPolicyHead:
     @pytest.mark.parametrize(
         ("space", "kind"),
         [
@@ -326,7 +326,7 @@ class TestPolicyHead:
             (Box(-np.inf, np.inf, (3, 2)), heads.MultivariateNormalDiagHead),
         ],
     )
-    def test_follows_the_action_space(self, space, kind):
+    def test_head_supports_the_action_space(self, space, kind):
         head = heads.policy_head(space)
         assert type(head) is kind
 
@@ -339,10 +339,10 @@ class TestPolicyHead:
         assert sample.shape == (5, *space.shape)
         assert log_prob.shape == (5,)
 
-    def test_bounds_are_those_of_the_space(self):
+    def test_bounds_come_from_the_action_space(self):
         head = heads.policy_head(Box(-1.0, np.asarray([1.0, 2.0]), (2,)))
         assert (head.minimum, head.maximum) == ((-1.0, -1.0), (1.0, 2.0))
 
-    def test_other_spaces(self):
+    def test_other_spaces_are_refused(self):
         with pytest.raises(Exception, match="policy_head|no policy head"):
             heads.policy_head("everything")

@@ -27,7 +27,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("name", [*VECTORS, *IMAGES])
-def test_any_number_of_leading_axes(name):
+def test_torsos_accept_any_number_of_leading_axes(name):
     torso = (VECTORS | IMAGES)[name]
     x = jax.random.normal(KEY, (2, 3, 5) if name in VECTORS else (2, 3, 6, 6, 2))
     params = jax.jit(torso.init)(KEY, x[0, 0])
@@ -37,10 +37,10 @@ def test_any_number_of_leading_axes(name):
     np.testing.assert_allclose(row[2], one, rtol=1e-4, atol=1e-5)
 
 
-def test_mlp_by_hand():
+def test_mlp_matches_hand_computed_output():
     torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
     x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
-    # Rows sum to 3 and -3; after the relu 3 and 0; two units sum to 6 and 0.
+    # The rows sum to 3 and -3, relu gives 3 and 0, and the two units sum to 6 and 0.
     np.testing.assert_allclose(torso.apply(torso.init(KEY, x), x), [[6.0], [0.0]])
 
 
@@ -51,7 +51,7 @@ def test_final_activation_is_optional():
         assert bool((torso.apply(torso.init(KEY, x), x) >= 0).all()) is activate_final
 
 
-def test_noisy_torso_is_noisy_only_with_its_rng():
+def test_noisy_torso_has_noise_only_with_its_rng():
     torso = VECTORS["noisy"]
     x = jnp.ones((2, 5))
     params = jax.jit(torso.init)(KEY, x)
@@ -60,7 +60,7 @@ def test_noisy_torso_is_noisy_only_with_its_rng():
 
 
 class TestImages:
-    def test_pixels_are_scaled(self):
+    def test_pixels_are_scaled_to_the_unit_interval(self):
         image = jnp.asarray([[[0], [255]]], jnp.uint8)
         np.testing.assert_allclose(as_images(image).ravel(), [0.0, 1.0])
         assert as_images(image).dtype == jnp.float32
@@ -68,11 +68,11 @@ class TestImages:
         assert as_images(image.astype(bool)).dtype == jnp.float32
         assert as_images(image.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
-    def test_channels(self):
+    def test_channel_axis_is_moved_or_added(self):
         assert as_images(jnp.zeros((7, 3, 4, 5)), channel_first=True).shape == (7, 4, 5, 3)
         assert as_images(jnp.zeros((7, 4, 5)), has_channels=False).shape == (7, 4, 5, 1)
 
-    def test_channel_first_sees_the_same_image(self):
+    def test_channel_first_gives_equal_output(self):
         x = jax.random.normal(KEY, (2, 6, 6, 3))
         last, first = (CNNTorso((4,), (3,), (1,), hidden_sizes=(4,), channel_first=first) for first in (False, True))
         params = jax.jit(last.init)(KEY, x)
@@ -82,16 +82,16 @@ class TestImages:
 
     def test_vectors_are_refused(self):
         torso = IMAGES["cnn"]
-        with pytest.raises(ValueError, match="needs images.*network=mlp"):
+        with pytest.raises(ValueError, match="is not an image.*network=mlp"):
             torso.init(KEY, jnp.zeros((4, 5)))
 
-    def test_shapes_that_do_not_fit_the_parameters_are_refused(self):
+    def test_inputs_that_do_not_fit_the_parameters_are_refused(self):
         for name, shape, other in (("mlp", (2, 5), (2, 4)), ("cnn", (2, 6, 6, 2), (2, 6, 6, 3))):
             torso = (VECTORS | IMAGES)[name]
             params = jax.eval_shape(torso.init, KEY, jnp.zeros(shape))
             with pytest.raises((ValueError, TypeError, ScopeParamShapeError)):
                 jax.eval_shape(torso.apply, params, jnp.zeros(other))
 
-    def test_sizes_must_match(self):
+    def test_channels_and_kernels_must_have_the_same_length(self):
         with pytest.raises(ValueError, match="zip"):
             CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))

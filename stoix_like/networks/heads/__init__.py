@@ -1,35 +1,38 @@
-"""Policy and value heads."""
+"""Heads: maps from an embedding to a distribution over actions, or to values.
 
+Every head maps `[..., D]` for any number of leading axes. `PolicyHead` documents the class variables of a policy head:
+the action spaces that it supports, and whether it takes an action mask.
+"""
+
+from stoix_like.networks.heads.base import Bounds, Embedding, Epsilon, Mask, PolicyHead, Shape, mask_argument
 from stoix_like.networks.heads.continuous import (
-    AtomPolicy,
     BetaDistributionHead,
-    Bounds,
-    CategoricalCriticHead,
-    CategoricalHead,
     DeterministicHead,
-    DiscreteQNetworkHead,
+    MultivariateNormalDiagHead,
+    NormalAffineTanhDistributionHead,
+    StateDependentNoiseHead,
+)
+from stoix_like.networks.heads.critics import (
+    CategoricalCriticHead,
     DiscreteValuedTfpHead,
     DistributionalContinuousQNetwork,
+    ScalarCriticHead,
+)
+from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
+from stoix_like.networks.heads.general import LinearHead, PolicyValueHead, policy_head
+from stoix_like.networks.heads.q_networks import (
+    AtomPolicy,
+    DiscreteQNetworkHead,
     DistributionalDiscreteQNetwork,
     DistributionalDuelingQNetwork,
     DuelingQNetwork,
-    Embedding,
-    Epsilon,
+    NoisyDistributionalDuelingQNetwork,
+)
+from stoix_like.networks.heads.quantiles import (
     ImplicitQuantileCriticHead,
     ImplicitQuantileDiscreteQNetwork,
-    LinearHead,
-    Mask,
-    MultiDiscreteHead,
-    MultivariateNormalDiagHead,
-    NoisyDistributionalDuelingQNetwork,
-    NormalAffineTanhDistributionHead,
-    PolicyValueHead,
     QuantileCriticHead,
     QuantileDiscreteQNetwork,
-    ScalarCriticHead,
-    Shape,
-    StateDependentNoiseHead,
-    policy_head,
     quantile_levels,
 )
 
@@ -56,12 +59,14 @@ __all__ = [
     "MultivariateNormalDiagHead",
     "NoisyDistributionalDuelingQNetwork",
     "NormalAffineTanhDistributionHead",
+    "PolicyHead",
     "PolicyValueHead",
     "QuantileCriticHead",
     "QuantileDiscreteQNetwork",
     "ScalarCriticHead",
     "Shape",
     "StateDependentNoiseHead",
+    "mask_argument",
     "policy_head",
     "quantile_levels",
 ]
