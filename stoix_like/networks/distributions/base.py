@@ -1,0 +1,50 @@
+"""Types and helpers that all distributions share."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import distrax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, Shaped
+
+Seed = Key[Array, ""] | Shaped[Array, "2"] | int
+"""A random key, or an integer that distrax turns into one."""
+Sizes = tuple[Any, ...]
+"""A shape; its entries may be symbolic while a function is exported for any batch size."""
+
+
+def batch_grid(batch_shape: tuple[int, ...], index: Any) -> tuple[np.ndarray, ...]:
+    """Expand an index of the batch axes into one integer array per axis, which leaves the axes after them alone."""
+    np.broadcast_to(False, batch_shape)[index]  # raises IndexError where the index is out of range
+    return tuple(np.asarray(axis[index]) for axis in np.indices(batch_shape))
+
+
+def take(distribution: Any, index: Any, *names: str) -> Any:
+    """Return a copy of a distribution at `index` of its batch.
+
+    Args:
+        distribution: the distribution.
+        index: index of the batch axes.
+        *names: the attributes to index, arrays with the batch axes first.
+    """
+    grid = batch_grid(distribution.batch_shape, index)
+    taken = copy.copy(distribution)
+    for name in names:
+        setattr(taken, name, getattr(distribution, name)[grid])
+    return taken
+
+
+class Independent(distrax.Independent):
+    """A distribution whose last batch axes become event axes; log-probabilities are summed over them."""
+
+    def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
+        """Sum the entropies over the event; estimates use the same `seed` for every entry."""
+        return self._reduce(jnp.sum, self._distribution.entropy(seed=seed))
+
+    def __getitem__(self, index: Any) -> Independent:
+        """Return the distributions at `index` of the batch."""
+        grid = batch_grid(self.batch_shape, index)
+        return Independent(self._distribution[grid], self._reinterpreted_batch_ndims)

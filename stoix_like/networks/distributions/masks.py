@@ -1,0 +1,59 @@
+"""Action masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+
+def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*batch A"] | None) -> Float[Array, "..."]:
+    """Set the logits of illegal actions to the lowest finite number.
+
+    Their probability and gradient are zero. The number is finite so that products with it are never NaN. See
+    `legal_actions` for rows without a legal action.
+
+    Args:
+        logits: `[..., A]` unnormalised log-probabilities.
+        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+    Returns:
+        `[..., A]` logits.
+
+    Raises:
+        ValueError: a row of a concrete mask has no legal action.
+    """
+    if action_mask is None:
+        return logits
+    return jnp.where(legal_actions(action_mask), logits, jnp.finfo(logits.dtype).min)
+
+
+def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | None = None) -> Bool[Array, "*batch L"]:
+    """Return an action mask with at least one legal action in every row.
+
+    A row without a legal action, such as the final state of some games, is an error. A compiled program cannot raise:
+    it treats all actions of such a row as legal.
+
+    Args:
+        action_mask: `[..., L]`, True where an action is legal.
+        sizes: number of actions of each sub-action, `L` in total; None for a single choice among `L` actions.
+
+    Returns:
+        `[..., L]` mask.
+
+    Raises:
+        ValueError: a row of a concrete mask has no legal action.
+    """
+    if sizes is not None:
+        parts = jnp.split(action_mask, np.cumsum(sizes)[:-1], axis=-1)
+        return jnp.concatenate([legal_actions(part) for part in parts], axis=-1)
+    action_mask = jnp.asarray(action_mask, bool)
+    some = action_mask.any(-1, keepdims=True)
+    if not isinstance(some, jax.core.Tracer) and not some.all():
+        raise ValueError(
+            f"action_mask has {(~some).sum()} row(s) without a legal action: every row needs at least one True"
+        )
+    return action_mask | ~some

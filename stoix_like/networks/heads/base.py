@@ -1,0 +1,89 @@
+"""The declarations of a policy head, and helpers that all heads share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.networks.utils import Initializer, parse_initializer
+
+Shape = int | Sequence[int]
+"""A number of actions, or the shape of one action."""
+Embedding = Float[Array, "*batch D"]
+"""The output of a torso: `[..., D]`."""
+Mask = Bool[Array, "*batch A"]
+"""True where an action is legal: `[..., A]`."""
+Epsilon = int | float | Float[Array, "..."]
+"""Probability of a random action: a number, or one per environment."""
+Bounds = int | float | Float[Array, "..."] | Sequence[Any]
+"""Lower or upper bounds: a number, or an array or nested sequence of the shape of an action."""
+
+
+class PolicyHead:
+    """The class variables by which a policy head declares what it supports.
+
+    A flax module inherits from this class, or just sets the class variables itself.
+
+    Attributes:
+        action_spaces: types of the action spaces that the head supports.
+        needs_bounds: whether the head supports a `Box` only with finite bounds.
+        takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
+            head for discrete actions raises a ValueError for observations with an action mask, and a head for `Box`
+            alone ignores the mask.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete, MultiDiscrete, Box)
+    needs_bounds: ClassVar[bool] = False
+    takes_action_mask: ClassVar[bool] = False
+
+
+def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:
+    """Return an action mask as a keyword argument of a policy head.
+
+    Args:
+        head: the head, see `PolicyHead` for what it declares.
+        action_mask: True where an action is legal; None where all are legal.
+
+    Returns:
+        `{"action_mask": action_mask}`; `{}` where the mask is None or the head is for `Box` alone.
+
+    Raises:
+        ValueError: a head for discrete actions does not declare `takes_action_mask`.
+    """
+    if action_mask is None:
+        return {}
+    if getattr(head, "takes_action_mask", PolicyHead.takes_action_mask):
+        return {"action_mask": action_mask}
+    if all(issubclass(space, Box) for space in getattr(head, "action_spaces", PolicyHead.action_spaces)):
+        return {}
+    raise ValueError(
+        f"action_head={type(head).__name__} does not take the action mask of the observation: set"
+        " `takes_action_mask = True` in the class and take `action_mask` in its `__call__`, or, for continuous actions,"
+        " set `action_spaces = (Box,)`"
+    )
+
+
+def action_shape(size: Shape) -> tuple[int, ...]:
+    """Return the shape of one action; a number is the length of a vector."""
+    return (size,) if isinstance(size, int | np.integer) else tuple(size)
+
+
+def dense(embedding: Array, shape: tuple[int, ...], kernel_init: Initializer | str) -> Array:
+    """Apply a dense layer from `[..., D]` to `[..., *shape]`; call it in a compact method."""
+    x = nn.Dense(math.prod(shape), kernel_init=parse_initializer(kernel_init))(embedding)
+    return x.reshape(*embedding.shape[:-1], *shape)
+
+
+def two_parameters(embedding: Array, action_dim: Shape, kernel_init: Initializer | str) -> tuple[Array, Array]:
+    """Return two parameters per entry of an action, from one dense layer; call it in a compact method."""
+    shape = action_shape(action_dim)
+    parameters = dense(embedding, (2, *shape), kernel_init)
+    first, second = jnp.moveaxis(parameters, -1 - len(shape), 0)
+    return first, second

@@ -1,0 +1,117 @@
+"""Value heads: a value, or its distribution over atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import lecun_normal, orthogonal
+from jaxtyping import Array, Float
+
+from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
+from stoix_like.networks.heads.base import Bounds, Embedding, dense
+from stoix_like.networks.utils import Initializer
+from stoix_like.utils.jax_utils import Scalar
+
+
+class ScalarCriticHead(nn.Module):
+    """A single value.
+
+    Attributes:
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    kernel_init: Initializer | str = orthogonal(1.0)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Float[Array, "*batch"]:
+        """Return the value, `[...]`, of an embedding `[..., D]`."""
+        return dense(embedding, (), self.kernel_init)
+
+
+class CategoricalCriticHead(nn.Module):
+    """A value distribution on evenly spaced atoms.
+
+    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmax: largest atom; None for `(num_atoms - 1) / 2`, which spaces the atoms one apart.
+        vmin: smallest atom; None for `-vmax`.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_atoms: int = 601
+    vmax: Scalar | None = None
+    vmin: Scalar | None = None
+    kernel_init: Initializer | str = orthogonal(1.0)
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> DiscreteValuedTfpDistribution:
+        """Return the distribution, with `mean` `[...]`, for an embedding `[..., D]`."""
+        vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
+        vmin = -vmax if self.vmin is None else self.vmin
+        return DiscreteValuedTfpHead(vmin, vmax, self.num_atoms, kernel_init=self.kernel_init)(embedding)
+
+
+class DiscreteValuedTfpHead(nn.Module):
+    """Value distributions on evenly spaced atoms, in an array of any shape.
+
+    Attributes:
+        vmin: smallest atom, a scalar or of shape `logits_shape`.
+        vmax: largest atom, a scalar or of shape `logits_shape`.
+        num_atoms: number of atoms.
+        logits_shape: shape of the array of values; None for a single value.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    vmin: Bounds
+    vmax: Bounds
+    num_atoms: int
+    logits_shape: Sequence[int] | None = None
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, inputs: Embedding) -> DiscreteValuedTfpDistribution:
+        """Return the distributions, with `mean` `[..., *logits_shape]`, for embeddings `[..., D]`."""
+        logits = dense(inputs, (*(self.logits_shape or ()), self.num_atoms), self.kernel_init)
+        atoms = jnp.linspace(jnp.asarray(self.vmin), jnp.asarray(self.vmax), self.num_atoms, axis=-1)
+        return DiscreteValuedTfpDistribution(atoms, logits=logits)
+
+
+class DistributionalContinuousQNetwork(nn.Module):
+    """The distribution of an action value on evenly spaced atoms, for continuous actions (D4PG).
+
+    The embedding is of an observation and an action.
+
+    Source: Barth-Maron et al., Distributed Distributional Deterministic Policy Gradients (2018), appendix A.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmin: smallest atom.
+        vmax: largest atom.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_atoms: int
+    vmin: Scalar
+    vmax: Scalar
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding
+    ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch K"], Float[Array, "*batch K"]]:
+        """Return the mean value `[...]`, the logits `[..., num_atoms]` and the atoms `[..., num_atoms]`."""
+        logits = dense(embedding, (self.num_atoms,), self.kernel_init)
+        q, atoms = mean_over_atoms(self, logits)
+        return q, logits, atoms
+
+
+def mean_over_atoms(head: Any, logits: Array) -> tuple[Array, Array]:
+    """Return the mean value `[...]` and the atoms `[..., K]` for logits `[..., K]`."""
+    atoms = jnp.broadcast_to(jnp.linspace(head.vmin, head.vmax, head.num_atoms, dtype=logits.dtype), logits.shape)
+    return (jax.nn.softmax(logits, axis=-1) * atoms).sum(-1), atoms

@@ -1,0 +1,89 @@
+"""Policy heads for discrete actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import distrax
+import flax.linen as nn
+from jax.nn.initializers import orthogonal
+from jaxtyping import Array, Bool
+
+from stoix_like.envs.spaces import Discrete, MultiDiscrete
+from stoix_like.networks.distributions import (
+    Categorical,
+    Independent,
+    MultiDiscreteActionDistribution,
+    legal_actions,
+    mask_logits,
+)
+from stoix_like.networks.heads.base import Embedding, PolicyHead, Shape, action_shape, dense
+from stoix_like.networks.utils import Initializer
+
+
+class CategoricalHead(PolicyHead, nn.Module):
+    """A categorical policy.
+
+    Attributes:
+        action_dim: number of actions; or a shape `(…, K)`, for an array of choices among K.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: Shape
+    kernel_init: Initializer | str = orthogonal(0.01)
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, action_mask: Bool[Array, "*batch_and_actions"] | None = None
+    ) -> distrax.Distribution:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., *action_dim]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over integers `[...]`.
+        """
+        shape = action_shape(self.action_dim)
+        pi = Categorical(logits=mask_logits(dense(embedding, shape, self.kernel_init), action_mask))
+        return Independent(pi, len(shape) - 1) if len(shape) > 1 else pi
+
+
+class MultiDiscreteHead(PolicyHead, nn.Module):
+    """A policy of independent sub-actions.
+
+    Attributes:
+        action_dim: number of sub-actions.
+        number_of_dims_per_distribution: number of choices of each sub-action.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (MultiDiscrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    number_of_dims_per_distribution: Sequence[int]
+    kernel_init: Initializer | str = orthogonal(0.01)
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, action_mask: Bool[Array, "*batch L"] | None = None
+    ) -> MultiDiscreteActionDistribution:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., sum(sizes)]`, True where a choice is legal; None where all are legal.
+
+        Returns:
+            A distribution over integers `[..., action_dim]`.
+        """
+        sizes = tuple(self.number_of_dims_per_distribution)
+        legal = None if action_mask is None else legal_actions(action_mask, sizes)
+        logits = mask_logits(dense(embedding, (sum(sizes),), self.kernel_init), legal)
+        return MultiDiscreteActionDistribution(logits, sizes)

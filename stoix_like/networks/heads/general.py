@@ -1,0 +1,93 @@
+"""Heads for any purpose: a linear head, a policy with a value, and the default policy head of an action space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+from jax.nn.initializers import orthogonal
+from jaxtyping import Array, Bool, Float
+
+from stoix_like.envs.spaces import Space
+from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
+from stoix_like.networks.heads.continuous import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
+from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
+from stoix_like.networks.utils import Initializer, accepted, action_facts, fits
+
+
+class LinearHead(nn.Module):
+    """A dense layer with an output of any shape.
+
+    Attributes:
+        output_dim: width of the last output axis.
+        kernel_init: initialiser of the weights, or its name.
+        pre_shape: output axes before the last.
+    """
+
+    output_dim: int
+    kernel_init: Initializer | str = orthogonal(0.01)
+    pre_shape: Sequence[int] | None = None
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Float[Array, "*batch_and_output"]:
+        """Transform `[..., D]` into `[..., *pre_shape, output_dim]`."""
+        return dense(embedding, (*(self.pre_shape or ()), self.output_dim), self.kernel_init)
+
+
+class PolicyValueHead(PolicyHead, nn.Module):
+    """A policy and a value from one embedding.
+
+    Attributes:
+        action_head: maps an embedding to a distribution over actions.
+        critic_head: maps an embedding to values.
+    """
+
+    takes_action_mask: ClassVar[bool] = True
+
+    action_head: nn.Module
+    critic_head: nn.Module
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Bool[Array, "..."] | None = None) -> tuple[Any, Any]:
+        """Return policy and value.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: mask for the action head, True where an action is legal; None where all are legal.
+
+        Returns:
+            The outputs of the action head and of the critic head.
+
+        Raises:
+            ValueError: the action head does not take the mask, see `PolicyHead`.
+        """
+        masked = mask_argument(self.action_head, action_mask)
+        return self.action_head(embedding, **masked), self.critic_head(embedding)
+
+
+_POLICY_HEADS = (
+    CategoricalHead,
+    MultiDiscreteHead,
+    NormalAffineTanhDistributionHead,
+    MultivariateNormalDiagHead,
+)
+
+
+def policy_head(action_space: Space) -> nn.Module:
+    """Return the default policy head of an action space.
+
+    Args:
+        action_space: the action space.
+
+    Returns:
+        A `CategoricalHead` for `Discrete`, a `MultiDiscreteHead` for `MultiDiscrete`, a squashed normal for a bounded
+        `Box`, a normal for an unbounded `Box`.
+
+    Raises:
+        TypeError: another type of space.
+    """
+    for head in _POLICY_HEADS:
+        if fits(head, action_space):
+            return head(**accepted(head, action_facts(action_space)))
+    raise TypeError(f"action_space={action_space} has no policy head: use a Discrete, MultiDiscrete or Box space")

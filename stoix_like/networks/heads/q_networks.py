@@ -1,0 +1,234 @@
+"""Heads of action values for discrete actions, with their epsilon-greedy policy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+from jax.nn.initializers import lecun_normal, orthogonal
+from jaxtyping import Array, Float
+
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks.distributions import EpsilonGreedy
+from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
+from stoix_like.networks.heads.critics import mean_over_atoms
+from stoix_like.networks.layers import NoisyLinear
+from stoix_like.networks.torso import MLPTorso, NoisyMLPTorso
+from stoix_like.networks.utils import Initializer, parse_initializer
+from stoix_like.utils.jax_utils import Scalar
+
+AtomPolicy = tuple[EpsilonGreedy, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
+"""An epsilon-greedy policy, the logits of its value distributions, and their atoms."""
+
+
+class DiscreteQNetworkHead(PolicyHead, nn.Module):
+    """Action values and their epsilon-greedy policy.
+
+    Source: Mnih et al., Human-level Control through Deep Reinforcement Learning (2015).
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon = 0.1
+    kernel_init: Initializer | str = orthogonal(1.0)
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> EpsilonGreedy:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over actions `[...]`; its `preferences` `[..., A]` are the action values.
+        """
+        q = dense(embedding, (self.action_dim,), self.kernel_init)
+        return epsilon_greedy(self, q, epsilon, action_mask)
+
+
+def epsilon_greedy(head: Any, q: Array, epsilon: Any, action_mask: Array | None) -> EpsilonGreedy:
+    """Return the epsilon-greedy policy of action values `[..., A]`, with the epsilon of the head where it is None."""
+    return EpsilonGreedy(q, head.epsilon if epsilon is None else epsilon, action_mask)
+
+
+class _Dueling:
+    """The value stream and the advantage stream of a dueling head, which has their sizes as attributes."""
+
+    def _layers(self: Any) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
+        """Return the constructors of a stream's torso and of its last layer, which takes its width."""
+        kernel_init = parse_initializer(self.kernel_init)
+        torso = functools.partial(MLPTorso, self.layer_sizes, self.activation, self.use_layer_norm, kernel_init)
+        return torso, functools.partial(nn.Dense, kernel_init=kernel_init)
+
+    def _duel(self: Any, embedding: Array, num_atoms: int = 1) -> Array:
+        """Return values, or logits of atoms, `[..., A, num_atoms]`; call it in a compact method."""
+        torso, last = self._layers()
+
+        def stream(rows: int) -> Array:
+            flat = last(rows * num_atoms)(torso()(embedding))
+            return flat.reshape(*embedding.shape[:-1], rows, num_atoms)
+
+        value, advantage = stream(1), stream(self.action_dim)
+        return value + advantage - advantage.mean(-2, keepdims=True)
+
+
+class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
+    """Action values from separate layers for the state value and the advantages.
+
+        q(s, a) = v(s) + A(s, a) - mean_b A(s, b)
+
+    Source: Wang et al., Dueling Network Architectures for Deep Reinforcement Learning (2016), equation 9.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        layer_sizes: width of each layer of a stream, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> EpsilonGreedy:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over actions `[...]`; its `preferences` `[..., A]` are the action values.
+        """
+        return epsilon_greedy(self, self._duel(embedding)[..., 0], epsilon, action_mask)
+
+
+class DistributionalDiscreteQNetwork(PolicyHead, nn.Module):
+    """Distributions of action values on evenly spaced atoms (C51).
+
+    Source: Bellemare et al., A Distributional Perspective on Reinforcement Learning (2017), section 4.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_atoms: number of atoms.
+        vmin: smallest atom.
+        vmax: largest atom.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon
+    num_atoms: int
+    vmin: Scalar
+    vmax: Scalar
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> AtomPolicy:
+        """Return the policy and its value distributions.
+
+        Args:
+            embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the mean values; the logits
+            `[..., A, num_atoms]`; the atoms `[..., num_atoms]`.
+        """
+        logits = dense(embedding, (self.action_dim, self.num_atoms), self.kernel_init)
+        return _atom_policy(self, logits, epsilon, action_mask)
+
+
+def _atom_policy(head: Any, logits: Array, epsilon: Any, action_mask: Array | None) -> AtomPolicy:
+    q, atoms = mean_over_atoms(head, logits)
+    return epsilon_greedy(head, q, epsilon, action_mask), logits, atoms[..., 0, :]
+
+
+class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
+    """Distributions of action values on evenly spaced atoms, from dueling streams.
+
+    Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_atoms: number of atoms.
+        vmin: smallest atom.
+        vmax: largest atom.
+        layer_sizes: width of each layer of a stream, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon
+    num_atoms: int
+    vmin: Scalar
+    vmax: Scalar
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> AtomPolicy:
+        """Return the policy and its value distributions, like `DistributionalDiscreteQNetwork`."""
+        return _atom_policy(self, self._duel(embedding, self.num_atoms), epsilon, action_mask)
+
+
+class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
+    """Distributions of action values on evenly spaced atoms, from dueling streams of noisy layers (Rainbow).
+
+    The noise comes from the rng collection `noise`.
+
+    Source: Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning (2018), section 3.
+
+    Attributes:
+        sigma_zero: initial scale of the noise.
+    """
+
+    sigma_zero: Scalar = 0.5
+
+    def _layers(self) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
+        kernel_init, noise = parse_initializer(self.kernel_init), {"sigma_zero": self.sigma_zero}
+        names = {"activation": self.activation, "use_layer_norm": self.use_layer_norm, "kernel_init": kernel_init}
+        torso = functools.partial(NoisyMLPTorso, self.layer_sizes, **names, **noise)
+        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, **noise)

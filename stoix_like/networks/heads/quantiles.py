@@ -1,0 +1,179 @@
+"""Heads of value quantiles."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn.initializers import lecun_normal
+from jaxtyping import Array, Float
+
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks.distributions import EpsilonGreedy
+from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
+from stoix_like.networks.heads.q_networks import epsilon_greedy
+from stoix_like.networks.utils import Initializer
+from stoix_like.utils.jax_utils import prepend_dims
+
+
+def quantile_levels(num_quantiles: int) -> np.ndarray:
+    """Return the midpoint levels of evenly weighted quantiles, `(i + 1/2) / num_quantiles`, `[num_quantiles]`."""
+    return (np.arange(num_quantiles, dtype=np.float32) + 0.5) / num_quantiles
+
+
+class QuantileCriticHead(nn.Module):
+    """Evenly weighted quantiles of a value.
+
+    Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
+
+    Attributes:
+        num_quantiles: number of quantiles.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_quantiles: int
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> tuple[Float[Array, "*batch Q"], Float[Array, "*batch Q"]]:
+        """Return quantiles and their levels, `[..., num_quantiles]` each, for an embedding `[..., D]`."""
+        quantiles = dense(embedding, (self.num_quantiles,), self.kernel_init)
+        levels = jnp.asarray(quantile_levels(self.num_quantiles), quantiles.dtype)
+        return quantiles, jnp.broadcast_to(levels, quantiles.shape)
+
+
+class ImplicitQuantileCriticHead(nn.Module):
+    """Quantiles at any levels, of one value or of one per action.
+
+        z_tau = W (x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
+
+    Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4;
+    i starts at zero, as in the text of the paper.
+
+    Attributes:
+        num_quantiles: number of levels where none are passed.
+        num_values: number of actions; None for a single value.
+        num_cosines: number of cosine features of a level.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    num_quantiles: int = 64
+    num_values: int | None = None
+    num_cosines: int = 64
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, tau: Float[Array, "*batch Q"] | None = None
+    ) -> tuple[Float[Array, "*batch_and_quantiles"], Float[Array, "*batch Q"]]:
+        """Return the quantiles.
+
+        Args:
+            embedding: `[..., D]`.
+            tau: `[..., Q]` levels in (0, 1); None draws them from the rng collection `tau`, or spaces them evenly
+                without that collection.
+
+        Returns:
+            Quantiles `[..., Q]` or `[..., Q, num_values]`, and the levels `[..., Q]` in float32.
+        """
+        shape = (*embedding.shape[:-1], self.num_quantiles)
+        if tau is None and self.has_rng("tau"):
+            tau = jax.random.uniform(self.make_rng("tau"), shape)
+        elif tau is None:
+            tau = jnp.broadcast_to(jnp.asarray(quantile_levels(self.num_quantiles)), shape)
+        # Always in float32: in bfloat16 the angles of the high frequencies would be off by whole turns.
+        tau = tau.astype(jnp.float32)
+        frequencies = jnp.pi * jnp.arange(self.num_cosines, dtype=jnp.float32)
+        cosines = jnp.cos(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
+        level = jax.nn.relu(dense(cosines.astype(embedding.dtype), (embedding.shape[-1],), self.kernel_init))
+        values = () if self.num_values is None else (self.num_values,)
+        return dense(embedding[..., None, :] * level, values, self.kernel_init), tau
+
+
+class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
+    """Evenly weighted quantiles of action values (QR-DQN).
+
+    Source: Dabney et al., Distributional Reinforcement Learning with Quantile Regression (2018), section 4.
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_quantiles: number of quantiles.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon
+    num_quantiles: int
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
+    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"]]:
+        """Return the policy and its quantiles.
+
+        Args:
+            embedding: `[..., D]`.
+            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the mean values; the quantiles
+            `[..., num_quantiles, A]`, at the levels of `quantile_levels`.
+        """
+        quantiles = dense(embedding, (self.num_quantiles, self.action_dim), self.kernel_init)
+        return epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles
+
+
+class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
+    """Quantiles of action values at sampled levels (IQN).
+
+    Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018).
+
+    Attributes:
+        action_dim: number of actions.
+        epsilon: probability of a random action, in [0, 1].
+        num_quantiles: number of levels where none are passed.
+        num_cosines: number of cosine features of a level.
+        kernel_init: initialiser of the weights, or its name.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    epsilon: Epsilon
+    num_quantiles: int = 64
+    num_cosines: int = 64
+    kernel_init: Initializer | str = lecun_normal()
+
+    @nn.compact
+    def __call__(
+        self,
+        embedding: Embedding,
+        tau: Float[Array, "*batch Q"] | None = None,
+        epsilon: Epsilon | None = None,
+        action_mask: Mask | None = None,
+    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
+        """Return the policy and its quantiles.
+
+        Args:
+            embedding: `[..., D]`.
+            tau: `[..., Q]` levels, see `ImplicitQuantileCriticHead`.
+            epsilon: probability of a random action, a number or one per environment `[N]`; None for the attribute.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            A distribution over actions `[...]`, whose `preferences` `[..., A]` are the means of the quantiles; the
+            quantiles `[..., Q, A]`; their levels `[..., Q]`.
+        """
+        critic = ImplicitQuantileCriticHead(self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init)
+        quantiles, tau = critic(embedding, tau)
+        return epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles, tau
