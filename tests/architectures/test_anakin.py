@@ -5,7 +5,7 @@ import pytest
 from toys import Config, make_recorder
 
 from stoix_like.architectures import update
-from stoix_like.architectures.anakin import make_program as lay_out
+from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
 from stoix_like.architectures.episodes import add_episodes, no_episodes, sum_episodes
 from stoix_like.architectures.types import ProgramSpec
@@ -32,7 +32,7 @@ def recorder_program(
     def build(hyperparams):
         return make_recorder(make_axes(mesh), Config(rollout_length=rollout_length, **options, **hyperparams))
 
-    return lay_out(build, env, mesh, ProgramSpec(population, num_envs, rollout_length, warmup_steps, ignore))
+    return make_program(build, env, mesh, ProgramSpec(population, num_envs, rollout_length, warmup_steps, ignore))
 
 
 def start(program, num_shards, seed=0):
@@ -45,11 +45,11 @@ def train(program, state, num_updates):
 
 
 @pytest.mark.parametrize(("num_devices", "num_shards"), [(1, 1), (1, 2), (2, 2), (2, 4)])
-def test_one_copy_of_what_is_shared_and_one_of_the_rest_per_shard(num_devices, num_shards):
+def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, num_shards):
     program = recorder_program(num_devices)
-    state, window = train(program, start(program, num_shards), 5)
-    metrics, episodes = window.metrics, window.episodes
-    # The probe pays 1 in every step, and each of its episodes lasts one step.
+    state, interval = train(program, start(program, num_shards), 5)
+    metrics, episodes = interval.metrics, interval.episodes
+    # The reward is 1 in every step, and every episode has one step.
     assert state.shared["updates"] == 5
     assert state.shared["reward"] == 5.0
     assert state.shards.local.steps.shape == (num_shards,)
@@ -60,7 +60,7 @@ def test_one_copy_of_what_is_shared_and_one_of_the_rest_per_shard(num_devices, n
     assert (episodes.return_min, episodes.return_max) == (1.0, 1.0)
 
 
-def test_windows_of_different_lengths_share_one_program():
+def test_intervals_of_different_lengths_share_one_program():
     program = recorder_program()
     state, _ = train(program, start(program, 1), 2)
     state, _ = train(program, state, 3)
@@ -68,33 +68,33 @@ def test_windows_of_different_lengths_share_one_program():
     assert program.train._cache_size() == 1
 
 
-def test_recurrent_state_runs_on_from_rollout_to_rollout():
+def test_recurrent_state_persists_between_rollouts():
     program = recorder_program()
-    # `act` counts its carry up by one in each of 3 steps: rollouts begin with 0, 3, 6 and 9, 4.5 on average.
-    _, window = train(program, start(program, 1), 4)
-    assert window.metrics["first_carry"] == 4.5
+    # `act` adds one to its carry in each of 3 steps: rollouts start with 0, 3, 6 and 9, on average 4.5.
+    _, interval = train(program, start(program, 1), 4)
+    assert interval.metrics["first_carry"] == 4.5
 
 
-def test_the_state_is_donated():
+def test_train_donates_its_state():
     program = recorder_program()
     state = start(program, 1)
     train(program, state, 1)
     assert state.shards.local.steps.is_deleted()
 
 
-def test_a_forgotten_mean_is_refused_when_the_program_is_traced():
-    # The rewards of this probe follow random observations, which differ from shard to shard.
+def test_missing_average_over_shards_raises_when_tracing():
+    # The rewards of this probe equal random observations, which differ between shards.
     program = recorder_program(probe="observed_value", forget_mean=True)
     with pytest.raises(ValueError, match="vmap has mapped output"):
         train(program, start(program, 2), 1)
 
 
-def test_warm_up_hands_random_actions_to_observe_alone():
+def test_warmup_passes_random_actions_to_observe_only():
     program = recorder_program(probe="action", num_envs=4, rollout_length=5, warmup_steps=50)
     state = start(program, 1)
     assert state.shared["updates"] == 0
     assert state.shards.local.steps == 4 * 50
-    # 200 fair draws of 0 or 1: within 5 standard deviations (35) of 100, and not the zeros of `act`.
+    # 200 fair draws of 0 or 1: within 5 standard deviations (35) of 100, unlike the zeros of `act`.
     assert 65 < float(state.shards.local.action_sum[0]) < 135
 
 
@@ -105,16 +105,16 @@ def ppo_state(*overrides):
         )
     )
     plan, config = setup.plan, setup.run.system
-    layout = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
-    program = lay_out(lambda hyperparams: setup.build_system(hyperparams), setup.env, setup.mesh, layout)
-    state, window = train(program, start(program, plan.num_shards), 3)
-    return state, window.metrics, window.episodes
+    spec = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
+    program = make_program(lambda hyperparams: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
+    state, interval = train(program, start(program, plan.num_shards), 3)
+    return state, interval.metrics, interval.episodes
 
 
-def test_same_numbers_however_the_shards_lie_on_devices():
-    """Two shards on one device and one on each of two draw the same random numbers and take the same minibatches.
+def test_placement_of_shards_on_devices_does_not_change_the_results():
+    """Two shards on one device and one shard on each of two devices use the same random numbers and minibatches.
 
-    Between different numbers of shards the numbers differ: each shard has its own keys, and shuffles its own steps.
+    Results depend on the number of shards, though: each shard has its own keys, and shuffles its own steps.
     """
     common = [
         "env=gymnax/cartpole",
@@ -124,7 +124,7 @@ def test_same_numbers_however_the_shards_lie_on_devices():
     ]
     one, metrics_one, episodes_one = ppo_state(*common, "arch.num_devices=1", "arch.update_batch_size=2")
     two, metrics_two, episodes_two = ppo_state(*common, "arch.num_devices=2", "arch.update_batch_size=1")
-    # Sums over two shards are rounded in another order by the all-reduce of two devices.
+    # The all-reduce of two devices sums over shards in another order, which rounds differently.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), one.shared, two.shared)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), metrics_one, metrics_two)
     np.testing.assert_array_equal(jax.device_get(tuple(episodes_one)), jax.device_get(tuple(episodes_two)))
@@ -134,7 +134,7 @@ def test_same_numbers_however_the_shards_lie_on_devices():
     )
 
 
-def test_episode_sums_count_only_what_finished():
+def test_episode_sums_include_only_finished_episodes():
     episodes = EpisodeMetrics(
         episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
         episode_length=jnp.asarray([[1, 5], [2, 7]]),
@@ -142,11 +142,11 @@ def test_episode_sums_count_only_what_finished():
     )
     sums = sum_episodes(episodes)
     assert tuple(float(value) for value in sums) == (2, 7.0, 2.0, 5.0, 7.0)
-    joined = add_episodes(sums, no_episodes())
-    assert tuple(float(value) for value in joined) == (2, 7.0, 2.0, 5.0, 7.0)
+    combined = add_episodes(sums, no_episodes())
+    assert tuple(float(value) for value in combined) == (2, 7.0, 2.0, 5.0, 7.0)
 
 
-def test_no_collective_over_one_device():
+def test_single_device_program_has_no_collectives():
     assert make_axes(make_mesh(find_devices(1))).names == ("batch",)
     assert make_axes(make_mesh(find_devices(2))).names == ("device", "batch")
     assert make_axes(make_mesh(find_devices(2), spread_members=True)).names == ("batch",)
@@ -155,43 +155,43 @@ def test_no_collective_over_one_device():
     assert "all-reduce" not in text
 
 
-def test_a_metric_that_goes_bad_is_dated_and_left_out_of_the_average():
+def test_non_finite_metric_is_reported_and_excluded_from_the_average():
     program = recorder_program(sour_at=3.0)
-    state, window = train(program, start(program, 1), 5)
+    state, interval = train(program, start(program, 1), 5)
     assert not state.healthy
-    assert window.healthy_updates == 2
-    assert {name: bool(flag) for name, flag in window.bad_metrics.items()} == {"reward": True, "first_carry": False}
-    assert window.metrics["reward"] == 1.0
-    # A single run is not frozen: whether it goes on is for the host to say.
+    assert interval.healthy_updates == 2
+    assert {name: bool(flag) for name, flag in interval.bad_metrics.items()} == {"reward": True, "first_carry": False}
+    assert interval.metrics["reward"] == 1.0
+    # A single agent is not frozen: the host decides whether the run continues.
     assert state.shared["updates"] == 5
 
 
 @pytest.mark.parametrize("population", [1, 2])
-def test_what_is_to_be_ignored_neither_freezes_nor_stops_the_sums(population):
+def test_ignored_nan_neither_freezes_members_nor_stops_the_sums(population):
     program = recorder_program(sour_at=3.0, population=population, ignore=True)
     keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
     shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
-    state, window = train(program, program.init({}, keys, shard_keys), 5)
+    state, interval = train(program, program.init({}, keys, shard_keys), 5)
     assert np.all(state.shared["updates"] == 5)
     assert np.all(state.healthy)
-    assert np.all(window.healthy_updates == 5)
-    assert np.all(np.isnan(window.metrics["reward"]))
-    _, window = train(program, state, 2)
-    assert np.all(window.metrics["reward"] == 1.0)
+    assert np.all(interval.healthy_updates == 5)
+    assert np.all(np.isnan(interval.metrics["reward"]))
+    _, interval = train(program, state, 2)
+    assert np.all(interval.metrics["reward"] == 1.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_parameter_is_noticed_without_any_bad_metric(bad):
+def test_all_finite_detects_non_finite_parameters(bad):
     number = jnp.ones((), jnp.int32)
     assert not bool(update._all_finite({"a": jnp.ones(3), "b": jnp.asarray([0.0, bad]), "n": number}))
     assert bool(update._all_finite({"a": jnp.ones(3), "k": jax.random.key(0), "n": number}))
 
 
-def test_a_window_may_be_trained_in_several_calls():
+def test_interval_in_several_calls_equals_one_call():
     program = recorder_program(probe="observed_value")
-    whole, window = train(program, start(program, 1), 5)
+    whole, interval = train(program, start(program, 1), 5)
     state = start(program, 1)
-    for num_updates, begin in ((2, True), (0, False), (3, False)):
-        state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(begin))
-    jax.tree.map(np.testing.assert_array_equal, parts, window)
+    for num_updates, new_interval in ((2, True), (0, False), (3, False)):
+        state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(new_interval))
+    jax.tree.map(np.testing.assert_array_equal, parts, interval)
     jax.tree.map(np.testing.assert_array_equal, state.shared, whole.shared)

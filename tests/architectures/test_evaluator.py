@@ -12,23 +12,23 @@ from stoix_like.run.devices import find_devices, make_mesh
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 @pytest.mark.parametrize(("scenario", "limit", "length"), [("Pendulum-v1", None, 200), ("Pendulum-v1", 7, 7)])
-def test_whole_episodes_on_every_device(num_devices, scenario, limit, length):
+def test_every_device_plays_whole_episodes(num_devices, scenario, limit, length):
     overrides = ["env=gymnax", f"env.scenario.name={scenario}"] + ([f"env.time_limit={limit}"] if limit else [])
     env = factory.make_eval(parse_config(compose_config(overrides)).env)
     system = make_recorder(Axes())
     system = system._replace(
-        eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
+        eval_act=lambda shared, state, key: (state.carry, jax.numpy.zeros((*state.timestep.reward.shape, 1)), ())
     )
     evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(num_devices)), 5, max_steps=1000)
     episodes = evaluate({}, {}, jax.random.key(0))
     assert episodes.returns.shape[0] == {1: 5, 2: 6}[num_devices]
     assert (episodes.lengths == length).all()
-    # Every episode has its own start state, and Pendulum's rewards tell the states apart.
+    # Start states differ, and the returns of Pendulum depend on them.
     assert len(np.unique(episodes.returns)) == episodes.returns.shape[0]
 
 
-def test_the_first_end_counts():
-    """CartPole pushed always to the left falls within a dozen steps; what happens afterwards is not counted."""
+def test_only_the_first_episode_of_each_environment_counts():
+    """Constant pushes to the left end an episode of CartPole within a dozen steps; later steps are not counted."""
     env = factory.make_eval(parse_config(compose_config([])).env)
     evaluate = make_evaluator(lambda _: make_recorder(Axes()), env, make_mesh(find_devices(1)), 32, max_steps=1000)
     episodes = evaluate({}, {}, jax.random.key(1))
@@ -38,11 +38,11 @@ def test_the_first_end_counts():
     assert episodes.finished.all()
 
 
-def test_an_episode_without_an_end_counts_as_far_as_it_went():
+def test_unfinished_episode_stops_at_max_steps():
     overrides = ["env=gymnax/pendulum", "+env.params.max_steps_in_episode=1000000"]
     env = factory.make_eval(parse_config(compose_config(overrides)).env)
     system = make_recorder(Axes())._replace(
-        eval_act=lambda shared, actor, key: (actor.carry, jax.numpy.zeros((*actor.timestep.reward.shape, 1)), ())
+        eval_act=lambda shared, state, key: (state.carry, jax.numpy.zeros((*state.timestep.reward.shape, 1)), ())
     )
     evaluate = make_evaluator(lambda _: system, env, make_mesh(find_devices(1)), 3, max_steps=20)
     episodes = evaluate({}, {}, jax.random.key(0))

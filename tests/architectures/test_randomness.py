@@ -7,7 +7,7 @@ from stoix_like.architectures.randomness import hoist
 
 
 def noisy_step(state, keys):
-    """Noise that waits for nothing, noise that waits for the state, and a key that is passed on."""
+    """Draw noise independent of the state, noise that depends on the state, and random bits."""
     key_free, key_bound = keys
     free = jax.random.normal(key_free, (3,))
     bound = jax.random.normal(jax.random.fold_in(key_bound, state["count"]), (3,))
@@ -30,14 +30,14 @@ def run(step, keys, max_bytes=None):
 
 
 @pytest.mark.parametrize("max_bytes", [0, 8, 1000])
-def test_the_same_numbers(max_bytes):
+def test_hoisted_step_returns_the_same_numbers(max_bytes):
     plain = jax.jit(run, static_argnums=0)(noisy_step, keys())
     hoisted = jax.jit(run, static_argnums=(0, 2))(noisy_step, keys(), max_bytes)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), plain, hoisted)
 
 
 def drawn_in_loop(max_bytes):
-    """How many draws of normal noise and how many derivations of keys are left inside the scan."""
+    """Count the draws of normal noise and the derivations of keys inside the scan."""
     jaxpr = jax.make_jaxpr(lambda keys: run(noisy_step, keys, max_bytes))(keys())
     (scan,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
     eqns = scan.params["jaxpr"].eqns
@@ -45,18 +45,18 @@ def drawn_in_loop(max_bytes):
     return normals, sum(eqn.primitive.name == "random_fold_in" for eqn in eqns)
 
 
-def test_only_what_depends_on_the_state_is_drawn_in_the_loop():
-    # One fold_in and its noise wait for the counter; the other noise does not.
+def test_only_draws_that_depend_on_the_state_stay_in_the_loop():
+    # One fold_in and its noise depend on the counter; the other noise does not.
     assert drawn_in_loop(1000) == (1, 1)
     assert drawn_in_loop(0) == (2, 1)
 
 
 def test_large_draws_stay_in_the_loop():
-    # The noise takes 12 bytes a step, a key 8.
+    # The noise takes 12 bytes per step, a key 8.
     assert drawn_in_loop(11) == (2, 1)
 
 
-def test_under_vmap_and_without_any_randomness():
+def test_hoist_under_vmap_and_without_randomness():
     def many(seeds):
         split = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 7))(seeds)
         return jax.vmap(lambda keys: run(noisy_step, (keys, keys), 1000))(split)

@@ -1,4 +1,4 @@
-"""Naming environments, refusing what is not there, and the order of the wrappers."""
+"""Tests of environments from configurations: names, errors, and the order of wrappers."""
 
 import sys
 from pathlib import Path
@@ -29,7 +29,7 @@ def probe(name="value", **changes):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_each_yaml_names_an_environment(choice):
+def test_every_yaml_builds_its_environment(choice):
     config = composed(f"env={choice}")
     assert config.env_name == choice.partition("/")[0]
     assert config.scenario.task_name == config.scenario.name
@@ -38,7 +38,7 @@ def test_each_yaml_names_an_environment(choice):
     assert timestep.observation.agent_view.shape == (2, *env.observation_space.shape)
 
 
-def test_any_scenario_by_name():
+def test_scenario_without_a_yaml_is_built_by_name():
     config = composed("env=gymnax", "env.scenario.name=Acrobot-v1", "+env.params.max_steps_in_episode=3")
     assert config == EnvConfig("gymnax", ScenarioConfig("Acrobot-v1"), params={"max_steps_in_episode": 3})
     assert make(config).action_space == Discrete(3)
@@ -48,11 +48,11 @@ def test_yaml_defaults_are_the_dataclass_defaults():
     assert composed("env=probe/value") == probe()
 
 
-def test_lists():
-    listed = list_scenarios()
-    assert {"CartPole-v1", "Breakout-MinAtar"} <= set(listed["gymnax"])
-    assert "MNISTBandit-bsuite" not in listed["gymnax"]
-    assert "discount" in listed["probe"]
+def test_list_scenarios_lists_supported_scenarios():
+    scenarios = list_scenarios()
+    assert {"CartPole-v1", "Breakout-MinAtar"} <= set(scenarios["gymnax"])
+    assert "MNISTBandit-bsuite" not in scenarios["gymnax"]
+    assert "discount" in scenarios["probe"]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_lists():
     [
         (EnvConfig("gymnx", ScenarioConfig("CartPole-v1")), "env.env_name='gymnx' .*'gymnax'"),
         (EnvConfig("gymnax", ScenarioConfig("Cartpole-v0")), "env.scenario.name='Cartpole-v0' .*'CartPole-v1'"),
-        (EnvConfig("gymnax"), "env.scenario.name='' .*there is: Acrobot-v1"),
+        (EnvConfig("gymnax"), "env.scenario.name='' .*choose from Acrobot-v1"),
         (probe(auto_reset="frehs"), "env.auto_reset='frehs' .*'fresh'"),
-        (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it takes none"),
+        (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it has none"),
         (probe("time_limit", kwargs={"limits": 3}), "env.kwargs.limits=3 .*'limit'"),
-        (probe("time_limit", kwargs={"limit": 0}), "env.kwargs={'limit': 0} is refused by time_limit: .*at least 1"),
-        (probe(params={"gravity": 1.0}), "env.params.gravity=1.0 .*it takes none"),
+        (probe("time_limit", kwargs={"limit": 0}), "env.kwargs={'limit': 0} is invalid for time_limit: .*at least 1"),
+        (probe(params={"gravity": 1.0}), "env.params.gravity=1.0 .*it has none"),
     ],
 )
-def test_what_is_not_there_is_refused(config, message):
+def test_unknown_names_and_invalid_values_raise(config, message):
     with pytest.raises(ConfigError, match=message):
         make(config)
 
@@ -78,12 +78,12 @@ def test_what_is_not_there_is_refused(config, message):
     ["env.pool_size=0", "env.reset_ratio=0", "env.time_limit=0", "env.frame_stack=0", "env.reward_scale=0.0",
      "env.reward_clip=-1.0", "env.auto_reset=never"],
 )  # fmt: skip
-def test_ranges(override):
+def test_values_out_of_range_raise(override):
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
         composed("env=probe/value", override)
 
 
-def test_a_missing_package_names_its_extra(monkeypatch):
+def test_missing_package_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.gymnax", raising=False)
     with pytest.raises(MissingExtraError, match=r"env.env_name=gymnax needs .*'gymnax'.*stoix_like\[envs\]"):
@@ -91,13 +91,13 @@ def test_a_missing_package_names_its_extra(monkeypatch):
     assert list_scenarios()["gymnax"] == []
 
 
-def test_another_missing_module_is_not_blamed_on_the_suite(monkeypatch):
+def test_missing_module_of_another_package_propagates(monkeypatch):
     monkeypatch.setitem(factory.SUITES, "broken", factory.Suite("stoix_like.envs.broken", "gymnax", "envs"))
     with pytest.raises(ModuleNotFoundError, match=r"stoix_like\.envs\.broken"):
         make(EnvConfig("broken", ScenarioConfig("x")))
 
 
-def layers(env):
+def wrapper_names(env):
     names = []
     while hasattr(env, "env"):
         names.append(type(env).__name__)
@@ -105,34 +105,34 @@ def layers(env):
     return names
 
 
-def test_wrappers_that_are_off_are_not_there():
-    assert layers(make(probe())) == ["FreshReset", "RecordEpisode", "Vectorize"]
-    assert layers(make_eval(probe())) == ["RecordEpisode", "Vectorize"]
+def test_disabled_wrappers_are_not_applied():
+    assert wrapper_names(make(probe())) == ["FreshReset", "RecordEpisode", "Vectorize"]
+    assert wrapper_names(make_eval(probe())) == ["RecordEpisode", "Vectorize"]
 
 
-def test_order_of_wrappers():
+def test_wrappers_have_a_fixed_order():
     everything = probe(
         "continuous_policy", auto_reset="pool", time_limit=3, frame_stack=2, step_count=True, reward_scale=2.0,
         reward_clip=1.0, flatten_observation=True,
     )  # fmt: skip
-    # A vector is not flattened again.
+    # No FlattenObservation: the observation is already a vector.
     inner = ["RecordEpisode", "CountSteps", "StackFrames", "ClipActions", "RescaleActions", "TimeLimit", "Vectorize"]
-    assert layers(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner]
-    assert layers(make_eval(everything)) == inner
+    assert wrapper_names(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner]
+    assert wrapper_names(make_eval(everything)) == inner
     image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
     assert make(image).observation_space.shape == (50,)
 
 
-def test_a_reset_starts_every_wrapper_anew():
+def test_automatic_reset_resets_every_wrapper():
     env = make(probe("time_limit", kwargs={"limit": 9}, time_limit=2, frame_stack=2, step_count=True, reward_scale=0.5))
     keys = jax.random.split(jax.random.key(0), 1)
     state, _ = env.reset(keys)
-    seen = []
+    timesteps = []
     for _ in range(4):
         state, timestep = env.step(keys, state, jnp.zeros((1,), jnp.int32))
-        seen.append(timestep)
-    assert [bool(t.truncated[0]) for t in seen] == [False, True, False, True]
-    assert [int(t.observation.step_count[0]) for t in seen] == [1, 0, 1, 0]
-    assert [int(t.next_observation.step_count[0]) for t in seen] == [1, 2, 1, 2]
-    np.testing.assert_allclose([float(t.reward[0]) for t in seen], 0.5)
-    np.testing.assert_allclose([float(t.episode.episode_return[0]) for t in seen], [1.0, 2.0, 1.0, 2.0])
+        timesteps.append(timestep)
+    assert [bool(t.truncated[0]) for t in timesteps] == [False, True, False, True]
+    assert [int(t.observation.step_count[0]) for t in timesteps] == [1, 0, 1, 0]
+    assert [int(t.next_observation.step_count[0]) for t in timesteps] == [1, 2, 1, 2]
+    np.testing.assert_allclose([float(t.reward[0]) for t in timesteps], 0.5)
+    np.testing.assert_allclose([float(t.episode.episode_return[0]) for t in timesteps], [1.0, 2.0, 1.0, 2.0])

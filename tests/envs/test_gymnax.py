@@ -1,4 +1,4 @@
-"""Every environment of gymnax that needs no download, stepped beside gymnax's own code."""
+"""Tests of all supported gymnax environments against gymnax itself."""
 
 import gymnax
 import jax
@@ -12,7 +12,7 @@ from stoix_like.errors import ConfigError
 
 N, T, LIMIT = 2, 22, 6
 
-# MetaMaze and SimpleBandit aside, what ends before step 6 does so by chance; these reach the limit in every episode.
+# These never terminate within 6 steps, so that every episode is truncated at the limit.
 NEVER_TERMINATE = {
     "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Freeway-MinAtar", "DeepSea-bsuite",
     "PointRobot-misc", "BernoulliBandit-misc", "GaussianBandit-misc", "Reacher-misc", "Swimmer-misc", "Catch-bsuite",
@@ -24,14 +24,14 @@ def config(name, **changes):
 
 
 def roll(env, reference, params):
-    """Random steps with automatic resets; beside each, what gymnax makes of the same state, key and action."""
+    """Take random steps with automatic resets, and the same steps (state, key and action) with gymnax."""
 
     def step(state, keys):
         action = jax.vmap(env.action_space.sample)(keys[0])
-        inside = state.env_state.env_state
+        inner = state.env_state.env_state
         with jax.numpy_rank_promotion("allow"):
             view, after, reward, ended, _ = jax.vmap(reference.step_env, (0, 0, 0, None))(
-                keys[1], inside, action, params
+                keys[1], inner, action, params
             )
             at_limit = jax.vmap(reference.is_truncated, (0, None))(after, params)
         state, timestep = env.step(keys[1], state, action)
@@ -43,8 +43,8 @@ def roll(env, reference, params):
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_steps_are_those_of_gymnax(name):
-    # Actions are left alone, so that gymnax is given the same ones.
+def test_steps_equal_those_of_gymnax(name):
+    # Without action wrappers, so that both environments receive the same actions.
     env = make(config(name, params={"max_steps_in_episode": LIMIT}, rescale_actions=False, clip_actions=False))
     reference, params = gymnax.make(name)
     first, (timesteps, (view, reward, ended, at_limit)) = jax.jit(
@@ -85,7 +85,7 @@ def _check_episodes(timesteps):
 
 
 @pytest.mark.parametrize("name", scenarios())
-def test_states_have_fixed_types(name):
+def test_states_keep_their_shapes_and_dtypes(name):
     env = make_eval(config(name))
     keys = jax.random.split(jax.random.key(0), N)
     action = jax.vmap(env.action_space.sample)(keys)
@@ -96,19 +96,19 @@ def test_states_have_fixed_types(name):
         assert not old.weak_type
 
 
-def test_a_pendulum_takes_torques_in_the_unit_range():
+def test_pendulum_actions_are_rescaled_and_clipped():
     rescaled, raw = make_eval(config("Pendulum-v1")), make_eval(config("Pendulum-v1", rescale_actions=False))
     assert isinstance(raw.action_space, Box)
     assert (raw.action_space.low, raw.action_space.high) == (-2.0, 2.0)
     assert (rescaled.action_space.low, rescaled.action_space.high) == (-1.0, 1.0)
     keys = jax.random.split(jax.random.key(0), 1)
     for given, torque in [(0.25, 0.5), (3.0, 2.0)]:
-        _, stretched = rescaled.step(keys, rescaled.reset(keys)[0], jnp.full((1, 1), given))
+        _, timestep = rescaled.step(keys, rescaled.reset(keys)[0], jnp.full((1, 1), given))
         _, expected = raw.step(keys, raw.reset(keys)[0], jnp.full((1, 1), torque))
-        np.testing.assert_allclose(stretched.reward, expected.reward, rtol=1e-6)
+        np.testing.assert_allclose(timestep.reward, expected.reward, rtol=1e-6)
 
 
-def test_a_download_is_refused():
+def test_environment_with_a_download_raises():
     with pytest.raises(ConfigError, match="MNISTBandit-bsuite.*download"):
         make(config("MNISTBandit-bsuite"))
 
@@ -118,18 +118,18 @@ def test_a_download_is_refused():
     [
         ({"params": {"max_step_in_episode": 3}}, "env.params.max_step_in_episode=3 .* 'max_steps_in_episode'"),
         ({"params": {"max_steps_in_episode": 0}}, "env.params.max_steps_in_episode=0 must be at least 1"),
-        ({"params": {"max_steps_in_episode": 2.5}}, "env.params.max_steps_in_episode=2.5 does not fit .*500"),
-        ({"params": {"gravity": "much"}}, "env.params.gravity='much' does not fit"),
-        ({"params": {"gravity": True}}, "env.params.gravity=True does not fit"),
-        ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not known to CartPole-v1; it takes none"),
+        ({"params": {"max_steps_in_episode": 2.5}}, "env.params.max_steps_in_episode=2.5 is invalid for .*500"),
+        ({"params": {"gravity": "much"}}, "env.params.gravity='much' is invalid"),
+        ({"params": {"gravity": True}}, "env.params.gravity=True is invalid"),
+        ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not a parameter of CartPole-v1: it has none"),
     ],
 )
-def test_arguments_that_do_not_fit(changes, message):
+def test_invalid_arguments_raise(changes, message):
     with pytest.raises(ConfigError, match=message):
         make(config("CartPole-v1", **changes))
 
 
-def test_constructors_and_arrays():
+def test_constructor_arguments_and_array_parameters():
     assert make(config("DeepSea-bsuite", kwargs={"size": 5})).observation_space.shape == (5, 5)
     with pytest.raises(ConfigError, match=r"env.kwargs.szie=5 .*'size'"):
         make(config("DeepSea-bsuite", kwargs={"szie": 5}))
@@ -140,7 +140,7 @@ def test_constructors_and_arrays():
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))
 
 
-def test_parameters_may_be_written_as_powers_of_ten_but_must_be_finite():
+def test_parameters_accept_scientific_notation_and_must_be_finite():
     env = make_eval(config("CartPole-v1", params={"max_steps_in_episode": 1e3}))
     assert env is not None
     for gravity in (float("nan"), float("inf"), "heavy"):

@@ -17,18 +17,18 @@ KEYS = jax.random.split(jax.random.key(0), 4000)
         (MultiDiscrete((2, 3)), [True, True, False, False, False], [[0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]]),
     ],
 )
-def test_legal_elements_are_drawn_uniformly(space, mask, probabilities):
-    """A share of 4000 draws has a standard error of at most 0.008."""
+def test_sample_is_uniform_over_legal_elements(space, mask, probabilities):
+    """The frequencies of 4000 draws have a standard error of at most 0.008."""
     drawn = jax.vmap(space.sample, in_axes=(0, None))(KEYS, jnp.asarray(mask))
     assert drawn.dtype == space.dtype
     assert drawn.shape[1:] == space.shape
     columns = np.asarray(drawn).reshape(len(KEYS), -1).T
     for column, expected in zip(columns, probabilities, strict=True):
-        shares = np.bincount(column, minlength=len(expected)) / len(KEYS)
-        np.testing.assert_allclose(shares, expected, atol=0.04)
-        assert (shares[np.asarray(expected) == 0] == 0).all()
+        frequencies = np.bincount(column, minlength=len(expected)) / len(KEYS)
+        np.testing.assert_allclose(frequencies, expected, atol=0.04)
+        assert (frequencies[np.asarray(expected) == 0] == 0).all()
 
 
-def test_half_the_width_of_a_range():
+def test_half_width_is_one_without_bounds():
     assert Box(-2.0, np.asarray([4.0, 0.0]), (2,)).half_width.tolist() == [3.0, 1.0]
     assert Box(-np.inf, np.inf, (2,)).half_width.tolist() == [1.0, 1.0]

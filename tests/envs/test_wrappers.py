@@ -1,4 +1,4 @@
-"""Each wrapper on a small environment whose steps can be written down by hand."""
+"""Tests of each wrapper on a small deterministic environment."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 
 class Ramp(Environment):
-    """Sees an image `[2, 2]` full of the number of steps taken; the reward is the sum of the action."""
+    """Every pixel `[2, 2]` is the number of steps taken; the reward is the sum of the action."""
 
     observation_space = Box(np.array([[0.0, 1.0], [2.0, 3.0]]), 9.0, (2, 2))
 
@@ -40,7 +40,7 @@ def ramp(**options):
 
 
 def play(env, actions):
-    """The first time step and those of the actions, of a single environment."""
+    """Return the first time step of a single environment, and those after each action."""
     keys = KEY[None]
     state, timestep = env.reset(keys)
     timesteps = [timestep]
@@ -53,26 +53,26 @@ def play(env, actions):
 ZERO = np.zeros(2, np.float32)
 
 
-def test_protocol_constructors():
+def test_restart_and_transition_set_the_flags():
     first, *_, last = play(ramp(ends_after=6), [ZERO] * 6)
     assert (float(first.reward), bool(first.terminated), bool(first.truncated)) == (0.0, False, False)
     np.testing.assert_array_equal(first.observation.agent_view, first.next_observation.agent_view)
     assert not first.episode.finished
-    # Step 6 is both the end and the limit: the end wins.
+    # Step 6 both terminates and truncates: termination takes precedence.
     assert (bool(last.terminated), bool(last.truncated)) == (True, False)
 
 
-def test_time_limit_truncates():
+def test_time_limit_truncates_the_episode():
     flags = [(bool(t.terminated), bool(t.truncated)) for t in play(wrappers.TimeLimit(ramp(), 3), [ZERO] * 3)]
     assert flags == [(False, False)] * 3 + [(False, True)]
 
 
-def test_time_limit_yields_to_an_end_and_keeps_the_environments_own_limit():
+def test_time_limit_respects_termination_and_other_limits():
     assert [bool(t.truncated) for t in play(wrappers.TimeLimit(ramp(ends_after=3), 3), [ZERO] * 3)] == [False] * 4
     assert bool(play(wrappers.TimeLimit(ramp(), 50), [ZERO] * 6)[-1].truncated)
 
 
-def test_actions_are_stretched_to_the_bounds():
+def test_actions_are_rescaled_to_the_bounds():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
     env = wrappers.RescaleActions(ramp(action_space=space))
     assert (env.action_space.low, env.action_space.high) == (-1.0, 1.0)
@@ -90,17 +90,17 @@ def test_actions_are_clipped():
 
 
 @pytest.mark.parametrize("wrapper", [wrappers.RescaleActions, wrappers.ClipActions])
-def test_discrete_actions_have_no_bounds(wrapper):
+def test_action_wrappers_reject_discrete_actions(wrapper):
     with pytest.raises(ValueError, match="Discrete"):
         wrapper(ramp(action_space=Discrete(2)))
 
 
-def test_unbounded_actions_are_not_rescaled():
+def test_rescale_actions_rejects_unbounded_actions():
     with pytest.raises(ValueError, match="bounded"):
         wrappers.RescaleActions(ramp(action_space=Box(0.0, np.inf, (1,))))
 
 
-def test_flatten():
+def test_flatten_observation_flattens_views_and_bounds():
     env = wrappers.FlattenObservation(ramp())
     assert env.observation_space.shape == (4,)
     np.testing.assert_array_equal(env.observation_space.low, [0.0, 1.0, 2.0, 3.0])
@@ -112,13 +112,13 @@ def test_frames_are_stacked_on_the_last_axis():
     env = wrappers.StackFrames(ramp(), 3)
     assert env.observation_space.shape == (2, 6)
     np.testing.assert_array_equal(env.observation_space.low[1], [2, 3, 2, 3, 2, 3])
-    seen = [t.next_observation.agent_view for t in play(env, [ZERO] * 3)]
+    views = [t.next_observation.agent_view for t in play(env, [ZERO] * 3)]
     # The oldest frame first; the reset fills the stack.
-    for view, frames in zip(seen, [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)], strict=True):
+    for view, frames in zip(views, [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)], strict=True):
         np.testing.assert_array_equal(view, np.tile(np.repeat(frames, 2), (2, 1)))
 
 
-def test_step_count():
+def test_count_steps_sets_the_step_count():
     counts = [(int(t.observation.step_count), int(t.next_observation.step_count)) for t in play(_counted(), [ZERO] * 2)]
     assert counts == [(0, 0), (1, 1), (2, 2)]
 
@@ -127,7 +127,7 @@ def _counted():
     return wrappers.CountSteps(ramp())
 
 
-def test_episode_metrics_are_of_the_rewards_inside():
+def test_episode_metrics_use_unscaled_rewards():
     env = wrappers.ClipReward(wrappers.ScaleReward(wrappers.RecordEpisode(ramp(ends_after=3)), 10.0), 15.0)
     actions = np.array([[0.5, 0.5], [1.0, 1.0], [-1.0, -1.0]], np.float32)
     timesteps = play(env, actions)[1:]
@@ -137,7 +137,7 @@ def test_episode_metrics_are_of_the_rewards_inside():
     assert [bool(t.episode.finished) for t in timesteps] == [False, False, True]
 
 
-def test_vectorize_goes_on_after_an_end():
+def test_vectorize_does_not_reset():
     env = ramp(ends_after=1)
     state, timestep = env.reset(jax.random.split(KEY, 2))
     assert timestep.reward.shape == timestep.episode.finished.shape == (2,)
@@ -147,19 +147,19 @@ def test_vectorize_goes_on_after_an_end():
     assert env.begin_rollout(KEY, state) is state
 
 
-def test_native_actions_are_what_the_environment_inside_is_handed():
+def test_native_action_undoes_action_wrappers():
     space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,))
-    inside = ramp(action_space=space)
-    env = wrappers.RecordEpisode(wrappers.ClipActions(wrappers.RescaleActions(wrappers.TimeLimit(inside, 9))))
-    assert env.unwrapped is inside
+    inner = ramp(action_space=space)
+    env = wrappers.RecordEpisode(wrappers.ClipActions(wrappers.RescaleActions(wrappers.TimeLimit(inner, 9))))
+    assert env.unwrapped is inner
     # [0, 0.5] -> [0, 7.5]; [-3, 3] is clipped to [-1, 1] -> [-2, 10]
     for action, native in (([0.0, 0.5], [0.0, 7.5]), ([-3.0, 3.0], [-2.0, 10.0])):
         np.testing.assert_allclose(env.native_action(jnp.asarray([action])), [native])
         assert float(play(env, [action])[-1].reward) == sum(native)
-    np.testing.assert_array_equal(inside.native_action(jnp.ones((1, 2))), jnp.ones((1, 2)))
+    np.testing.assert_array_equal(inner.native_action(jnp.ones((1, 2))), jnp.ones((1, 2)))
 
 
-def test_native_states_are_without_what_wrappers_remember():
+def test_native_state_removes_wrapper_state():
     counted = wrappers.CountSteps(wrappers.StackFrames(wrappers.FlattenObservation(wrappers.TimeLimit(ramp(), 9)), 2))
     env = wrappers.ScaleReward(wrappers.RecordEpisode(counted), 2.0)
     state, _ = env.reset(KEY[None])
