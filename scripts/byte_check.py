@@ -13,6 +13,7 @@ import concurrent.futures
 import difflib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -77,13 +78,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         commit = git("rev-parse", args.revision).strip()
         before = (args.keep or Path(scratch)) / commit
-        source = Path(scratch) / "source"
+        source, changed = Path(scratch) / "before", Path(scratch) / "after"
         extract(commit, source)
+        # A copy, so that the working tree may change meanwhile.
+        for directory in ("stoix_like", "configs"):
+            shutil.copytree(ROOT / directory, changed / directory)
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             runs = {
                 name: (
                     pool.submit(records, source, before / name, overrides),
-                    pool.submit(records, ROOT, Path(scratch) / "after" / name, overrides),
+                    pool.submit(records, changed, Path(scratch) / "runs" / name, overrides),
                 )
                 for name, overrides in cases.items()
             }

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
-from quick_compilation import quick_compilation  # noqa: F401
 from trained_runs import SMALL, train_members, train_pendulum
 
 from stoix_like import cli

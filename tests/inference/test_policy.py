@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 import toys
-from quick_compilation import quick_compilation  # noqa: F401
 from trained_runs import SMALL, train_members, train_pendulum
 
 from stoix_like.base_types import Observation, RolloutState

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from quick_compilation import quick_compilation  # noqa: F401
 from toys import make_recorder
 
 from stoix_like.base_types import Axes

@@ -6,7 +6,6 @@ import numpy as np
 import optax
 import pytest
 from off_policy_runs import algorithm, set_up_small, trained, training_loop
-from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.config import compose_config, parse_config

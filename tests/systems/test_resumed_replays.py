@@ -2,7 +2,6 @@
 
 import pytest
 from comparisons import assert_same_state, without_times
-from quick_compilation import quick_compilation  # noqa: F401
 
 from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger

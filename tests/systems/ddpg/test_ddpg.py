@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from off_policy_runs import a_batch, algorithm, equal
-from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss

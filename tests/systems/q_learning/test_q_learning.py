@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs import train
-from quick_compilation import quick_compilation  # noqa: F401
 
 from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from off_policy_runs import a_batch, algorithm, equal, trained
-from quick_compilation import quick_compilation as quick_compilation
 
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical

@@ -1,1 +1,0 @@
-from quick_compilation import quick_compilation as quick_compilation
