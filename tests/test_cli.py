@@ -1,3 +1,4 @@
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -5,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import stoix_like
 from stoix_like import cli
 
 PPO_FILE = Path(cli.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
@@ -14,9 +16,9 @@ REFUSED = [
     (["system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
     (["+system.foo=1"], "unknown key 'system.foo'"),
     (["nonsense"], "key=value"),
-    (["system.gamma=abc"], "system.gamma=abc has the wrong type: it takes a number"),
-    (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it takes a whole number"),
-    (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it takes true or false"),
+    (["system.gamma=abc"], "system.gamma=abc has the wrong type: it must be a number"),
+    (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it must be an integer"),
+    (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it must be true or false"),
     (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be at least 1"),
     (["system.rollout_length=-3"], "system.rollout_length=-3 is out of range"),
     (["arch.seed=-1"], "arch.seed=-1 is out of range"),
@@ -35,22 +37,22 @@ REFUSED = [
     (["+env.params.gravty=1"], "did you mean 'gravity'"),
     (["network=mpl"], "did you mean 'mlp'"),
     (["system=ppo/ff_pp"], "did you mean 'ppo/ff_ppo'"),
-    (["system.module=os"], "system.module=os cannot be used"),
+    (["system.module=os"], "system.module=os is not a system"),
     (["network=mlp_continuous"], "choose network=mlp"),
     (["network.actor_network.pre_torso.activation=rellu"], "did you mean 'relu'"),
-    (["arch.num_devices=64"], "arch.num_devices=64 is more than there are"),
+    (["arch.num_devices=64"], "arch.num_devices=64 is too many: use at most"),
     (["hydra.run.dir=/proc/run"], "hydra.run.dir=/proc/run cannot be written"),
     (["-m", "arch.seed=0,1", "system.gamma=0.9,2.0"], "system.gamma=2.0 is out of range"),
     (["arch.total_num_envs=12,8", "arch.update_batch_size=1,3", "-m"], "use 6 or 9"),
     (["arch.seed=4294967296"], "arch.seed=4294967296 is out of range"),
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
-    (["arch.population.hyperparams={epochs: [1, 2]}"], "'epochs' cannot vary between members; those that can are"),
+    (["arch.population.hyperparams={epochs: [1, 2]}"], "hyperparams.epochs cannot vary between members: choose from"),
     (["arch.population.size=1e9"], "arch.population.size=1000000000 is out of range"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
-def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capfd, tmp_path, monkeypatch):
+def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message, capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_info:
         cli.main(["train", *arguments])
@@ -63,7 +65,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capfd, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_way_of_the_run_directory(capfd, tmp_path):
+def test_a_file_in_the_path_of_the_run_directory_is_refused(capfd, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as exit_info:
         cli.main(["train", f"hydra.run.dir={tmp_path}/file/run"])
@@ -71,7 +73,7 @@ def test_a_file_in_the_way_of_the_run_directory(capfd, tmp_path):
     assert "cannot be written" in capfd.readouterr().err
 
 
-def test_a_run_is_never_written_over(capfd, tmp_path):
+def test_a_run_is_never_overwritten(capfd, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("kept\n")
     with pytest.raises(SystemExit) as exit_info:
         cli.main(["train", f"hydra.run.dir={tmp_path}"])
@@ -81,7 +83,7 @@ def test_a_run_is_never_written_over(capfd, tmp_path):
 
 
 @pytest.mark.parametrize("package", ["wandb", "tensorboardX"])
-def test_a_missing_package_names_the_extra(package, capfd, tmp_path, monkeypatch):
+def test_a_missing_package_is_refused_with_the_extra_to_install(package, capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit) as exit_info:
@@ -98,26 +100,38 @@ def test_a_missing_package_names_the_extra(package, capfd, tmp_path, monkeypatch
         ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1", "env=probe/value"]),
     ],
 )
-def test_list(what, expected, capsys):
+def test_list_prints_every_choice_as_an_override(what, expected, capsys):
     cli.main(["list", what])
     lines = capsys.readouterr().out.splitlines()
     assert set(expected) <= set(lines)
     assert not any("_base" in line or "MNIST" in line for line in lines)
 
 
-def test_help_shows_the_system_and_every_key(capsys):
+def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
     cli.main(["train", "--help"])
     text = capsys.readouterr().out
     for expected in ("Proximal policy optimisation", "clip_eps", "total_timesteps", "gymnax/cartpole", "auto_reset"):
         assert expected in text
 
 
-def test_top_level_help_and_version(capsys):
+def test_help_and_version_exit_with_code_0(capsys):
     for flag in ("--help", "--version"):
         with pytest.raises(SystemExit) as exit_info:
             cli.main([flag])
         assert exit_info.value.code == 0
-    assert "0.1.0" in capsys.readouterr().out
+    assert importlib.metadata.version("stoix_like") in capsys.readouterr().out
+
+
+def test_the_package_has_the_version_it_was_installed_with():
+    assert stoix_like.__version__ == importlib.metadata.version("stoix_like")
+    assert "__version__" in stoix_like.__all__
+    with pytest.raises(AttributeError, match="module 'stoix_like' has no attribute '__versoin__'"):
+        stoix_like.__versoin__  # noqa: B018
+
+
+def test_importing_the_package_does_not_read_its_version():
+    code = "import sys, stoix_like; assert 'importlib.metadata' not in sys.modules"
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(cli.__file__).parent.parent, check=True)
 
 
 FORMS = {
@@ -128,26 +142,26 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_launches_from_any_directory(form, tmp_path):
+def test_a_module_a_file_and_the_command_launch_from_any_directory(form, tmp_path):
     done = subprocess.run([*FORMS[form], *TINY, "arch.seed=3"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (run_dir,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
     assert run_dir.name.endswith("-seed3")
     assert {"config.yaml", "metrics.jsonl", "summary.json"} <= {path.name for path in run_dir.iterdir()}
     assert str(run_dir.relative_to(tmp_path)) in done.stdout
-    # No other package speaks.
+    # Other packages print nothing.
     assert done.stderr == ""
     assert not re.search("HYDRA|orbax|absl", done.stdout)
 
 
-def test_flags_may_stand_anywhere(tmp_path):
+def test_flags_and_overrides_come_in_any_order(tmp_path):
     for arguments in (["--cfg", "job", "arch.seed=7"], ["arch.seed=7", "--cfg", "job"]):
         done = subprocess.run([*FORMS["module"], *arguments], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "seed: 7" in done.stdout
 
 
-def test_a_sweep_is_never_written_over(capfd, tmp_path):
+def test_a_sweep_is_never_overwritten(capfd, tmp_path):
     (tmp_path / "0-seed42").mkdir()
     with pytest.raises(SystemExit) as exit_info:
         cli.main(["train", "-m", "arch.seed=0,1", f"hydra.sweep.dir={tmp_path}"])
@@ -165,7 +179,7 @@ def test_multirun_runs_every_combination(tmp_path):
     assert all((sweep / run / "summary.json").exists() for run in runs)
 
 
-def test_help_on_the_module(tmp_path):
+def test_help_of_a_system_module_shows_its_documentation(tmp_path):
     done = subprocess.run([*FORMS["module"], "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0
     assert "Proximal policy optimisation" in done.stdout

@@ -4,7 +4,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from stoix_like import config as configuration
-from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices
+from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
 
@@ -12,42 +12,42 @@ ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(g
 
 
 @pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
-def test_every_yaml_composes_and_fits_its_types(group, choice):
+def test_every_choice_composes_and_matches_its_types(group, choice):
     parse_config(compose_config([f"{group}={choice}"]))
 
 
-def test_every_yaml_is_a_choice_of_a_known_group_or_the_primary():
+def test_every_yaml_file_belongs_to_a_group_or_is_the_primary_one():
     root = configuration.config_dir()
     for path in root.rglob("*.yaml"):
         top = path.relative_to(root).parts[0]
         assert top in (*GROUPS, "experiment", "config.yaml"), path
 
 
-def test_counts_may_be_written_as_powers_of_ten():
+def test_integers_may_be_written_in_scientific_notation():
     run = parse_config(compose_config(["arch.total_timesteps=2e6", "system.rollout_length=1e1"]))
     assert run.arch.total_timesteps == 2_000_000
     assert run.system.rollout_length == 10
 
 
-def test_the_composed_configuration_is_not_changed():
+def test_parsing_does_not_change_the_composed_configuration():
     composed = compose_config([])
     before = composed.copy()
     parse_config(composed)
     assert composed == before
 
 
-def test_default_run_dir_follows_the_primary_configuration():
+def test_the_default_run_directory_follows_the_primary_configuration():
     path = default_run_dir(compose_config(["env=gymnax/acrobot", "arch.seed=7"]))
     assert path.parts[:4] == ("runs", "ppo", "ff_ppo", "Acrobot-v1")
     assert path.name.endswith("-seed7")
 
 
-def test_scenario_by_name_names_the_task():
+def test_the_scenario_name_is_the_default_task_name():
     run = parse_config(compose_config(["env=gymnax", "env.scenario.name=Acrobot-v1"]))
     assert run.env.scenario.task_name == "Acrobot-v1"
 
 
-def test_sweeps_are_expanded_to_be_checked(monkeypatch):
+def test_sweeps_expand_to_the_combinations_to_check(monkeypatch):
     assert list(expand_sweep(["a=1,2", "b=3", "c=x,y"])) == [
         ["a=1", "b=3", "c=x"],
         ["a=1", "b=3", "c=y"],
@@ -62,7 +62,7 @@ def test_sweeps_are_expanded_to_be_checked(monkeypatch):
     assert list(expand_sweep(["a=[1,2]"])) == [["a=[1,2]"]]
 
 
-def test_composing_leaves_a_running_hydra_alone():
+def test_composing_restores_the_hydra_of_the_caller():
     with configuration._hydra():
         outer = GlobalHydra.instance().hydra
         compose_config([])
@@ -81,10 +81,10 @@ def test_composing_leaves_a_running_hydra_alone():
         (["foo.bar=1"], "unknown key 'foo.bar'"),
         (["env.params.gravity=1"], r"write \+env.params.gravity"),
         (["network=null"], "network"),
-        (["nonsense"], "an override is written key=value"),
+        (["nonsense"], "write an override as key=value"),
     ],
 )
-def test_what_cannot_be_composed(overrides, message):
+def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         compose_config(overrides)
 
@@ -94,19 +94,19 @@ def test_what_cannot_be_composed(overrides, message):
     [
         (["+system.foo=1"], "unknown key 'system.foo'"),
         (["+extra=1"], "unknown key 'extra'"),
-        (["system.gamma=${arch.nothing}"], "cannot be resolved"),
-        (["system.gamma=???"], "cannot be resolved"),
-        (["system.module=os"], "system.module=os cannot be used"),
-        (["system.module=no.such.module"], "system.module=no.such.module cannot be used"),
+        (["system.gamma=${arch.nothing}"], "cannot resolve the configuration"),
+        (["system.gamma=???"], "cannot resolve the configuration"),
+        (["system.module=os"], "system.module=os is not a system"),
+        (["system.module=no.such.module"], "system.module=no.such.module is not a system"),
         (["~network"], "no group 'network'"),
     ],
 )
-def test_what_cannot_be_typed(overrides, message):
+def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(compose_config(overrides))
 
 
-def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
+def test_a_config_directory_of_the_user_adds_choices(tmp_path):
     own = tmp_path / "it's (mine)"
     (own / "env").mkdir(parents=True)
     (own / "env/short.yaml").write_text(
@@ -122,11 +122,11 @@ def test_a_directory_of_ones_own_joins_the_choices(tmp_path):
 @pytest.mark.parametrize(
     "build", [lambda config, spec: None, functools.partial(lambda config, spec, extra: None, extra=1)]
 )
-def test_a_build_that_does_not_name_its_hyperparameters(build):
+def test_a_build_without_an_annotated_config_is_refused(build):
     with pytest.raises(ConfigError, match="must be a subclass of"):
         parse_config(compose_config([]), build)
 
 
-def test_a_variant_may_be_a_partial():
+def test_build_may_be_a_partial():
     run = parse_config(compose_config([]), functools.partial(ff_ppo.build))
     assert isinstance(run.system, ff_ppo.Config)

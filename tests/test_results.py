@@ -38,7 +38,7 @@ def resolved(overrides):
 
 
 def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
-    """A run directory by hand: a single run, or with several returns a population."""
+    """Write a run directory by hand: a single run, or a population if there are several returns."""
     config = resolved(overrides)
     seed, bests = config["arch"]["seed"], bests or finals
     numbers = [
@@ -63,7 +63,7 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
 
 
 def cells(text):
-    """The table as one dictionary per row."""
+    """Return the rows of the table as dictionaries."""
     head, _, *lines = (line for line in text.splitlines() if line.startswith("|"))
     titles = [title.strip() for title in head.strip("|").split("|")]
     return [dict(zip(titles, (cell.strip() for cell in line.strip("|").split("|")), strict=True)) for line in lines]
@@ -74,10 +74,10 @@ def rows(*directories, reference=None):
     return cells(results.table(groups, reference and results.read_references(reference)))
 
 
-def test_interquartile_mean_and_interval(tmp_path):
-    # Of five, the lowest and the highest are left out: final (2 + 3 + 4) / 3 = 3. Of two, none is: best (0 + 10) / 2.
+def test_returns_are_aggregated_to_an_interquartile_mean_with_an_interval(tmp_path):
+    # Of 5 returns, the lowest and the highest are dropped: (2 + 3 + 4) / 3 = 3. Of 2, none is: (0 + 10) / 2 = 5.
     write_run(tmp_path / "five", finals=(4.0, 1.0, 2.0, 100.0, 3.0))
-    # Two resampled of {0, 10}: the mean is 0, 5 or 10, with 1/4, 1/2 and 1/4, so 95 % reach from 0 to 10.
+    # Resampling {0, 10} gives the means 0, 5 and 10 with probabilities 1/4, 1/2 and 1/4: the 95 % interval is [0, 10].
     write_run(
         tmp_path / "two", ["env=gymnax/acrobot", "arch.evaluation_greedy=false"], finals=(7.0, 7.0), bests=(0.0, 10.0)
     )
@@ -90,13 +90,13 @@ def test_interquartile_mean_and_interval(tmp_path):
     assert (two["episodes"], five["episodes"]) == ("32 sampled", "32 greedy")
 
 
-def test_runs_that_differ_in_seed_and_logger_alone_are_one_row(tmp_path):
+def test_runs_that_differ_only_in_seed_and_logger_share_a_row(tmp_path):
     for seed, final in enumerate((10.0, 20.0, 60.0)):
         write_run(tmp_path / str(seed), [f"arch.seed={seed}", "logger=silent", "system.gamma=0.9"], [final])
     write_run(tmp_path / "other", ["arch.seed=0", "system.gamma=0.8"], [5.0])
     write_run(tmp_path / "more", ["arch.seed=7", "arch.population.size=2", "system.gamma=0.9"], [30.0, 80.0])
     joined, other = rows(tmp_path)
-    # 10, 20, 30, 60 and 80 without the first and the last.
+    # The lowest and the highest of 10, 20, 30, 60 and 80 are dropped: (20 + 30 + 60) / 3 = 36.7.
     assert joined["final policy"].startswith("36.7 [")
     assert joined["seeds"] == "0, 1, 2, 7, 8"
     assert joined["command"] == (
@@ -106,7 +106,7 @@ def test_runs_that_differ_in_seed_and_logger_alone_are_one_row(tmp_path):
     assert (other["seeds"], other["final policy"]) == ("0", "5.0")
 
 
-def test_members_of_different_hyperparameters_are_different_rows(tmp_path):
+def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     given = "arch.population.hyperparams={clip_eps: [0.1, 0.3]}"
     members = [
         {"seed": 42 + i, "clip_eps": eps, "failure": failure, "eval/episode_return_mean": final}
@@ -134,16 +134,15 @@ def test_members_of_different_hyperparameters_are_different_rows(tmp_path):
     ],
     ids=" ".join,
 )
-def test_overrides_are_derived_where_none_were_recorded(overrides):
+def test_overrides_are_derived_from_the_configuration_if_not_recorded(overrides):
     wanted = dict(results.flatten(resolved(overrides)))
     derived = results.derive_overrides(resolved(overrides))
     assert dict(results.flatten(resolved(derived))) == wanted
     assert len(derived) <= len(overrides) + 1
 
 
-def test_real_runs(tmp_path, capsys):
-    """A sweep from the shell and a population from Python, with the same seeds; and the page that they end in."""
-    # In a process of its own: hydra leaves the logging of this one in pieces.
+def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
+    # In a separate process, because Hydra reconfigures logging.
     command = [Path(sys.executable).parent / "stoix-like", "train", "-m", *TINY, "arch.seed=0,1"]
     environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": str(ROOT / "tests/support")}
     subprocess.run([*command, f"hydra.sweep.dir={tmp_path}/sweep"], env=environment, check=True, capture_output=True)
@@ -178,18 +177,18 @@ def test_real_runs(tmp_path, capsys):
     for row, run in ((swept, tmp_path / "sweep/1-seed1"), (members, tmp_path / "population")):
         given = [override for override in shlex.split(row["command"].strip("`"))[2:] if override != "-m"]
         config = OmegaConf.to_container(OmegaConf.load(run / "config.yaml"))
-        # As the command says, but for the logger, and the seeds of the sweep.
+        # The command reproduces the configuration, apart from the logger and the seeds of the sweep.
         again = resolved([*given[:-1], f"arch.seed={config['arch']['seed']}", "logger=silent"])
         assert again == config
 
 
-def test_the_published_returns_can_be_read():
+def test_the_published_returns_are_readable_and_have_sources():
     references = results.read_references(ROOT / "docs/reference_returns.yaml")
     assert {entry.source for entries in references.returns.values() for entry in entries} <= set(references.sources)
     assert results.Published(-110.4, 1e6, "sb3-zoo") in references.returns["ppo/ff_ppo", "gymnax/MountainCar-v0"]
 
 
-def test_wrong_input(tmp_path, capsys):
+def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
     good = write_run(tmp_path / "good", finals=(1.0,))
     write_run(tmp_path / "unfinished/run")
     (tmp_path / "unfinished/run/summary.json").unlink()
@@ -208,7 +207,7 @@ def test_wrong_input(tmp_path, capsys):
     ):
         with pytest.raises(SystemExit, match=f"^results.py: .*{message}"):
             results.main([str(tmp_path / path) for path in paths])
-    # One directory, however often it is named, is one run.
+    # A directory that is named twice is read once.
     results.main([str(good), str(tmp_path / "good/../good")])
     assert "| 42 |" in capsys.readouterr().out
 
@@ -225,7 +224,7 @@ def test_wrong_input(tmp_path, capsys):
         ("a: [", "cannot be read"),
     ],
 )
-def test_wrong_references(text, message, tmp_path):
+def test_invalid_references_are_refused(text, message, tmp_path):
     (tmp_path / "references.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         results.read_references(tmp_path / "references.yaml")
@@ -234,7 +233,7 @@ def test_wrong_references(text, message, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", results.BEGIN, f"{results.END}\n{results.BEGIN}\n", f"{results.BEGIN}\n" * 2 + results.END]
 )
-def test_a_page_without_its_markers_is_left_alone(text, tmp_path):
+def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(ConfigError, match="once each"):
@@ -243,6 +242,6 @@ def test_a_page_without_its_markers_is_left_alone(text, tmp_path):
 
 
 @pytest.mark.parametrize("name", group_choices("experiment"))
-def test_every_experiment_fits_its_types(name):
+def test_every_experiment_matches_its_types(name):
     run = parse_config(compose_config([f"+experiment={name}"]))
     assert name.startswith(run.system_name.rpartition("ff_")[2])

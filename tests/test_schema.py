@@ -24,7 +24,7 @@ class Outer:
     inner: Inner = field(default_factory=Inner)
 
 
-def test_values_arrive_with_their_types():
+def test_values_are_converted_to_their_annotated_types():
     values = {
         "count": 1e6,
         "rate": 1,
@@ -41,7 +41,7 @@ def test_values_arrive_with_their_types():
     assert isinstance(outer.rate, float)
 
 
-def test_defaults_and_null():
+def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
     outer = from_mapping(Outer, {"count": 1, "rate": 0.1, "limit": None}, "outer")
     assert outer == Outer(1, 0.1)
 
@@ -50,36 +50,36 @@ def test_defaults_and_null():
     ("values", "message"),
     [
         ({"count": 0}, "outer.count=0 is out of range: it must be at least 1"),
-        ({"count": 1.5}, "outer.count=1.5 has the wrong type: it takes a whole number"),
+        ({"count": 1.5}, "outer.count=1.5 has the wrong type: it must be an integer"),
         ({"count": True}, "outer.count=True has the wrong type"),
         ({"count": "many"}, "outer.count=many has the wrong type"),
-        ({"count": None}, "'outer.count' is not set"),
+        ({"count": None}, "'outer.count' is not set: it must be an integer"),
         ({"rate": 0.0}, "outer.rate=0.0 is out of range: it must be more than 0.0"),
         ({"rate": float("nan")}, "outer.rate=nan is out of range: it must be a finite number"),
         ({"share": 1.5}, r"outer.share=1.5 is out of range: it must be in \[0.0, 1.0\]"),
         ({"limit": 0}, "outer.limit=0 is out of range"),
-        ({"flag": "yes"}, "outer.flag=yes has the wrong type: it takes true or false"),
+        ({"flag": "yes"}, "outer.flag=yes has the wrong type: it must be true or false"),
         ({"flag": 1}, "outer.flag=1 has the wrong type"),
-        ({"names": "a"}, "outer.names=a has the wrong type: it takes a list"),
-        ({"options": 3}, "outer.options=3 has the wrong type: it takes a group of keys"),
-        ({"inner": 3}, "outer.inner=3 must be a group of keys"),
+        ({"names": "a"}, "outer.names=a has the wrong type: it must be a list"),
+        ({"options": 3}, "outer.options=3 has the wrong type: it must be a mapping"),
+        ({"inner": 3}, "outer.inner=3 must be a mapping"),
         ({"inner": {"mode": "fats"}}, "outer.inner.mode=fats is not known: did you mean 'fast'"),
         ({"inner": {"mod": "fast"}}, "unknown key 'outer.inner.mod': did you mean 'mode'"),
         ({"cuont": 1}, "unknown key 'outer.cuont': did you mean 'count'"),
     ],
 )
-def test_refusals_name_key_value_and_remedy(values, message):
+def test_a_refusal_names_the_key_the_value_and_what_would_work(values, message):
     with pytest.raises(ConfigError, match=message):
         from_mapping(Outer, {"count": 1, "rate": 1.0, **values}, "outer")
 
 
-def test_absent_key_is_named():
+def test_a_refusal_names_the_missing_key():
     with pytest.raises(ConfigError, match="'outer.rate' is not set"):
         from_mapping(Outer, {"count": 1}, "outer")
 
 
-def test_nearest():
+def test_nearest_suggests_close_names_or_lists_all():
     assert nearest("ppo", ["ff_ppo", "ff_dqn"]) == "did you mean 'ff_ppo'?"
     assert nearest("Acrobot", ["Acrobot-v1", "Pong-misc"]) == "did you mean 'Acrobot-v1'?"
-    assert nearest("zzz", ["a", "b"]) == "there is: a, b"
-    assert nearest("zzz", []) == "there is none"
+    assert nearest("zzz", ["a", "b"]) == "choose from a, b"
+    assert nearest("zzz", []) == "there are none"

@@ -1,4 +1,4 @@
-"""The benchmark measures and writes what the documentation shows."""
+"""Scripts: the benchmark measures speed and writes the tables of the documentation."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture
 def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    # Compiling badly is quick; what is measured here does not matter.
+    # Compile quickly; the measured speed does not matter here.
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     import benchmark
 
@@ -20,8 +20,8 @@ def benchmark(monkeypatch):
     sys.modules.pop("benchmark")
 
 
-def test_a_training_run_beside_a_peer(benchmark, tmp_path, monkeypatch):
-    # The peer is this process's own python with a script that is as quick as it can be.
+def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path, monkeypatch):
+    # The other framework is a trivial script that runs in this process's Python.
     monkeypatch.setattr(benchmark, "SCRIPTS", tmp_path)
     for path in (ROOT / "scripts").glob("benchmark_*.py"):
         (tmp_path / path.name).write_text(path.read_text())
@@ -41,11 +41,11 @@ def test_a_training_run_beside_a_peer(benchmark, tmp_path, monkeypatch):
     rows = benchmark.measure("tiny", {"slow": Path(sys.executable)}, repeats=2)
     ours, theirs = json.loads(json.dumps(rows))
     assert (ours["scenario"], ours["who"], theirs["who"]) == ("tiny", "stoix_like", "slow")
-    # 8 steps in 2 seconds of wall time, and in 4 of the processor.
+    # 8 steps in 2 s of wall time and 4 s of CPU time.
     assert (theirs["wall"], theirs["cpu"], theirs["return"]) == (4.0, 2.0, 9.0)
     assert theirs["ratio"] == {"wall": ours["wall"] / 4.0, "cpu": ours["cpu"] / 2.0}
     assert ours["goal"] == {"value": ours["cpu"] / 2.0, "met": True}
-    # Two episodes of at most five steps, one reward each.
+    # Two episodes of at most five steps, with a reward of 1 per step.
     assert 0 < ours["return"] <= 5.0
     assert ours["compile"] > 0
 
@@ -60,19 +60,19 @@ def test_a_training_run_beside_a_peer(benchmark, tmp_path, monkeypatch):
     assert "old" not in text
 
 
-def test_a_process_that_fails_says_why(benchmark):
+def test_a_failing_process_reports_its_error(benchmark):
     with pytest.raises(SystemExit, match="no such thing"):
         benchmark.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
 
 
-def test_every_scenario_names_what_exists(benchmark):
+def test_the_scripts_of_every_scenario_exist(benchmark):
     for name, scenario in benchmark.SCENARIOS.items():
         for command in benchmark.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
             assert Path(command[1]).is_file(), command
 
 
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"]])
-def test_what_cannot_be_measured_is_refused(benchmark, monkeypatch, capsys, arguments):
+def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, capsys, arguments):
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
     with pytest.raises(SystemExit):
         benchmark.main()

@@ -1,4 +1,4 @@
-"""The wheel, built, installed into an environment of its own, and launched from a directory with nothing in it."""
+"""The wheel: built, installed into a fresh environment and launched from an empty directory."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def environment(wheel, tmp_path_factory):
     return path / "bin"
 
 
-def test_every_yaml_is_packed(wheel):
+def test_the_wheel_contains_every_yaml_file(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".yaml")}
     expected = {
         f"stoix_like/configs/{path.relative_to(ROOT / 'configs')}" for path in (ROOT / "configs").rglob("*.yaml")
@@ -45,8 +45,8 @@ def test_every_yaml_is_packed(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_alone_launches_from_any_directory(environment, tmp_path):
-    # Nothing of this checkout, of its environment or of its settings.
+def test_the_installed_wheel_launches_from_any_directory(environment, tmp_path):
+    # No variables of this checkout or its environment.
     bare = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {"JAX_PLATFORMS": "cpu"}
     succeed([environment / "stoix-like", "train", *TINY, "arch.seed=5"], cwd=tmp_path, env=bare)
     (run_dir,) = (tmp_path / "runs/ppo/ff_ppo/CartPole-v1").iterdir()
@@ -56,7 +56,7 @@ def test_the_wheel_alone_launches_from_any_directory(environment, tmp_path):
     command = [environment / "python", "-c", code, *TINY, "logger=silent"]
     assert float(succeed(command, cwd=tmp_path, env=bare)) > 0
 
-    # The core comes without the optional loggers, and says which extra brings them.
+    # The core has no optional loggers; the refusal names the extra to install.
     refused = subprocess.run(
         [environment / "stoix-like", "train", "logger=wandb"], cwd=tmp_path, env=bare, capture_output=True, text=True
     )
