@@ -1,4 +1,4 @@
-"""Where a run's numbers go: console, metrics file, TensorBoard, Weights & Biases."""
+"""Loggers: console, metrics file, TensorBoard, Weights & Biases."""
 
 from stoix_like.loggers.base import Logger, RunInfo, plain, scalars
 from stoix_like.loggers.make import LoggerConfig, check_available, make_logger

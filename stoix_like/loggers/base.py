@@ -1,4 +1,4 @@
-"""What a logger is, and what it is told."""
+"""The logger interface and its inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class RunInfo(NamedTuple):
-    """What is known of a run before its first step."""
+    """Description of a run before its first step."""
 
     run_dir: pathlib.Path
     system: str  # ppo/ff_ppo
@@ -18,43 +18,43 @@ class RunInfo(NamedTuple):
     num_updates: int
     total_timesteps: int  # budget in environment steps
     num_evaluations: int
-    config: dict[str, Any]  # resolved, of plain Python values
-    notes: tuple[str, ...] = ()  # what the run wants to say aloud, such as a budget rounded down
-    devices: str = ""  # in words: 2 x cpu
-    members: int = 1  # of the population
-    history: Sequence[Mapping[str, Any]] = ()  # the records that a resumed run has behind it
+    config: dict[str, Any]  # resolved, in plain Python values
+    notes: tuple[str, ...] = ()  # messages to the user, such as a rounded budget
+    devices: str = ""  # 2 x cpu
+    members: int = 1  # size of the population
+    history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
 
 
 class Logger(Protocol):
-    """Where a run's numbers go.
+    """Destination of the metrics of a run.
 
-    A record is a flat mapping from names to Python numbers, to None where there is nothing (no episode has finished),
-    or to one value per member of a population. Its `env_steps` is the axis that curves are drawn over.
+    A record is a flat mapping from names to Python numbers, None for a missing value (no episode has finished), or
+    lists of per-member values for a population. `env_steps` is the x-axis of all curves.
     """
 
     name: str
 
     def start(self, info: RunInfo) -> None:
-        """Called once, before the first record."""
+        """Start logging; called once, before the first record."""
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Called with the numbers of each evaluation window."""
+        """Log the metrics of one evaluation interval."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Called once when a run has reached its end; not after an exception."""
+        """Log the results; called once at the end of a run, but not after an exception."""
 
     def close(self) -> None:
-        """Called last, whatever has happened, also where `start` was never reached."""
+        """Release all resources; always called last, even without `start`."""
 
 
 def plain(value: Any) -> Any:
-    """Turn a value into what strict JSON can hold.
+    """Convert a value to types that strict JSON can represent.
 
     Args:
-        value: numbers, strings, None, arrays, and lists and mappings of them.
+        value: numbers, strings, None, arrays, and lists and mappings of these.
 
     Returns:
-        The same in Python's own types; None in the place of NaN and infinities.
+        The value in plain Python types, with None in place of NaN and infinities.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -68,13 +68,13 @@ def plain(value: Any) -> Any:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record, one per curve.
+    """Flatten a record to one number per curve.
 
     Args:
-        record: as `Logger.log` takes it.
+        record: the argument of `Logger.log`.
 
     Returns:
-        Each number by its name; the members of a list as `name/0`, `name/1`, ...; what holds no number is left out.
+        Numbers by name; list entries are named `name/0`, `name/1`, ...; values that are not numbers are omitted.
     """
     curves: dict[str, float] = {}
     for name, value in record.items():

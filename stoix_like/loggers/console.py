@@ -1,4 +1,4 @@
-"""A run as a person reads it in a terminal, or later in a job's output."""
+"""Console output of a run, for terminals and the log files of jobs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stoix_like.loggers.base import RunInfo
 
 @dataclasses.dataclass(frozen=True)
 class ConsoleConfig:
-    """The keys of `logger.console`."""
+    """Configuration of `logger.console`."""
 
     enabled: bool = True
     progress_bar: bool = True
 
 
 class ConsoleLogger:
-    """Prints what the run is, a line per evaluation, and how it ended; on a terminal, below a progress bar.
+    """Console logger: a header, one line per evaluation, a summary and, on a terminal, a progress bar.
 
     Args:
-        config: the keys of `logger.console`.
+        config: configuration of `logger.console`.
     """
 
     name = "console"
@@ -44,10 +44,10 @@ class ConsoleLogger:
         self._bar: Progress | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Print what the run is, and show the progress bar.
+        """Print the header and show the progress bar.
 
         Args:
-            info: what is known of the run.
+            info: description of the run.
         """
         self._total = max(info.total_timesteps, 1)
         self._run_dir = info.run_dir
@@ -57,20 +57,20 @@ class ConsoleLogger:
         self._print_field("budget", budget)
         if info.devices:
             self._print_field("devices", info.devices)
-        self._print_field("run directory", _shown(info.run_dir))
+        self._print_field("run directory", _short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
-        # A variable such as FORCE_COLOR makes rich take a file for a terminal: a bar needs a real one.
+        # Variables such as FORCE_COLOR make rich treat a file as a terminal; a progress bar needs a real one.
         if self._config.progress_bar and self._console.is_interactive and self._console.file.isatty():
             self._bar = _progress_bar(self._console)
             self._bar.add_task(info.system, total=self._total, status="", deadline=None)
             self._bar.start()
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Print the line of an evaluation, and move the progress bar.
+        """Print one line for an evaluation and advance the progress bar.
 
         Args:
-            record: the numbers of one evaluation window.
+            record: the metrics of one evaluation interval.
         """
         if "eval/episode_return_iqm" in record:
             self._log_population(record)
@@ -91,7 +91,7 @@ class ConsoleLogger:
         self._advance(record, f"return {mean}  {rate} steps/s")
 
     def _log_population(self, record: Mapping[str, Any]) -> None:
-        """The aggregate of a population, its best and its worst member."""
+        """Print the aggregate of a population, with its best and worst member."""
         steps, scores = record["env_steps"], record["eval/episode_return_mean"]
         width = len(f"{self._total:,}")
         iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
@@ -108,7 +108,7 @@ class ConsoleLogger:
         self._advance(record, f"return IQM {iqm}  {rate} steps/s")
 
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
-        """Move the progress bar."""
+        """Advance the progress bar."""
         if self._bar is not None:
             left = _seconds_left(self._last, record, self._total)
             self._bar.update(
@@ -120,7 +120,7 @@ class ConsoleLogger:
         self._last = dict(record)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Take the progress bar away, and print how the run ended.
+        """Remove the progress bar and print the summary.
 
         Args:
             summary: the results of the run.
@@ -146,10 +146,10 @@ class ConsoleLogger:
             self._print_field("compiled in", f"{compiled:.1f} s")
         self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} env steps/s")
         if self._run_dir is not None:
-            self._print_field("written to", _shown(self._run_dir))
+            self._print_field("written to", _short_path(self._run_dir))
 
     def close(self) -> None:
-        """Take the progress bar away and give the terminal back."""
+        """Remove the progress bar and restore the terminal."""
         if self._bar is not None:
             bar, self._bar = self._bar, None
             bar.stop()
@@ -163,23 +163,23 @@ class ConsoleLogger:
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
         line = Text.assemble(*parts)
-        # What the terminal's encoding lacks becomes a question mark, not an error.
+        # Characters that the terminal cannot encode become question marks instead of errors.
         line.plain = line.plain.encode(self._console.encoding, "replace").decode(self._console.encoding)
         self._console.print(line, soft_wrap=True)
 
 
 class _LineConsole(Console):
-    """A rich console whose reader may go away (`| head`) without ending the program."""
+    """Rich console that raises on a broken pipe (`| head`) instead of exiting the program."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # Or Python's own last flush of standard output would complain once more.
+        # Otherwise Python's final flush of standard output would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise BrokenPipeError("nobody reads standard output any more")
+        raise BrokenPipeError("the reader of standard output has closed it")
 
 
 class _TimeLeft(ProgressColumn):
-    """Counts down to the task's `deadline`, on the monotonic clock; None stands for not known yet."""
+    """Countdown to the task's `deadline` on the monotonic clock; None while the deadline is unknown."""
 
     def render(self, task: Task) -> Text:
         deadline = task.fields["deadline"]
@@ -198,19 +198,19 @@ def _progress_bar(console: Console) -> Progress:
         console=console,
         expand=True,
         transient=True,
-        # Redrawing takes the processor from the training that it shows.
+        # Redrawing competes with training for the CPU.
         refresh_per_second=2,
     )
 
 
 def format_number(value: Any) -> str:
-    """Write a number with the digits that matter.
+    """Format a number with its significant digits.
 
     Args:
-        value: a number; anything else, such as None, stands for nothing.
+        value: a number; any other value, such as None, is missing.
 
     Returns:
-        `475.30`, `1,234`, `0.0012`, or `-` for nothing.
+        `475.30`, `1,234`, `0.0012`, or `-` if missing.
     """
     if not isinstance(value, int | float):
         return "-"
@@ -221,18 +221,18 @@ def format_number(value: Any) -> str:
 
 
 def format_rate(value: Any) -> str:
-    """Write a rate with three digits.
+    """Format a rate with three significant digits.
 
     Args:
-        value: a number per second; anything else stands for nothing.
+        value: a number, per second; any other value is missing.
 
     Returns:
-        `312k`, `1.25M`, `85.0`, or `-` for nothing.
+        `312k`, `1.25M`, `85.0`, or `-` if missing.
     """
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
     for unit, size in (("M", 1e6), ("k", 1e3)):
-        # 999.5 and more would be written with four digits in the smaller unit.
+        # In the smaller unit, 999.5 and above would round to four digits.
         if value >= 0.9995 * size:
             return f"{_three_digits(value / size)}{unit}"
     return _three_digits(value)
@@ -243,13 +243,13 @@ def _three_digits(value: float) -> str:
 
 
 def format_seconds(value: Any) -> str:
-    """Write a duration.
+    """Format a duration.
 
     Args:
-        value: seconds; anything that is no number stands for nothing.
+        value: a number of seconds; any other value is missing.
 
     Returns:
-        `0:07`, `12:34`, `1:02:03`, or `-` for nothing.
+        `0:07`, `12:34`, `1:02:03`, or `-` if missing.
     """
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
@@ -259,17 +259,17 @@ def format_seconds(value: Any) -> str:
 
 
 def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int) -> float | None:
-    """Seconds that the rest of the run will take at the present pace, evaluations included."""
+    """Estimate the seconds left at the current pace, evaluations included."""
     steps = record["env_steps"]
     since = last.get("env_steps", 0)
     if since and steps > since:
         return float((total - steps) * (record["wall_seconds"] - last["wall_seconds"]) / (steps - since))
-    # The first window holds the compilation, too: its speed alone says more than its duration.
+    # The wall time of the first interval includes compilation; its speed does not.
     speed = record.get("steps_per_second")
     return (total - steps) / speed if steps and speed else None
 
 
-def _shown(path: pathlib.Path) -> str:
-    """The path as it is short to type from here."""
+def _short_path(path: pathlib.Path) -> str:
+    """Return the path relative to the working directory if it lies below it."""
     here = pathlib.Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""Every record as one line of JSON."""
+"""Metrics file with one line of JSON per record."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stoix_like.loggers.base import RunInfo, plain
 
 
 class JsonlLogger:
-    """Appends each record to a file, whole and on disk's way before `log` returns.
+    """JSON Lines logger, which flushes every record before `log` returns.
 
-    The lines are strict JSON: NaN and infinities are written as null.
+    The lines are strict JSON: NaN and infinities become null.
 
     Args:
-        path: the file.
+        path: the metrics file.
     """
 
     name = "jsonl"
@@ -26,33 +26,33 @@ class JsonlLogger:
         self._file: TextIO | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Open the file, with what a resumed run has behind it: no line more, none less, and none torn.
+        """Open the file; for a resumed run, first rewrite it to contain exactly the records of its history.
 
         Args:
-            info: what is known of the run.
+            info: description of the run.
         """
         if info.history:
-            # Whole or not at all: what was there is not given up before its place is taken.
+            # Replaced atomically: the old file stays until the new one is complete.
             scratch = self._path.with_name(self._path.name + ".tmp")
             scratch.write_text("".join(map(_line, info.history)), encoding="utf-8", newline="\n")
             scratch.replace(self._path)
         self._file = self._path.open("a" if info.history else "w", encoding="utf-8", newline="\n")
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line.
+        """Append one line.
 
         Args:
-            record: the numbers of one evaluation window.
+            record: the metrics of one evaluation interval.
         """
         if self._file is not None:
             self._file.write(_line(record))
             self._file.flush()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Nothing: the summary has a file of its own.
+        """Do nothing: the summary has a file of its own.
 
         Args:
-            summary: not used.
+            summary: unused.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The loggers that a configuration asks for."""
+"""Construction of loggers from a configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stoix_like.loggers.wandb import WandbConfig, WandbLogger
 
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
-    """The keys of `logger`. The metrics file is always written and has none."""
+    """Configuration of `logger`. The metrics file is always written and has no keys."""
 
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
@@ -25,13 +25,13 @@ class LoggerConfig:
 
 
 def check_available(config: LoggerConfig) -> None:
-    """See that what the configuration asks for is installed, without importing it.
+    """Check that the packages of the enabled loggers are installed, without importing them.
 
     Args:
-        config: which loggers are asked for.
+        config: configuration of the loggers.
 
     Raises:
-        MissingExtraError: an optional package is missing; names the extra that brings it.
+        MissingExtraError: an optional package is missing; names the extra that installs it.
     """
     if config.tensorboard.enabled and not _installed("tensorboardX"):
         raise MissingExtraError("logger.tensorboard", "tensorboardX", "loggers")
@@ -40,14 +40,14 @@ def check_available(config: LoggerConfig) -> None:
 
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
-    """Make the loggers of a run; nothing is opened or written before they are started.
+    """Build the loggers of a run; they open and write nothing before `start`.
 
     Args:
-        config: which loggers are asked for, next to the metrics file.
-        run_dir: the directory of the run.
+        config: configuration of the loggers other than the metrics file.
+        run_dir: the run directory.
 
     Returns:
-        One logger that stands for all of them, and that never raises an `Exception`.
+        One logger that calls all others and never raises an `Exception`.
 
     Raises:
         MissingExtraError: an optional package is missing.
@@ -58,7 +58,7 @@ def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
         loggers.append(TensorBoardLogger(run_dir / "tensorboard"))
     if config.wandb.enabled:
         loggers.append(WandbLogger(config.wandb, run_dir))
-    # Last to start, so that what W&B has to say stands above the progress bar, and first to give the terminal back.
+    # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
     if config.console.enabled:
         loggers.append(ConsoleLogger(config.console))
     return MultiLogger(loggers)
@@ -69,5 +69,5 @@ def _installed(package: str) -> bool:
         spec = importlib.util.find_spec(package)
     except ValueError:  # a placeholder in `sys.modules`
         return False
-    # Without an origin it is a mere directory of that name, such as the `wandb/` that W&B leaves where it was run.
+    # Without an origin it is a plain directory of that name, such as the `wandb/` that W&B creates.
     return spec is not None and spec.origin is not None

@@ -1,4 +1,4 @@
-"""Several loggers as one that never fails."""
+"""Several loggers combined into one that never fails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stoix_like.loggers.base import Logger, RunInfo
 
 
 class MultiLogger:
-    """Tells every one of its loggers; one that raises is reported on stderr, closed, and told nothing more.
+    """Sequence of loggers that acts as one; a logger that raises is reported on stderr, closed and dropped.
 
     Args:
-        loggers: told in this order; closed in the opposite one.
+        loggers: called in this order; closed in reverse order.
     """
 
     name = "multi"
@@ -26,43 +26,44 @@ class MultiLogger:
         """Start every logger.
 
         Args:
-            info: what is known of the run.
+            info: description of the run.
         """
-        self._tell(lambda logger: logger.start(info))
+        self._call_each(lambda logger: logger.start(info))
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Give a record to every logger.
+        """Pass a record to every logger.
 
         Args:
-            record: the numbers of one evaluation window.
+            record: the metrics of one evaluation interval.
         """
-        self._tell(lambda logger: logger.log(record))
+        self._call_each(lambda logger: logger.log(record))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Give the summary to every logger.
+        """Pass the summary to every logger.
 
         Args:
             summary: the results of the run.
         """
-        self._tell(lambda logger: logger.finish(summary))
+        self._call_each(lambda logger: logger.finish(summary))
 
     def close(self) -> None:
         """Close every logger; a second call does nothing."""
         self._loggers.reverse()
-        self._tell(lambda logger: logger.close())
+        self._call_each(lambda logger: logger.close())
         self._loggers.clear()
 
-    def _tell(self, message: Callable[[Logger], None]) -> None:
+    def _call_each(self, call: Callable[[Logger], None]) -> None:
         for logger in tuple(self._loggers):
             try:
-                message(logger)
+                call(logger)
             except Exception as error:
                 self._drop(logger, error)
 
     def _drop(self, logger: Logger, error: Exception) -> None:
         self._loggers.remove(logger)
-        # Before the report, so that a progress bar has given the terminal back.
+        # Before the report, so that a progress bar restores the terminal first.
         with contextlib.suppress(Exception):
             logger.close()
-        with contextlib.suppress(OSError, ValueError):  # stderr may be closed, too
-            print(f"logger '{logger.name}' failed and is dropped: {type(error).__name__}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
+            reason = f"{type(error).__name__}: {error}"
+            print(f"logger '{logger.name}' failed; the run continues without it: {reason}", file=sys.stderr)

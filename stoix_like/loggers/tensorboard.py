@@ -1,4 +1,4 @@
-"""Curves for TensorBoard."""
+"""TensorBoard logger."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TensorBoardConfig:
-    """The keys of `logger.tensorboard`."""
+    """Configuration of `logger.tensorboard`."""
 
     enabled: bool = False
 
 
 class TensorBoardLogger:
-    """Writes event files: every number over `env_steps`, and the configuration as text.
+    """TensorBoard logger: curves over `env_steps`, and the configuration as text.
 
     Args:
-        directory: where the event files go; made where it is not there.
+        directory: directory of the event files, created if missing.
     """
 
     name = "tensorboard"
@@ -40,31 +40,31 @@ class TensorBoardLogger:
         """Open an event file and write the configuration.
 
         Args:
-            info: what is known of the run.
+            info: description of the run.
         """
-        # Not `SummaryWriter`: its thread dies of a write that fails, and the next calls then wait for it for ever.
+        # Not `SummaryWriter`: a failed write kills its thread, and later calls then block forever.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import text
 
         self._directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(self._directory / "events"))
         listing = json.dumps(plain(info.config), indent=2, default=str)
-        # Markdown shows what is indented by four spaces as it stands.
+        # Markdown renders lines indented by four spaces verbatim.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
         if info.history:
-            self._forget_after(int(info.history[-1]["env_steps"]))
+            self._discard_after(int(info.history[-1]["env_steps"]))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`.
 
         Args:
-            record: the numbers of one evaluation window.
+            record: the metrics of one evaluation interval.
         """
         curves = scalars(record)
         self._write_scalars(curves, step=int(curves.pop("env_steps")))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Write the absolute metric, the one result that no record holds.
+        """Write the absolute metric, the only result that no record contains.
 
         Args:
             summary: the results of the run.
@@ -79,8 +79,8 @@ class TensorBoardLogger:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def _forget_after(self, step: int) -> None:
-        """Let TensorBoard leave out what the run wrote after the checkpoint that it goes on from."""
+    def _discard_after(self, step: int) -> None:
+        """Make TensorBoard discard events after the checkpoint that the run resumes from."""
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""Curves for Weights & Biases."""
+"""Weights & Biases logger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class WandbConfig:
-    """The keys of `logger.wandb`."""
+    """Configuration of `logger.wandb`."""
 
     enabled: bool = False
     project: str = "stoix_like"
@@ -29,11 +29,11 @@ class WandbConfig:
 
 
 class WandbLogger:
-    """Logs to one W&B run: every number over `env_steps`, the configuration, and the summary at the end.
+    """W&B logger: curves over `env_steps`, the configuration, and the final summary.
 
     Args:
-        config: the keys of `logger.wandb`.
-        directory: W&B keeps its files in `wandb/` below it.
+        config: configuration of `logger.wandb`.
+        directory: parent of the directory `wandb/`, where W&B stores its files.
     """
 
     name = "wandb"
@@ -42,18 +42,18 @@ class WandbLogger:
         self._config = config
         self._directory = directory
         self._run: wandb.Run | None = None
-        self._exit_code = 1  # until the run has reached its end
+        self._exit_code = 1  # until `finish`
 
     def start(self, info: RunInfo) -> None:
-        """Begin a W&B run.
+        """Start a W&B run.
 
         Args:
-            info: what is known of the run.
+            info: description of the run.
         """
         import wandb
 
         config = self._config
-        # "online" is also the default of W&B: not naming it lets WANDB_MODE have its say.
+        # "online" is also the default of W&B: leaving it out lets WANDB_MODE take effect.
         mode: Any = None if config.mode == "online" else config.mode
         self._run = wandb.init(
             id=self._run_id(),
@@ -66,7 +66,7 @@ class WandbLogger:
             mode=mode,
             dir=str(self._directory),
             config=info.config,
-            # Several trainings in one process are several runs, also where one has not been closed.
+            # Every training in a process is a separate run, even if an earlier one was not closed.
             reinit="create_new",
             # Capturing the terminal would fill the W&B log with redrawn progress bars.
             settings=wandb.Settings(console="off"),
@@ -75,7 +75,7 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="env_steps")
 
     def _run_id(self) -> str:
-        """The identity of the W&B run, kept in a file so that a resumed run adds to its own curves."""
+        """Return the id of the W&B run, stored in a file so that a resumed run continues its own curves."""
         path = self._directory / "wandb_run_id"
         if not path.exists():
             path.write_text(secrets.token_hex(4))
@@ -85,13 +85,13 @@ class WandbLogger:
         """Log the numbers of a record.
 
         Args:
-            record: the numbers of one evaluation window.
+            record: the metrics of one evaluation interval.
         """
         if self._run is not None:
             self._run.log(scalars(record))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Put the results into the W&B summary.
+        """Write the results to the W&B summary.
 
         Args:
             summary: the results of the run.
@@ -101,7 +101,7 @@ class WandbLogger:
             self._exit_code = 0
 
     def close(self) -> None:
-        """End the W&B run: as failed where `finish` was not reached."""
+        """Finish the W&B run, as failed unless `finish` was called."""
         if self._run is not None:
             run, self._run = self._run, None
             run.finish(exit_code=self._exit_code)

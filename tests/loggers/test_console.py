@@ -38,7 +38,7 @@ def run_info(run_dir):
         total_timesteps=1280,
         num_evaluations=2,
         config={},
-        notes=("the budget [1300] is rounded down to 1,280",),
+        notes=("arch.total_timesteps [1300] is rounded down to 1,280",),
         devices="1 x cpu",
     )
 
@@ -54,7 +54,7 @@ def record(steps, mean, wall):
     }
 
 
-def tell_all(logger, run_dir, pause=0.0):
+def log_run(logger, run_dir, pause=0.0):
     logger.start(run_info(run_dir))
     for steps, mean, wall in ((0, 9.25, 1.0), (640, None, 3.0), (1280, 475.3, 4.0)):
         time.sleep(pause)
@@ -63,10 +63,10 @@ def tell_all(logger, run_dir, pause=0.0):
     logger.close()
 
 
-def test_plain_lines(tmp_path, capsys, monkeypatch):
+def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.chdir(tmp_path)
-    tell_all(ConsoleLogger(ConsoleConfig()), tmp_path / "runs" / "1")
+    log_run(ConsoleLogger(ConsoleConfig()), tmp_path / "runs" / "1")
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out.splitlines() == [
@@ -74,7 +74,7 @@ def test_plain_lines(tmp_path, capsys, monkeypatch):
         "  budget          1,280 env steps, 10 updates, 2 evaluations",
         "  devices         1 x cpu",
         "  run directory   runs/1",
-        "  note            the budget [1300] is rounded down to 1,280",
+        "  note            arch.total_timesteps [1300] is rounded down to 1,280",
         "      0   0%   return     9.25 ± 12.10    length    9.25      - steps/s  0:01",
         "    640  50%   return        - ± -        length       -  1.00k steps/s  0:03",
         "  1,280 100%   return   475.30 ± 12.10    length  475.30  1.00k steps/s  0:04",
@@ -87,13 +87,13 @@ def test_plain_lines(tmp_path, capsys, monkeypatch):
     ]
 
 
-def test_long_paths_are_not_broken_into_lines(tmp_path, capsys):
+def test_long_paths_stay_on_one_line(tmp_path, capsys):
     run_dir = tmp_path / ("long" * 50)
     ConsoleLogger(ConsoleConfig()).start(run_info(run_dir))
     assert str(run_dir) in capsys.readouterr().out
 
 
-def test_without_evaluation_and_absolute_metric(tmp_path, capsys):
+def test_missing_results_are_omitted_or_printed_as_dashes(tmp_path, capsys):
     logger = ConsoleLogger(ConsoleConfig())
     logger.start(run_info(tmp_path)._replace(notes=(), devices=""))
     logger.log({"env_steps": 640})
@@ -108,46 +108,46 @@ def test_without_evaluation_and_absolute_metric(tmp_path, capsys):
 
 
 def program(run_dir, pause=0.0):
-    """This module's `tell_all` in a process of its own."""
+    """Return a program that calls `log_run` in a separate process."""
     here = pathlib.Path(__file__)
     return (
         f"import sys, pathlib; sys.path.insert(0, {str(here.parent)!r}); import {here.stem} as here; "
         "from stoix_like.loggers import LoggerConfig, make_logger; "
-        f"here.tell_all(make_logger(LoggerConfig(), pathlib.Path({str(run_dir)!r})), "
+        f"here.log_run(make_logger(LoggerConfig(), pathlib.Path({str(run_dir)!r})), "
         f"pathlib.Path({str(run_dir)!r}), {pause})"
     )
 
 
 def run_on_terminal(run_dir, **variables):
-    """What a terminal of 100 columns is sent."""
-    ours, theirs = pty.openpty()
+    """Return the output of `log_run` on a terminal of 100 columns."""
+    parent, child = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    process = subprocess.Popen([sys.executable, "-c", program(run_dir, pause=0.6)], stdout=theirs, env=env)
-    os.close(theirs)
+    process = subprocess.Popen([sys.executable, "-c", program(run_dir, pause=0.6)], stdout=child, env=env)
+    os.close(child)
     sent = b""
     try:
-        while chunk := os.read(ours, 4096):
+        while chunk := os.read(parent, 4096):
             sent += chunk
-    except OSError:  # how Linux says that the other side is closed
+    except OSError:  # Linux signals the end of a pseudo-terminal by an error
         pass
-    os.close(ours)
+    os.close(parent)
     assert process.wait(timeout=20) == 0
     return sent.decode()
 
 
-def test_progress_bar_on_a_terminal(tmp_path):
+def test_a_terminal_shows_a_progress_bar(tmp_path):
     sent = run_on_terminal(tmp_path)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent)
     assert "compiling" in text
     assert re.search(r"ppo/ff_ppo [━╸╺ ]+ 50% return -  1.00k steps/s 0:0[01] left", text)
     lines = [line for line in text.replace("\r", "\n").split("\n") if line.startswith("  1,280 100%")]
     assert len(lines) == 1
-    # The cursor is hidden while the bar is there, and back before the last lines.
+    # The bar hides the cursor and restores it before the summary.
     assert "\x1b[?25l" in sent
     assert sent.rindex("\x1b[?25h") < sent.index("finished")
 
 
-def test_no_color(tmp_path):
+def test_no_color_disables_colors(tmp_path):
     sent = run_on_terminal(tmp_path, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7][;m]", sent)
 
@@ -157,7 +157,7 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path):
 
 
 @pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
-def test_an_encoding_without_the_signs_is_no_error(tmp_path, variables):
+def test_characters_outside_the_encoding_raise_no_error(tmp_path, variables):
     env = {**os.environ, **variables}
     done = subprocess.run([sys.executable, "-c", program(tmp_path)], capture_output=True, env=env, check=True)
     assert done.stderr == b""
@@ -165,7 +165,7 @@ def test_an_encoding_without_the_signs_is_no_error(tmp_path, variables):
     assert b"\x1b" not in done.stdout
 
 
-def test_a_reader_that_goes_away_ends_the_console_alone(tmp_path):
+def test_a_broken_pipe_stops_only_the_console(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", program(tmp_path, pause=0.2)],
         stdout=subprocess.PIPE,
@@ -177,15 +177,15 @@ def test_a_reader_that_goes_away_ends_the_console_alone(tmp_path):
     errors = process.stderr.read()
     process.stderr.close()
     assert process.wait(timeout=20) == 0
-    assert errors.startswith("logger 'console' failed and is dropped: BrokenPipeError")
+    assert errors.startswith("logger 'console' failed; the run continues without it: BrokenPipeError")
     assert errors.count("\n") == 1
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_time_left():
-    # Half of the steps are left, and the last half took 2 s: evaluations count.
+def test_time_left_includes_evaluations_but_not_compilation():
+    # 320 steps are left, and the last 320 steps took 2 s including the evaluation.
     assert _seconds_left(record(320, 1.0, 3.0), record(640, 1.0, 5.0), total=960) == 2.0
-    # The first window holds the compilation: 640 steps left at 1000 steps per second.
+    # The first interval includes compilation: 640 steps are left, at 1000 steps per second.
     assert _seconds_left(record(0, 1.0, 1.0), record(640, 1.0, 30.0), total=1280) == 0.64
     assert _seconds_left({}, record(0, 1.0, 1.0), total=1280) is None
 
@@ -204,7 +204,7 @@ def test_time_left():
         (float("inf"), "inf"),
     ],
 )
-def test_format_number(value, text):
+def test_numbers_keep_significant_digits(value, text):
     assert format_number(value) == text
 
 
@@ -220,10 +220,10 @@ def test_format_number(value, text):
         (1.25e7, "12.5M"),
     ],
 )
-def test_format_rate(value, text):
+def test_rates_have_three_significant_digits(value, text):
     assert format_rate(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (59.6, "1:00"), (7, "0:07"), (3723, "1:02:03")])
-def test_format_seconds(value, text):
+def test_durations_are_formatted_as_clock_times(value, text):
     assert format_seconds(value) == text

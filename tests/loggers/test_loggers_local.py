@@ -25,30 +25,30 @@ def run_info(run_dir):
 
 
 class Recorder:
-    """Remembers what it is told, and raises where `fails` says so."""
+    """Logger that records its calls, and raises an error in the method `fails`."""
 
     def __init__(self, name, fails=None, error=OSError):
-        self.name, self.fails, self.error, self.told = name, fails, error, []
+        self.name, self.fails, self.error, self.calls = name, fails, error, []
 
-    def _tell(self, what):
-        self.told.append(what)
-        if what == self.fails:
+    def _call(self, method):
+        self.calls.append(method)
+        if method == self.fails:
             raise self.error("no space left")
 
     def start(self, info):
-        self._tell("start")
+        self._call("start")
 
     def log(self, record):
-        self._tell("log")
+        self._call("log")
 
     def finish(self, summary):
-        self._tell("finish")
+        self._call("finish")
 
     def close(self):
-        self._tell("close")
+        self._call("close")
 
 
-def tell_all(logger, run_dir):
+def log_run(logger, run_dir):
     logger.start(run_info(run_dir))
     logger.log({"env_steps": 0})
     logger.log({"env_steps": 128})
@@ -56,21 +56,21 @@ def tell_all(logger, run_dir):
     logger.close()
 
 
-def test_plain_is_strict_json():
+def test_plain_returns_strict_json():
     value = {"a": float("nan"), "b": (1, float("-inf"), None), "c": {"d": np.float32(0.5)}, "e": np.arange(2), "f": "x"}
     assert plain(value) == {"a": None, "b": [1, None, None], "c": {"d": 0.5}, "e": [0, 1], "f": "x"}
     assert type(plain(np.int64(3))) is int
     json.dumps(plain(value), allow_nan=False)
 
 
-def test_scalars_names_the_members_of_a_population():
+def test_scalars_numbers_per_member_values():
     record = {"env_steps": 128, "eval/episode_return_mean": [1.0, None, 3.0], "train/loss": None, "note": "x"}
     assert scalars(record) == {"env_steps": 128, "eval/episode_return_mean/0": 1.0, "eval/episode_return_mean/2": 3.0}
 
 
-def test_jsonl_writes_each_record_at_once_after_those_that_a_resumed_run_has_behind_it(tmp_path):
+def test_a_resumed_metrics_file_holds_the_history_and_flushes_new_records(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    # What a killed process left: a record after the checkpoint, and half of another.
+    # Left by a killed process: a record after the checkpoint, and half of another one.
     path.write_text('{"env_steps": 0}\n{"env_steps": 64}\n{"env_st')
     logger = JsonlLogger(path)
     logger.start(run_info(tmp_path)._replace(history=({"env_steps": 0},)))
@@ -80,34 +80,34 @@ def test_jsonl_writes_each_record_at_once_after_those_that_a_resumed_run_has_beh
         {"env_steps": 0},
         {"env_steps": 128, "train/loss": None, "eval/episode_return_mean": None, "members": [1, 2.5]},
     ]
-    assert '"env_steps": 128,' in lines[1]  # an int stays one
+    assert '"env_steps": 128,' in lines[1]  # an int stays an int
     logger.finish({})
     logger.close()
     logger.close()
 
 
-@pytest.mark.parametrize("moment", ["start", "log", "finish", "close"])
-def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, moment):
-    good, bad = Recorder("good"), Recorder("bad", fails=moment)
-    tell_all(MultiLogger([bad, good]), tmp_path)
+@pytest.mark.parametrize("method", ["start", "log", "finish", "close"])
+def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method):
+    good, bad = Recorder("good"), Recorder("bad", fails=method)
+    log_run(MultiLogger([bad, good]), tmp_path)
     captured = capsys.readouterr()
-    assert captured.err == "logger 'bad' failed and is dropped: OSError: no space left\n"
+    assert captured.err == "logger 'bad' failed; the run continues without it: OSError: no space left\n"
     assert captured.out == ""
-    assert good.told == ["start", "log", "log", "finish", "close"]
-    # The dropped one is closed, so that it gives back what it holds, and then left alone.
-    assert bad.told[-2:] == [moment, "close"]
-    assert bad.told.count(moment) == (2 if moment == "close" else 1)
+    assert good.calls == ["start", "log", "log", "finish", "close"]
+    # The dropped logger is closed to release its resources, and not called again.
+    assert bad.calls[-2:] == [method, "close"]
+    assert bad.calls.count(method) == (2 if method == "close" else 1)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_passes_through(tmp_path, error):
+def test_interrupts_are_not_caught(tmp_path, error):
     logger = MultiLogger([Recorder("interrupted", fails="log", error=error)])
     logger.start(run_info(tmp_path))
     with pytest.raises(error):
         logger.log({"env_steps": 0})
 
 
-def test_close_without_start_and_twice(tmp_path, capsys):
+def test_close_works_without_start_and_twice(tmp_path, capsys):
     config = LoggerConfig(ConsoleConfig(), TensorBoardConfig(enabled=True), WandbConfig(enabled=True))
     logger = make_logger(config, tmp_path)
     logger.close()
@@ -116,14 +116,14 @@ def test_close_without_start_and_twice(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_ends_the_metrics_file_and_nothing_else(tmp_path, capsys):
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="requires /dev/full")
+def test_a_full_disk_stops_only_the_metrics_file(tmp_path, capsys):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    tell_all(make_logger(LoggerConfig(), tmp_path), tmp_path)
+    log_run(make_logger(LoggerConfig(), tmp_path), tmp_path)
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith("logger 'jsonl' failed and is dropped: OSError")
-    assert "1,280" in captured.out  # the console goes on
+    assert captured.err.startswith("logger 'jsonl' failed; the run continues without it: OSError")
+    assert "1,280" in captured.out  # the console continues
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_full_disk_ends_the_metrics_file_and_nothing_else(tmp_path, capsys):
         (LoggerConfig(wandb=WandbConfig(enabled=True)), "wandb"),
     ],
 )
-def test_a_missing_package_is_refused_before_anything_is_written(tmp_path, monkeypatch, config, package):
+def test_a_missing_package_raises_before_anything_is_written(tmp_path, monkeypatch, config, package):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(MissingExtraError, match=rf"'{package}': pip install 'stoix_like\[loggers\]'"):
@@ -150,7 +150,7 @@ def test_a_directory_named_wandb_is_not_the_package(tmp_path, monkeypatch):
         check_available(LoggerConfig(wandb=WandbConfig(enabled=True)))
 
 
-def test_the_optional_packages_and_jax_are_not_imported():
+def test_importing_loggers_imports_neither_jax_nor_optional_packages():
     program = (
         "import sys; from stoix_like.loggers import *; check_available(LoggerConfig()); "
         "print(*{'jax', 'wandb', 'tensorboardX'} & set(sys.modules))"
@@ -174,11 +174,11 @@ def compose(*overrides):
         ("silent", LoggerConfig(console=ConsoleConfig(enabled=False))),
     ],
 )
-def test_the_choices_differ_from_the_defaults_in_what_they_name(choice, expected):
+def test_each_yaml_choice_changes_only_its_own_keys(choice, expected):
     assert compose(f"+logger={choice}") == expected
 
 
-def test_keys_can_be_overridden():
+def test_keys_of_a_choice_can_be_overridden():
     config = compose("+logger=silent", "logger.wandb.enabled=true", "logger.wandb.tags=[a,b]", "logger.wandb.group=g")
     assert config.wandb == WandbConfig(enabled=True, tags=("a", "b"), group="g")
     with pytest.raises(ValueError, match=r"logger\.wandb\.mode=ofline is not known: did you mean 'offline'"):

@@ -1,4 +1,4 @@
-"""TensorBoard and W&B, with the real libraries, read back from the files that they write."""
+"""TensorBoard and W&B, checked by reading back the files that the real libraries write."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ def run_info(run_dir):
     return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
 
 
-def tell_all(logger, run_dir):
+def log_run(logger, run_dir):
     logger.start(run_info(run_dir))
     for record in RECORDS:
         logger.log(record)
@@ -32,7 +32,7 @@ def tell_all(logger, run_dir):
 
 
 def read_events(path):
-    """The events of a TFRecord file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    """Read the events of a TFRecord file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
     pytest.importorskip("tensorboardX")
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
@@ -48,8 +48,8 @@ def read_events(path):
     return events
 
 
-def test_tensorboard_event_file(tmp_path, capfd):
-    tell_all(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
+    log_run(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
     assert capfd.readouterr() == ("", "")
     (path,) = (tmp_path / "tensorboard").iterdir()
     assert path.name.startswith("events.out.tfevents.")
@@ -66,7 +66,7 @@ def test_tensorboard_event_file(tmp_path, capfd):
     ]
 
 
-def test_tensorboard_writes_each_record_at_once(tmp_path):
+def test_tensorboard_flushes_each_record(tmp_path):
     logger = make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
@@ -75,21 +75,23 @@ def test_tensorboard_writes_each_record_at_once(tmp_path):
     logger.close()
 
 
-def test_tensorboard_that_cannot_write_is_dropped(tmp_path, capsys):
+def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
-    tell_all(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
-    assert capsys.readouterr().err.startswith("logger 'tensorboard' failed and is dropped: FileExistsError")
+    log_run(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    assert capsys.readouterr().err.startswith(
+        "logger 'tensorboard' failed; the run continues without it: FileExistsError"
+    )
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def read_wandb(run_dir):
-    """The records of a run's .wandb file: a 7-byte header, then LevelDB's log format."""
+    """Read the records of a .wandb file: a 7-byte header, then the log format of LevelDB."""
     import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
-    wandb.teardown()  # W&B writes in a process of its own: wait until it has done so
+    wandb.teardown()  # W&B writes in a separate process: wait for it
     (path,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
-    block_size, header_size, last_kinds = 32768, 7, (1, 4)  # whole records, and the last parts of divided ones
+    block_size, header_size, last_kinds = 32768, 7, (1, 4)  # whole records, and last parts of split ones
     data, records, body = path.read_bytes(), [], b""
     assert data[:4] == b":W&B"
     position = header_size
@@ -107,13 +109,13 @@ def read_wandb(run_dir):
 
 
 def items(updates):
-    """Keys and values of W&B's updates; a nested key is joined with dots."""
+    """Return the keys and values of W&B updates, with nested keys joined by dots."""
     return {update.key or ".".join(update.nested_key): json.loads(update.value_json) for update in updates}
 
 
 @pytest.fixture
-def wandb_apart(monkeypatch):
-    """W&B with nothing of the user's settings, and nobody to talk to."""
+def isolated_wandb(monkeypatch):
+    """W&B without the settings of the user and without a server."""
     wandb = pytest.importorskip("wandb")
     for variable in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_RUN_ID", "WANDB_DIR"):
         monkeypatch.delenv(variable, raising=False)
@@ -121,12 +123,12 @@ def wandb_apart(monkeypatch):
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setenv("WANDB_SILENT", "true")
     yield
-    wandb.teardown()  # it reads the variables once
+    wandb.teardown()  # W&B reads the variables once per process
 
 
-def test_wandb_offline(tmp_path, wandb_apart):
+def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, isolated_wandb):
     wandb_config = WandbConfig(enabled=True, project="walk", group="seeds", tags=("a", "b"), mode="offline")
-    tell_all(make_logger(LoggerConfig(SILENT, wandb=wandb_config), tmp_path), tmp_path)
+    log_run(make_logger(LoggerConfig(SILENT, wandb=wandb_config), tmp_path), tmp_path)
     records = read_wandb(tmp_path)
 
     (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
@@ -153,17 +155,17 @@ def test_wandb_offline(tmp_path, wandb_apart):
     assert end.exit_code == 0
 
 
-def test_wandb_says_that_a_run_has_failed(tmp_path, wandb_apart, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")  # the variable has its say where the configuration leaves it
+def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")  # takes effect because the configuration leaves the default
     logger = make_logger(LoggerConfig(SILENT, wandb=WandbConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
-    logger.close()  # as after an exception: without `finish`
+    logger.close()  # without `finish`, as after an exception
     (end,) = (record.exit for record in read_wandb(tmp_path) if record.WhichOneof("record_type") == "exit")
     assert end.exit_code == 1
 
 
-def test_several_wandb_runs_in_one_process(tmp_path, wandb_apart):
+def test_one_process_can_have_several_wandb_runs(tmp_path, isolated_wandb):
     config = LoggerConfig(SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
     loggers = [(make_logger(config, tmp_path / name), tmp_path / name) for name in ("first", "second")]
     for logger, run_dir in loggers:
