@@ -1,1 +1,1 @@
-"""Pure functions: losses, multistep returns, running statistics."""
+"""Pure functions: losses, multistep returns, running statistics, replay."""

@@ -1,4 +1,4 @@
-"""Small functions over arrays, trees and compiled functions."""
+"""Utilities for arrays, trees and compiled functions."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 Scalar = int | float | Float[Array, ""]
-"""A number that the caller may also trace, such as a hyperparameter that differs between vmapped members."""
+"""A number that may be traced, such as a hyperparameter that varies over a population."""
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def _scaled_tangent(primals: tuple[Array, Any], tangents: tuple[Array, Any]) -> 
 
 
 def scale_gradient(g: PyTree[Array], scale: Scalar = 1) -> PyTree[Array]:
-    """Passes values on unchanged, and their gradient multiplied by `scale`.
+    """Return `g` unchanged, with its gradient multiplied by `scale`.
 
         y = g,  dL/dg = scale * dL/dy
 
@@ -36,32 +36,32 @@ def scale_gradient(g: PyTree[Array], scale: Scalar = 1) -> PyTree[Array]:
 
     Args:
         g: tree of arrays of any shape.
-        scale: factor of the gradient, no unit; 0 stops it.
+        scale: factor of the gradient, no unit; 0 stops the gradient.
 
     Returns:
-        The tree `g`, bit for bit.
+        The tree `g`, bit-identical.
     """
     return jax.tree.map(lambda x: _identity_with_scaled_tangent(x, scale), g)
 
 
 def count_parameters(params: PyTree[Any]) -> int:
-    """Counts the numbers held by a tree of arrays.
+    """Count the elements of a tree of arrays.
 
     Args:
-        params: tree of arrays, or of anything with a shape.
+        params: tree of arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        The sum of the leaves' sizes.
+        The sum of the sizes of the leaves.
     """
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def ndim_at_least(x: Shaped[Array, "..."], num_dims: int) -> bool:
-    """Whether an array has at least a number of dimensions.
+    """Check whether an array has at least `num_dims` dimensions.
 
     Args:
         x: array of any shape.
-        num_dims: number of dimensions.
+        num_dims: smallest number of dimensions.
 
     Returns:
         `x.ndim >= num_dims`.
@@ -70,11 +70,11 @@ def ndim_at_least(x: Shaped[Array, "..."], num_dims: int) -> bool:
 
 
 def prepend_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[Any, "..."]:
-    """Puts dimensions of size 1 in front, so that an array broadcasts against others without rank promotion.
+    """Prepend dimensions of size 1, so that an array broadcasts without implicit rank promotion.
 
     Args:
         x: `[*rest]`.
-        num_dims: how many dimensions the result has, at least those of `x`.
+        num_dims: number of dimensions of the result, at least `x.ndim`.
 
     Returns:
         `[1, ..., 1, *rest]`.
@@ -83,21 +83,21 @@ def prepend_dims(x: Shaped[Array | np.ndarray, "..."], num_dims: int) -> Shaped[
 
 
 def merge_leading_dims(x: Shaped[Array, "..."], num_dims: int) -> Shaped[Array, "..."]:
-    """Flattens the leading dimensions of an array into one.
+    """Flatten the leading dimensions of an array into one.
 
     Args:
         x: `[D1, ..., Dn, *rest]`.
-        num_dims: how many leading dimensions to flatten, at least 1.
+        num_dims: the number n of leading dimensions to flatten, at least 1.
 
     Returns:
         `[D1 * ... * Dn, *rest]`.
 
     Raises:
-        ValueError: if `x` has fewer than `num_dims` dimensions, or `num_dims` is less than 1.
+        ValueError: if `num_dims` is less than 1 or more than `x.ndim`.
     """
     if not 1 <= num_dims <= x.ndim:
-        raise ValueError(f"cannot merge {num_dims} leading dimensions of an array of shape {x.shape}")
-    # The product is spelt out because -1 is ambiguous for an array without elements.
+        raise ValueError(f"num_dims={num_dims} must be at least 1 and at most x.ndim={x.ndim}")
+    # An explicit product: -1 is ambiguous for an array without elements.
     merged = 1
     for size in x.shape[:num_dims]:
         merged *= size
@@ -105,41 +105,41 @@ def merge_leading_dims(x: Shaped[Array, "..."], num_dims: int) -> Shaped[Array, 
 
 
 def unreplicate_n_dims(x: PyTree[Array], unreplicate_depth: int = 2) -> PyTree[Array]:
-    """Takes the first entry of each of the leading, replicated dimensions.
+    """Take the first entry of every leading, replicated dimension.
 
     Args:
         x: tree of arrays `[R1, ..., Rn, *rest]`.
         unreplicate_depth: the number n of replicated dimensions.
 
     Returns:
-        The tree with leaves `[*rest]`.
+        The tree, with leaves `[*rest]`.
     """
     return jax.tree.map(lambda leaf: leaf[(0,) * unreplicate_depth], x)
 
 
 def unreplicate_batch_dim(x: PyTree[Array]) -> PyTree[Array]:
-    """Takes the first entry of the second dimension: device first, then update batch.
+    """Take the first entry of the second dimension, the replicated update-batch dimension.
 
     Args:
         x: tree of arrays `[D, R, *rest]`, replicated over R.
 
     Returns:
-        The tree with leaves `[D, *rest]`.
+        The tree, with leaves `[D, *rest]`.
     """
     return jax.tree.map(lambda leaf: leaf[:, 0], x)
 
 
 def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **kwargs: Any) -> jax.stages.Compiled:
-    """Compiles a function ahead of its first call, and logs how long that took.
+    """Compile a function ahead of its first call, and log the compile time.
 
     Args:
-        fn_to_compile: a function, or the result of `jax.jit`, whose donation and static arguments then hold.
-        fn_name: what the log calls it.
-        *args: arguments, or `jax.ShapeDtypeStruct`s in their place.
-        **kwargs: keyword arguments, likewise.
+        fn_to_compile: a function, or the result of `jax.jit`, whose donated and static arguments are preserved.
+        fn_name: name of the function in the log.
+        *args: example arguments, or `jax.ShapeDtypeStruct`s in their place.
+        **kwargs: example keyword arguments, likewise.
 
     Returns:
-        The compiled program, called with the same arguments less the static ones.
+        The compiled program, which takes the same arguments except the static ones.
     """
     jitted = fn_to_compile if hasattr(fn_to_compile, "lower") else jax.jit(fn_to_compile)
     start = time.perf_counter()
@@ -149,21 +149,19 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
 
 
 def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
-    """Shuffles the numbers below a length, to deal a batch out into minibatches.
+    """Compute a random permutation, to split a batch into minibatches.
 
-    Sorts random bits whose lowest ones are replaced by the position. Sorting one array of numbers is several times
-    faster on a CPU than sorting positions by bits of their own, as `jax.random.permutation` does. Two positions whose
-    remaining bits agree, with a probability of `length / 2^31` at most, stay in their order: that tells only where two
-    minibatches meet.
-
-    Source: textbook.
+    The function sorts random bits whose lowest bits are replaced by the position. On a CPU, sorting this single array
+    is several times faster than sorting positions by separate random bits, as `jax.random.permutation` does. Positions
+    with equal random bits, which have a probability of at most `length / 2^31`, keep their order; this matters only
+    where two minibatches meet.
 
     Args:
-        key: one key.
-        length: how many numbers; beyond 2^22 `jax.random.permutation` is used.
+        key: random key.
+        length: number of elements; above 2^22 the function calls `jax.random.permutation`.
 
     Returns:
-        `[length]` each number from 0 to `length - 1`, once.
+        `[length]` permutation of `0, ..., length - 1`.
     """
     if length > 2**22:
         return jax.random.permutation(key, length)
@@ -173,26 +171,24 @@ def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
 
 
 def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon: Scalar = 1e-8) -> Float[Array, "..."]:
-    """Shifts and scales a whole batch to mean 0 and variance 1.
+    """Shift and scale a whole batch to mean 0 and variance 1.
 
         (x - mean(x)) / sqrt(var(x) + epsilon)
 
-    Source: textbook.
-
     Args:
-        x: array of any shape; the mean and the variance are those of all its elements.
-        axis_names: mapped axes (vmap, shard_map) whose members share one mean and one variance.
+        x: array of any shape; mean and variance are those of all its elements.
+        axis_names: mapped axes (vmap, shard_map) that the batch is spread over.
         epsilon: added to the variance, in the squared unit of `x`, so that a constant batch gives zeros.
 
     Returns:
-        Array of the shape of `x`.
+        An array of the shape of `x`.
     """
 
     def mean(values: Array) -> Array:
         local = jnp.mean(values)
         return jax.lax.pmean(local, tuple(axis_names)) if axis_names else local
 
-    # Twice: the mean of a large constant is rounded, and what that leaves would be all there is to scale up.
+    # Centred twice: the rounding error of a large mean would otherwise be scaled up to variance 1.
     centred = x - mean(x)
     centred = centred - mean(centred)
     return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + epsilon)

@@ -1,15 +1,14 @@
-"""Returns, advantages and temporal-difference errors over sequences.
+"""Returns, advantages and temporal-difference errors of sequences.
 
-Time follows Sutton & Barto: from the observation at `tm1` an action leads to the reward `r_t`, the discount
-`discount_t` and the observation at `t`. `discount_t` is gamma where the episode goes on and zero where it
-*terminated*. `truncation_t` marks steps that a limit cut: the value beyond them, `v_t`, still counts, and
-nothing later does. For both to hold, `v_t` at a truncated step is the value of the step's true successor, not of
-the observation that a reset made.
+Time indices follow Sutton & Barto: an action at `tm1` leads to the reward `r_t`, the discount `discount_t` and the
+observation at `t`. `discount_t` is gamma, and zero where the episode *terminated*. `truncation_t` marks steps after
+which the episode was truncated: their bootstrap value `v_t` counts, and nothing after it does. `v_t` of a truncated
+step must therefore be the value of the true successor, not of the observation that a reset returned.
 
-Every function but the n-step one solves a linear recurrence backwards: as a scan over time or, with
-`associative=True`, as a parallel prefix scan of logarithmic depth. The numbers are the same up to rounding, the speed
-is not, and the caller chooses. On a CPU the plain scan, which is the default, was faster at every size measured;
-`scripts/benchmark_returns.py` measures both on the machine at hand.
+Every function except the n-step one solves a linear recurrence backwards: as a scan over time or, with
+`associative=True`, as a parallel prefix scan of logarithmic depth. Results agree up to rounding; speed differs. On a
+CPU the default, the scan over time, was faster at every size measured; `scripts/benchmark_returns.py` compares both on
+your machine.
 """
 
 from typing import Any, NamedTuple
@@ -20,28 +19,28 @@ from jaxtyping import Array, Bool, Float, Real
 
 from stoix_like.utils.jax_utils import Scalar, standardize
 
-# The letters are those of the layout [B, T]; with time_major every one of these is [T, B] instead.
+# The letters are those of the layout [B, T]; with time_major all of these are [T, B] instead.
 Sequences = Float[Array, "B T"]
-"""Floats `[B, T]`, or `[T, B]` where time leads."""
+"""Floats `[B, T]`, or `[T, B]` if time-major."""
 LongerByOne = Float[Array, "B T+1"] | Float[Array, "B+1 T"]
-"""The same with one more step."""
+"""`Sequences` with one more step."""
 ShorterByOne = Float[Array, "B T-1"] | Float[Array, "B-1 T"]
-"""The same with one step less."""
+"""`Sequences` with one step less."""
 ActionSequences = Float[Array, "B T A"]
-"""Floats `[B, T, A]`, or `[T, B, A]` where time leads."""
+"""Floats `[B, T, A]`, or `[T, B, A]` if time-major."""
 Flags = Bool[Array, "B T"] | Real[Array, "B T"]
-"""Flags `[B, T]`, or `[T, B]` where time leads."""
+"""Flags `[B, T]`, or `[T, B]` if time-major."""
 Lambda = Scalar | Float[Array, "_"] | Float[Array, "B T"]
-"""A mixing parameter: one number, one per time step, or one per time step and sequence."""
+"""Mixing parameter: a scalar, one value per time step, or one value per time step and sequence."""
 
 
 class VTraceOutput(NamedTuple):
-    """What an actor-critic learns from, each `[B, T]`, or `[T, B]` where time leads.
+    """V-trace errors, advantages and action values, each `[B, T]`, or `[T, B]` if time-major.
 
     Attributes:
-        errors: value targets less `v_tm1`.
+        errors: value targets minus `v_tm1`.
         pg_advantage: advantages, weighted by clipped importance ratios.
-        q_estimate: estimates of the values of the actions taken.
+        q_estimate: estimated values of the actions taken.
     """
 
     errors: Sequences
@@ -52,18 +51,18 @@ class VTraceOutput(NamedTuple):
 def _reverse_recurrence(
     bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], final: Float[Array, "*S"], associative: bool
 ) -> Float[Array, "T *S"]:
-    """Solves x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final; time leads."""
+    """Solve x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final, on time-major arrays."""
     dtype = jnp.result_type(bias, slope, final)
     bias, slope, final = (x.astype(dtype) for x in (bias, slope, final))
     if associative:
-        # The last bias takes in what is beyond the end: a product of slopes that overflowed, times 0, would be NaN.
+        # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
         bias = bias.at[-1].add(slope[-1] * final)
         return jax.lax.associative_scan(_compose, (bias, slope), reverse=True)[0]
     return jax.lax.scan(_recurrence_step, final, (bias, slope), reverse=True)[1]
 
 
 def _compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The line x -> bias + slope * x that takes the later one's result for its x."""
+    """Compose two lines x -> bias + slope * x: the earlier one applied to the result of the later one."""
     return _finite(earlier[0] + earlier[1] * later[0]), _finite(earlier[1] * later[1])
 
 
@@ -73,28 +72,28 @@ def _recurrence_step(x: Array, line: tuple[Array, Array]) -> tuple[Array, Array]
 
 
 def _finite(x: Array) -> Array:
-    """What overflowed, as products of importance ratios do, becomes the largest number: infinity times 0 is NaN."""
+    """Clip to finite values: products of importance ratios may overflow, and inf * 0 is NaN."""
     largest = float(jnp.finfo(x.dtype).max)
     return jnp.clip(x, -largest, largest)
 
 
-def _shift(x: Array, steps: int, beyond: float) -> Array:
-    """The entries that come `steps` later, and `beyond` where there are none; time leads."""
-    return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], beyond)])
+def _shift(x: Array, steps: int, fill: float) -> Array:
+    """Return the entries `steps` later in a time-major array, padded with `fill`."""
+    return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], fill)])
 
 
 def _swap(time_major: bool, *arrays: Any) -> Any:
-    """Exchanges the two leading dimensions unless time leads; what has fewer, and None, passes through."""
+    """Swap the two leading dimensions unless `time_major`; None and arrays with fewer dimensions pass through."""
     if time_major:
         return arrays
     return tuple(x if x is None or jnp.ndim(x) < 2 else jnp.swapaxes(x, 0, 1) for x in arrays)
 
 
 def _trace(lambda_: Any, truncation_t: Array | None, *like: Array) -> Array:
-    """Lambda per step, of the arrays' shape and joint type, zero where a limit cut the sequence; time leads."""
+    """Broadcast lambda to the shape and joint dtype of time-major arrays, with zeros where truncated."""
     trace = jnp.asarray(lambda_, jnp.result_type(*like))
     if trace.ndim == 1:
-        # One per time step; a plain broadcast would take it for one per sequence where T = B.
+        # `[T]` is one value per time step; plain broadcasting would align it with the batch where T = B.
         trace = trace.reshape(-1, *(1,) * (like[0].ndim - 1))
     trace = jnp.broadcast_to(trace, like[0].shape)
     return trace if truncation_t is None else jnp.where(truncation_t.astype(bool), jnp.zeros_like(trace), trace)
@@ -105,9 +104,9 @@ def _maybe_stop(stop: bool, *arrays: Array) -> Any:
 
 
 def _pair_of_values(values: Array | None, v_tm1: Array | None, v_t: Array | None, time_major: bool) -> Any:
-    """Values before and after each step, from those of consecutive observations or as they are."""
+    """Return the values before and after each step, from either form of input."""
     if (values is None) == (v_tm1 is None and v_t is None) or (v_tm1 is None) != (v_t is None):
-        raise ValueError("give either `values`, or both `v_tm1` and `v_t`")
+        raise ValueError("pass either `values`, or both `v_tm1` and `v_t`")
     if values is None:
         return v_tm1, v_t
     return (values[:-1], values[1:]) if time_major else (values[:, :-1], values[:, 1:])
@@ -128,7 +127,7 @@ def batch_truncated_generalized_advantage_estimation(
     axis_names: tuple[str, ...] = (),
     associative: bool = False,
 ) -> tuple[Sequences, Sequences]:
-    """Generalised advantage estimation over sequences cut at their ends.
+    """Compute truncated generalised advantage estimates.
 
         delta_t = r_t + discount_t * v_t - v_tm1
         A_t = delta_t + discount_t * lambda_t * (1 - truncation_t) * A_{t+1}
@@ -139,22 +138,22 @@ def batch_truncated_generalized_advantage_estimation(
     Args:
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        values: `[B, T+1]` values of consecutive observations; or leave it out and give the next two.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        values: `[B, T+1]` values of consecutive observations, an alternative to `v_tm1` and `v_t`.
         v_tm1: `[B, T]` values of the observations acted on.
         v_t: `[B, T]` values of their true successors.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
-        stop_target_gradients: whether no gradient flows into the results.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
+        stop_target_gradients: whether to stop the gradients of the results.
         time_major: whether every array is `[T, B]`, and `values` `[T+1, B]`.
-        standardize_advantages: whether the advantages are shifted and scaled to mean 0 and variance 1.
-        axis_names: mapped axes over which the standardisation is shared.
+        standardize_advantages: whether to standardise the advantages to mean 0 and variance 1.
+        axis_names: mapped axes that the batch of the standardisation is spread over.
         associative: whether to use the parallel scan.
 
     Returns:
         Advantages and value targets (v_tm1 + advantage before standardisation), each `[B, T]`, or `[T, B]`.
 
     Raises:
-        ValueError: unless either `values` or both of `v_tm1` and `v_t` are given.
+        ValueError: unless either `values` or both `v_tm1` and `v_t` are passed.
     """
     v_tm1, v_t = _pair_of_values(values, v_tm1, v_t, time_major)
     delta_t = r_t + discount_t * v_t - v_tm1
@@ -179,7 +178,7 @@ def batch_n_step_bootstrapped_returns(
     truncation_t: Flags | None = None,
     time_major: bool = False,
 ) -> Sequences:
-    """Returns over n steps, or as many as are left, and the value after them.
+    """Compute n-step bootstrapped returns, of fewer steps at the end of a sequence.
 
         G^n_t = r_t + discount_t * ((1 - lambda_t) * v_t + lambda_t * G^{n-1}_{t+1}),  G^0_{t+1} = v_t
 
@@ -190,9 +189,9 @@ def batch_n_step_bootstrapped_returns(
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         v_t: `[B, T]` values of the true successors.
         n: number of steps, at least 1.
-        lambda_t: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        stop_target_gradients: whether no gradient flows into the result.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        lambda_t: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        stop_target_gradients: whether to stop the gradients of the result.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is `[T, B]`.
 
     Returns:
@@ -202,20 +201,20 @@ def batch_n_step_bootstrapped_returns(
         ValueError: if `n` is less than 1.
     """
     if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+        raise ValueError(f"n={n} must be at least 1")
     r_t, discount_t, v_t, lambda_t, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_t, truncation_t)
     trace = _trace(lambda_t, truncation_t, r_t, discount_t, v_t)
     bias, slope = _windows(r_t + discount_t * (1.0 - trace) * v_t, discount_t * trace, min(n, len(r_t)))
-    # Beyond the end stands the last value, so that late steps get shorter returns.
+    # Steps near the end bootstrap from the last value, after fewer than n steps.
     last = jnp.minimum(jnp.arange(len(v_t)) + n - 1, len(v_t) - 1)
     returns = bias + slope * v_t[last]
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
 
 
 def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) -> tuple[Array, Array]:
-    """The lines x -> bias_t + slope_t * x of n steps, or as many as are left, composed; time leads.
+    """Compose the lines x -> bias_t + slope_t * x of n steps, fewer at the end, in time-major arrays.
 
-    Windows double in length, and those of the binary digits of n are put one after the other.
+    Window lengths are powers of two; the windows of the binary digits of n are chained.
     """
     dtype = jnp.result_type(bias, slope)
     window, done = (bias.astype(dtype), slope.astype(dtype)), 0
@@ -242,22 +241,23 @@ def batch_general_off_policy_returns_from_q_and_v(
     time_major: bool = False,
     associative: bool = False,
 ) -> Sequences:
-    """Returns under a target policy from the data of another one.
+    """Compute returns under a target policy from the data of a behaviour policy.
 
         G_t = r_t + discount_t * (v_t - c_t * q_t + c_t * G_{t+1}),  and r_t + discount_t * v_t at the last step
 
-    c_t = pi/mu gives importance sampling, lambda Q(lambda), pi tree backup, lambda min(1, pi/mu) Retrace.
+    c_t = pi/mu gives importance sampling, c_t = lambda Q(lambda), c_t = pi tree backup, and
+    c_t = lambda * min(1, pi/mu) Retrace.
     Source: Munos et al. 2016, "Safe and efficient off-policy reinforcement learning", equation 3.
 
     Args:
-        q_t: `[B, T-1]` values of the actions taken after each step but the last.
+        q_t: `[B, T-1]` values of the actions taken after every step but the last.
         v_t: `[B, T]` values, under the target policy, of the true successors.
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         c_t: `[B, T-1]` trace coefficients of the actions of `q_t`.
-        stop_target_gradients: whether no gradient flows into the result.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
-        time_major: whether time leads in every array.
+        stop_target_gradients: whether to stop the gradients of the result.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
+        time_major: whether every array is time-major.
         associative: whether to use the parallel scan.
 
     Returns:
@@ -267,12 +267,12 @@ def batch_general_off_policy_returns_from_q_and_v(
         ValueError: if the shapes of `q_t` and `c_t` differ.
     """
     if q_t.shape != c_t.shape:
-        raise ValueError(f"q_t of shape {q_t.shape} and c_t of shape {c_t.shape} must be alike")
+        raise ValueError(f"q_t.shape={q_t.shape} must equal c_t.shape={c_t.shape}")
     q_t, v_t, r_t, discount_t, c_t, truncation_t = _swap(time_major, q_t, v_t, r_t, discount_t, c_t, truncation_t)
-    nothing = jnp.zeros_like(r_t[:1])
-    c_t = _finite(_trace(jnp.concatenate([c_t, nothing]), truncation_t, r_t, discount_t, v_t, c_t))
-    bias = r_t + discount_t * (v_t - c_t * jnp.concatenate([q_t, nothing]))
-    returns = _reverse_recurrence(bias, discount_t * c_t, nothing[0], associative)
+    zeros = jnp.zeros_like(r_t[:1])
+    c_t = _finite(_trace(jnp.concatenate([c_t, zeros]), truncation_t, r_t, discount_t, v_t, c_t))
+    bias = r_t + discount_t * (v_t - c_t * jnp.concatenate([q_t, zeros]))
+    returns = _reverse_recurrence(bias, discount_t * c_t, zeros[0], associative)
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
 
 
@@ -290,7 +290,7 @@ def batch_retrace_continuous(
     time_major: bool = False,
     associative: bool = False,
 ) -> Sequences:
-    """Errors of action values against the Retrace return.
+    """Compute the errors of action values against the Retrace return.
 
         c_t = lambda_ * min(1, exp(log_rho_t)),  error_tm1 = G_t(c) - q_tm1
 
@@ -298,19 +298,19 @@ def batch_retrace_continuous(
 
     Args:
         q_tm1: `[B, T]` values of the actions taken at `tm1`.
-        q_t: `[B, T-1]` values of the actions taken after each step but the last.
+        q_t: `[B, T-1]` values of the actions taken after every step but the last.
         v_t: `[B, T]` values, under the target policy, of the true successors.
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         log_rhos: `[B, T-1]` log pi/mu (nats) of the actions of `q_t`.
-        lambda_: mixing parameter in [0, 1], a number or `[B, T-1]`.
-        stop_target_gradients: whether no gradient flows into the return.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
-        time_major: whether time leads in every array.
+        lambda_: mixing parameter in [0, 1]: a scalar or `[B, T-1]`.
+        stop_target_gradients: whether to stop the gradients of the return.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
+        time_major: whether every array is time-major.
         associative: whether to use the parallel scan.
 
     Returns:
-        `[B, T]` errors, return less value.
+        `[B, T]` errors, return minus value.
     """
     c_t = lambda_ * jnp.exp(jnp.minimum(log_rhos, 0.0))
     target_tm1 = batch_general_off_policy_returns_from_q_and_v(
@@ -338,9 +338,9 @@ def batch_lambda_returns(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> Sequences:
-    """Mixtures of n-step returns with weights that fall geometrically.
+    """Compute lambda-returns, mixtures of n-step returns with geometrically decaying weights.
 
-        G_t = r_t + discount_t * ((1 - lambda_t) * v_t + lambda_t * G_{t+1}),  and the last value beyond the end
+        G_t = r_t + discount_t * ((1 - lambda_t) * v_t + lambda_t * G_{t+1}),  with v_t in place of the last G_{t+1}
 
     Source: Sutton & Barto 2018, equation 12.18 (lambda-return, by recursion).
 
@@ -348,10 +348,10 @@ def batch_lambda_returns(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         v_t: `[B, T]` values of the true successors.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        stop_target_gradients: whether no gradient flows into the result.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is `[T, B]`.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:
@@ -374,25 +374,25 @@ def batch_discounted_returns(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> Sequences:
-    """Sums of discounted rewards, and the value beyond the last one.
+    """Compute discounted returns, which bootstrap at the end of a sequence.
 
-        G_t = r_t + discount_t * G_{t+1},  with v_t in the place of G_{t+1} at the end and where truncated
+        G_t = r_t + discount_t * G_{t+1},  with v_t in place of G_{t+1} at the end and where truncated
 
     Source: Sutton & Barto 2018, equation 3.9.
 
     Args:
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
-        v_t: values of the true successors: one number, `[B]` (one per sequence) or `[B, T]`.
-        stop_target_gradients: whether no gradient flows into the result.
+        v_t: values of the true successors: a scalar, `[B]` (one per sequence) or `[B, T]`.
+        stop_target_gradients: whether to stop the gradients of the result.
         time_major: whether every array is `[T, B]`.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
-    # A plain number follows the rewards' type; an array keeps its own.
+    # A Python number takes the dtype of the rewards; an array keeps its own.
     value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, r_t.dtype)
     if value_t.ndim == 1:
         value_t = value_t[None] if time_major else value_t[:, None]
@@ -421,22 +421,22 @@ def importance_corrected_td_errors(
     v_t: Float[Array, "T"] | None = None,
     associative: bool = False,
 ) -> Float[Array, "T"]:
-    """Multistep errors of one trajectory with an importance ratio per decision.
+    """Compute multistep errors of one trajectory, with per-decision importance sampling.
 
         delta_t = r_t + discount_t * v_t - v_tm1
         D_t = delta_t + discount_t * lambda_t * rho_t * (1 - truncation_t) * D_{t+1},  error_tm1 = rho_tm1 * D_t
 
-    What would overflow ends at the largest number of its type.
+    Values that overflow are clipped to the largest finite number of their dtype.
     Source: Sutton et al. 2014, "A new Q(lambda) with interim forward view and Monte Carlo equivalence".
 
     Args:
         r_t: `[T]` rewards.
         discount_t: `[T]` gamma, zero where the episode terminated.
         rho_tm1: `[T]` ratios pi/mu of the actions at `tm1`.
-        lambda_: mixing parameter in [0, 1], a number or `[T]`.
+        lambda_: mixing parameter in [0, 1]: a scalar or `[T]`.
         values: `[T+1]` values of consecutive observations.
-        truncation_t: `[T]` whether a limit cut the sequence after the step; None where none did.
-        stop_target_gradients: whether gradients flow through `v_tm1` alone.
+        truncation_t: `[T]` whether the episode was truncated after the step; None if none was.
+        stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
         v_t: `[T]` values of the true successors; None means `values[1:]`.
         associative: whether to use the parallel scan.
 
@@ -463,21 +463,21 @@ def batch_q_lambda(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> Sequences:
-    """Lambda-returns that bootstrap from the greedy action's value.
+    """Compute lambda-returns that bootstrap from the value of the greedy action.
 
         G_t = r_t + discount_t * ((1 - lambda_t) * max_a q_t(a) + lambda_t * G_{t+1})
 
-    One lambda gives Peng's Q(lambda); lambda_t = 0 where the next action is not greedy gives Watkins's.
+    A constant lambda gives Peng's Q(lambda); lambda_t = 0 where the next action is not greedy gives Watkins's.
     Source: Peng & Williams 1996, "Incremental multi-step Q-learning"; Watkins 1989.
 
     Args:
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         q_t: `[B, T, A]` action values at the true successors.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        stop_target_gradients: whether no gradient flows into the result.
-        time_major: whether time leads in every array.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        stop_target_gradients: whether to stop the gradients of the result.
+        time_major: whether every array is time-major.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:
@@ -507,7 +507,7 @@ def batch_peng_q_lambda(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> Sequences:
-    """Lambda-returns without correction that bootstrap from the mean value under a target policy.
+    """Compute uncorrected lambda-returns that bootstrap from the mean value under a target policy.
 
         G_t = r_t + discount_t * ((1 - lambda_t) * sum_a pi_t(a) q_t(a) + lambda_t * G_{t+1})
 
@@ -517,11 +517,12 @@ def batch_peng_q_lambda(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         q_t: `[B, T, A]` action values at the true successors.
-        pi_t: `[B, T, A]` probabilities of the target policy there; an action of probability zero may have any value.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        stop_target_gradients: whether no gradient flows into the result.
-        time_major: whether time leads in every array.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        pi_t: `[B, T, A]` probabilities of the target policy at the true successors; the values of actions of
+            probability zero are ignored.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        stop_target_gradients: whether to stop the gradients of the result.
+        time_major: whether every array is time-major.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:
@@ -553,7 +554,7 @@ def batch_vtrace(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> Sequences:
-    """Errors of values against the V-trace target.
+    """Compute the errors of values against the V-trace target.
 
         delta_t = min(clip_rho_threshold, rho_tm1) * (r_t + discount_t * v_t - v_tm1)
         error_t = delta_t + discount_t * lambda_t * min(1, rho_tm1) * (1 - truncation_t) * error_{t+1}
@@ -566,15 +567,15 @@ def batch_vtrace(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         rho_tm1: `[B, T]` ratios pi/mu of the actions at `tm1`.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        clip_rho_threshold: largest ratio that weighs an error.
-        stop_target_gradients: whether gradients flow through `v_tm1` alone.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        clip_rho_threshold: upper bound of the ratios that weight the errors.
+        stop_target_gradients: whether to stop all gradients except those through `v_tm1`.
         time_major: whether every array is `[T, B]`.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:
-        `[B, T]` errors, target less value.
+        `[B, T]` errors, target minus value.
     """
     v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t = _swap(
         time_major, v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t
@@ -602,7 +603,7 @@ def batch_vtrace_td_error_and_advantage(
     truncation_t: Flags | None = None,
     associative: bool = False,
 ) -> VTraceOutput:
-    """V-trace errors, and the advantages that go with them.
+    """Compute V-trace errors with their advantages and action values.
 
         q_t = r_t + discount_t * (v_t + lambda_t * (1 - truncation_t) * error_{t+1})
         A_t = min(clip_pg_rho_threshold, rho_tm1) * (q_t - v_tm1)
@@ -615,12 +616,12 @@ def batch_vtrace_td_error_and_advantage(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` gamma, zero where the episode terminated.
         rho_tm1: `[B, T]` ratios pi/mu of the actions at `tm1`.
-        lambda_: mixing parameter in [0, 1]: a number, `[T]` or `[B, T]`.
-        clip_rho_threshold: largest ratio that weighs an error.
-        clip_pg_rho_threshold: largest ratio that weighs an advantage.
-        stop_target_gradients: whether gradients flow through the `v_tm1` of the errors alone.
+        lambda_: mixing parameter in [0, 1]: a scalar, `[T]` or `[B, T]`.
+        clip_rho_threshold: upper bound of the ratios that weight the errors.
+        clip_pg_rho_threshold: upper bound of the ratios that weight the advantages.
+        stop_target_gradients: whether to stop all gradients except those through the `v_tm1` of the errors.
         time_major: whether every array is `[T, B]`.
-        truncation_t: `[B, T]` whether a limit cut the sequence after the step; None where none did.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         associative: whether to use the parallel scan.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Observation normalisation by running statistics, as a pair of functions around their state."""
+"""Observation normalisation by running statistics, as functions of their state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stoix_like.utils import running_statistics
 
 
 class Normalizer(NamedTuple):
-    """Normalises the `agent_view` of observations.
+    """Normalisation of the `agent_view` of observations.
 
     Attributes:
-        init: `(observation [N, ...]) -> state`, statistics of nothing yet.
-        update: `(state, observation [T, N, ...]) -> state`, over the whole batch on all shards.
+        init: `(observation [N, ...]) -> state`, empty statistics.
+        update: `(state, observation [T, N, ...]) -> state`, merges the batch of all shards.
         apply: `(state, observation [..., ...]) -> observation`.
     """
 
@@ -24,15 +24,15 @@ class Normalizer(NamedTuple):
 
 
 def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = 10.0) -> Normalizer:
-    """A normaliser, or the identity with an empty state.
+    """Build a normaliser, or the identity with an empty state.
 
     Args:
-        enabled: False gives the identity.
+        enabled: whether to normalise; False gives the identity.
         axes: the mapped axes that a batch is spread over.
-        max_abs_value: normalised values are clipped to `[-max_abs_value, max_abs_value]`, in deviations.
+        max_abs_value: clipping limit of normalised values, in standard deviations.
 
     Returns:
-        The three functions.
+        The functions of the normaliser.
     """
     if not enabled:
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)

@@ -1,14 +1,14 @@
-"""Replay of single steps and of n-step windows, over the buffers of flashbax.
+"""Replay of single steps and of n-step windows, built on flashbax.
 
-A window begins at any stored step and ends after `n_step` steps or with its episode, whichever comes first. Its
+A window starts at any stored step and ends after `n_step` steps or with its episode, whichever comes first. Its
 target is
 
     sum_{k <= m} gamma^k r_k + gamma^{m+1} (1 - terminated_m) v(successor of step m),   m the last step of the window
 
-so that a window that a time limit cut bootstraps from the true successor, like one that was cut by its own length.
+so a window that ends with a truncated step bootstraps from the true successor, like one that ends after `n_step` steps.
 
-Shape letters: T time, N environments of one shard, L steps stored per environment, W steps of a window, B windows of
-a batch.
+Shape letters: T time, N environments per shard, L stored steps per environment, W steps per window, B windows per
+batch.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class ReplayConfig(SystemConfig):
     """Hyperparameters of every system that learns from replay. Totals are over all devices and update batches.
 
     Attributes:
-        total_buffer_size: steps that the replay holds.
+        total_buffer_size: capacity of the replay buffer, in environment steps.
         total_batch_size: windows per gradient step.
         epochs: gradient steps per update.
-        n_step: rewards per target, W.
-        store_next_observation: store each observation twice, as that of its own step and as a successor. Otherwise it
-            is stored once, and windows that a time limit cut are left out of the losses: their successor is not there.
+        n_step: rewards per target.
+        store_next_observation: whether to store each observation twice, as the observation of its own step and as a
+            successor. Otherwise it is stored once, and windows that end with a truncated step get weight zero in the
+            losses, because their successor is not stored.
         gamma: discount per step.
-        reward_scale: rewards are multiplied by this before learning.
-        prioritised: whether the system samples by priorities.
+        reward_scale: factor of the rewards, applied before they are stored.
+        prioritised: whether windows are sampled by priority.
     """
 
     prioritised: ClassVar[bool] = False
@@ -54,58 +55,67 @@ class ReplayConfig(SystemConfig):
 
     @property
     def window(self) -> int:
-        """Consecutive steps that are read together."""
+        """Number of consecutive steps per sample, W."""
         return self.n_step if self.store_next_observation else self.n_step + 1
 
     @property
     def per_env_rows(self) -> bool:
-        """Whether steps lie in one row per environment, in their order, instead of in one heap."""
+        """Whether the buffer stores steps in order, in one row per environment."""
         return self.window > 1 or self.prioritised
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Refuse a replay that cannot be divided, or that cannot be sampled when learning starts."""
+        """Check that buffer and batch divide over the shards, and that the first update can sample a batch.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+
+        Raises:
+            ConfigError: sizes that do not fit; names the key, its value and what would work.
+        """
         unit = num_shards * (num_envs if self.per_env_rows else 1)
         if self.total_buffer_size % unit:
-            per = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.per_env_rows else "")
+            factors = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.per_env_rows else "")
             raise ConfigError(
-                f"system.total_buffer_size={self.total_buffer_size} does not divide over {per}: use"
+                f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
                 f" {multiples_near(self.total_buffer_size, unit)}"
             )
         if self.total_batch_size % num_shards:
             raise ConfigError(
-                f"system.total_batch_size={self.total_batch_size} does not divide over {num_shards} shard(s): use"
-                f" {multiples_near(self.total_batch_size, num_shards)}"
+                f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
+                f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
             )
         total_envs = num_envs * num_shards
         capacity = self.total_buffer_size // total_envs
         if capacity < max(self.rollout_length, self.window):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
-                f" environments, less than system.rollout_length {self.rollout_length} or the {self.window} step(s) of"
+                f" environments, fewer than system.rollout_length={self.rollout_length} or the {self.window} step(s) of"
                 f" a window: use at least {total_envs * max(self.rollout_length, self.window)}"
             )
         self._check_start(total_envs, capacity)
 
     def _check_start(self, total_envs: int, capacity: int) -> None:
-        """What the warm-up and the first rollout bring must hold a batch."""
+        """Check that the buffer, and the steps before the first update, can hold a batch."""
         needed = -(-self.total_batch_size // total_envs) + self.window - 1
         if capacity < needed:
             raise ConfigError(
-                f"system.total_batch_size={self.total_batch_size} is more than system.total_buffer_size"
-                f" {self.total_buffer_size} holds: use a buffer of at least {needed * total_envs}"
+                f"system.total_batch_size={self.total_batch_size} exceeds the windows that"
+                f" system.total_buffer_size={self.total_buffer_size} can hold: use a total_buffer_size of at least"
+                f" {needed * total_envs}"
             )
         first = self.warmup_steps + self.rollout_length
         if first < needed:
             rollouts = -(-(needed - self.rollout_length) // self.rollout_length)
             raise ConfigError(
                 f"system.warmup_steps={self.warmup_steps}: the first update finds {first} step(s) of each of"
-                f" {total_envs} environments, too few for a batch of system.total_batch_size {self.total_batch_size}:"
-                f" use at least {rollouts * self.rollout_length}"
+                f" {total_envs} environments, too few for system.total_batch_size={self.total_batch_size}: use at least"
+                f" {rollouts * self.rollout_length}"
             )
 
 
 class Step(NamedTuple):
-    """What is stored of a step; None where it is not needed."""
+    """Stored data of one step; None where a field is not stored."""
 
     observation: Observation
     action: jax.Array
@@ -116,16 +126,16 @@ class Step(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Windows `[B]`, one target each.
+    """Batch of windows, with one target per window.
 
     Attributes:
-        observation: `[B, ...]` of the first step.
-        action: `[B, ...]` of the first step.
-        reward: `[B]` discounted sum of the window's rewards.
-        discount: `[B]` of what lies beyond the window: `gamma^steps`, zero where the episode terminated.
-        next_observation: `[B, ...]` the true successor of the last step.
-        weight: `[B]` of its loss: importance sampling, and zero where there is no target.
-        indices: `[B]` where the windows are stored, for new priorities; None without priorities.
+        observation: `[B, ...]` observation of the first step.
+        action: `[B, ...]` action of the first step.
+        reward: `[B]` discounted sum of the rewards of the window.
+        discount: `[B]` discount of the bootstrap value: `gamma^steps`, zero where the episode terminated.
+        next_observation: `[B, ...]` true successor of the last step.
+        weight: `[B]` weight of the loss: the importance-sampling weight, and zero where there is no target.
+        indices: `[B]` positions of the windows in the buffer, for `set_priorities`; None without priorities.
     """
 
     observation: Observation
@@ -138,13 +148,13 @@ class Batch(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """The replay of one shard, as functions of its state. Every `add` must come before the first `sample`.
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
 
     Attributes:
-        init: `(timestep) -> state`, empty; `timestep` `[N, ...]` is an example.
+        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
         add: `(state, trajectory) -> state`.
-        sample: `(state, key, importance_exponent=1.0) -> Batch`; the exponent only matters with priorities.
-        set_priorities: `(state, indices, priorities [B]) -> state`; how likely windows are from now on, up to a factor.
+        sample: `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
+        set_priorities: `(state, indices, priorities [B]) -> state`; windows are sampled in proportion to priorities.
     """
 
     init: Callable[[TimeStep], Any]
@@ -154,14 +164,14 @@ class Replay(NamedTuple):
 
 
 def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
-    """The replay that a configuration asks for: of single steps, of windows, or of windows by priority.
+    """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
     Args:
-        config: sizes, checked; its floats may be traced.
+        config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
 
     Returns:
-        The functions.
+        The functions of the replay buffer.
     """
     buffer = _make_buffer(config, spec)
 
@@ -197,12 +207,12 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
         if config.per_env_rows:
-            windows = jax.vmap(lambda window: _read(window, config.n_step, config.gamma))(drawn.experience)
+            windows = jax.vmap(lambda window: _window_target(window, config.n_step, config.gamma))(drawn.experience)
         else:
-            windows = _single(drawn.experience, config.gamma)
+            windows = _step_targets(drawn.experience, config.gamma)
         if not config.prioritised:
             return windows
-        weight = windows.weight * _importance(drawn.probabilities, importance_exponent, spec.axes)
+        weight = windows.weight * _importance_weights(drawn.probabilities, importance_exponent, spec.axes)
         return windows._replace(weight=weight, indices=drawn.indices)
 
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
@@ -212,7 +222,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
 
 
 def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
-    """The buffer of flashbax that fits, its functions tolerant of the shapes that they mix."""
+    """Build the flashbax buffer of a configuration, with implicit rank promotion allowed in its functions."""
     size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
@@ -220,29 +230,29 @@ def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         sizes: dict[str, Any] = {"max_length_time_axis": size // spec.num_envs, "min_length_time_axis": config.window}
         rows = (spec.num_envs, batch, config.window, 1)
         if config.prioritised:
-            # Priorities come with their exponent already in them, since it may be traced.
+            # Systems apply the exponent before `set_priorities`, because it may be traced.
             sizes |= {"priority_exponent": 1.0, "device": jax.default_backend()}
             buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes)
         else:
             buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
     functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
-    # jax.numpy_rank_promotion decorates as well as it guards a block.
+    # jax.numpy_rank_promotion is a context manager that also works as a decorator.
     return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
 
 
-def _single(step: Step, gamma: Any) -> Batch:
-    """Windows of one step each, `[B, ...]`."""
+def _step_targets(step: Step, gamma: Any) -> Batch:
+    """Return the targets of windows of one step each, `[B, ...]`."""
     discount = gamma * (1.0 - step.terminated)
     assert step.next_observation is not None
     weight = jnp.ones_like(step.reward)
     return Batch(step.observation, step.action, step.reward, discount, step.next_observation, weight, None)
 
 
-def _read(window: Step, n_step: int, gamma: Any) -> Batch:
-    """One target from the steps `[W, ...]` of a window, as far as they belong to one episode."""
+def _window_target(window: Step, n_step: int, gamma: Any) -> Batch:
+    """Compute the target of a window `[W, ...]` from the steps of the episode that it starts in."""
     assert window.truncated is not None
     ended = (window.terminated | window.truncated)[:n_step]
-    # Steps before which the episode has not ended.
+    # One for every step before the end of the episode, zero after it.
     present = jnp.cumprod(jnp.concatenate([jnp.ones((1,)), 1.0 - ended[:-1]]))
     last = jnp.sum(present, dtype=jnp.int32) - 1
     reward = jnp.sum(present * gamma ** jnp.arange(n_step) * window.reward[:n_step])
@@ -250,7 +260,7 @@ def _read(window: Step, n_step: int, gamma: Any) -> Batch:
     if window.next_observation is not None:
         successor, weight = jax.tree.map(lambda x: x[last], window.next_observation), jnp.ones(())
     else:
-        # What is stored after a step that was truncated is the beginning of another episode.
+        # The step stored after a truncated one belongs to the next episode.
         successor = jax.tree.map(lambda x: x[last + 1], window.observation)
         weight = 1.0 - (window.truncated[last] & ~terminated)
     observation, action = jax.tree.map(lambda x: x[0], (window.observation, window.action))
@@ -258,8 +268,8 @@ def _read(window: Step, n_step: int, gamma: Any) -> Batch:
     return Batch(observation, action, reward, discount, successor, weight, None)
 
 
-def _importance(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
-    """Weights that undo the preference for likely windows, the largest of them one.
+def _importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
+    """Compute importance-sampling weights, scaled so that the largest one is 1.
 
         w_i = (min_j P(j) / P(i))^beta
 
@@ -268,15 +278,15 @@ def _importance(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
     possible = probability > 0.0
     least = jnp.min(jnp.where(possible, probability, jnp.inf))
     least = jax.lax.pmin(least, axes.names) if axes.names else least
-    # The sums of the tree are rounded: very rarely they lead to a window that must not be drawn.
+    # Rounding in the sum tree very rarely selects a window of probability zero: it gets weight zero.
     return jnp.where(possible, (least / jnp.where(possible, probability, 1.0)) ** exponent, 0.0)
 
 
 def _prefer_new(buffer: Any, state: Any, num_steps: int, window: int) -> Any:
-    """Give the windows that a rollout completed the largest priority so far, which flashbax would round."""
+    """Set the priority of the windows completed by a rollout to the largest one so far; flashbax would round it."""
     num_envs, length = state.experience.reward.shape
     start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps)
-    # The others are in places that hold no window, or one that the write has cut.
+    # Other positions hold no window, or one that this write has partly overwritten.
     complete = (start >= 0) & (start >= state.running_index - length)
     priority = jnp.where(complete, state.sum_tree_state.max_recorded_priority, 0.0)
     indices = length * jnp.arange(num_envs)[:, None] + (start % length)[None]

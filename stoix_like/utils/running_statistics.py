@@ -1,12 +1,11 @@
 """Running mean and standard deviation of nested data.
 
-The statistics of two sets of samples merge exactly (Chan et al. 1979), so the state may be fed batch by batch, and
-devices or update batches may each see a part: their sums are added over the named axes. Leaves of integer or
-boolean type, such as pixels, keep mean 0 and standard deviation 1 and pass through `normalize` untouched.
+The statistics of two sets of samples merge exactly (Chan et al. 1979), so the state is updated batch by batch. A batch
+may be spread over devices or update batches: sums are added over the named axes. Leaves of integer or boolean type,
+such as pixels, keep mean 0 and standard deviation 1 and pass through `normalize` unchanged.
 
-A float32 counter stops at 2**24 and a float32 sum of squares stalls even earlier. Everything that accumulates is
-therefore held as the nearest float32 together with what that one lost to rounding (Møller 1965), which is good for
-2**48 samples.
+A float32 counter stops at 2**24, and a float32 sum of squares stops growing even earlier. Therefore every accumulator
+is stored as the nearest float32 plus its rounding error (Møller 1965), which is accurate up to 2**48 samples.
 """
 
 import dataclasses
@@ -21,24 +20,24 @@ from jaxtyping import Array, Bool, PyTree, Real
 from stoix_like.utils.jax_utils import Scalar, prepend_dims
 
 Path = tuple[Any, ...]
-"""Where a leaf sits: dict keys, sequence positions and attribute names from the root down."""
+"""The path of a leaf: dict keys, sequence positions and attribute names, from the root down."""
 
 Weights = Real[Array, "..."] | Bool[Array, "..."]
-"""Weights of samples, numbers or flags: the leading shape of a batch."""
+"""Sample weights, numeric or boolean, with the leading shape of a batch."""
 
-# The fields of the states are annotated as trees, `count` (a float32 scalar) among them: jax also builds these classes
-# around axis numbers, partition specs and None.
+# Every field is annotated as a tree, even the scalar `count`: jax also builds these classes from axis numbers,
+# partition specs and None.
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RoundingErrors:
-    """What fields of the statistics lost to rounding; the accurate value is the sum of both.
+    """Rounding errors of the statistics; the sum of a field and its error is the accurate value.
 
     Attributes:
-        count: float array, the low half of the count.
-        mean: nest of float arrays, the low halves of the means.
-        summed_variance: nest of float arrays, the low halves of the summed variances.
+        count: float array, the rounding error of the count.
+        mean: nest of float arrays, the rounding errors of the means.
+        summed_variance: nest of float arrays, the rounding errors of the summed variances.
     """
 
     count: PyTree
@@ -53,7 +52,7 @@ class NestedMeanStd:
 
     Attributes:
         mean: nest of float arrays, in the unit of the data.
-        std: nest of float arrays, likewise.
+        std: nest of float arrays, in the unit of the data.
     """
 
     mean: PyTree
@@ -63,20 +62,20 @@ class NestedMeanStd:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunningStatisticsState(NestedMeanStd):
-    """Everything that merging further data needs.
+    """Running statistics, with everything required to merge further data.
 
     Attributes:
-        count: sum of the weights so far, the number of samples where none were given.
+        count: sum of the weights so far; the number of samples if they have no weights.
         summed_variance: nest of weighted sums of squared deviations from the mean.
-        rounding: the low halves of `count`, `mean` and `summed_variance`; left out, they are zero.
+        rounding: rounding errors of `count`, `mean` and `summed_variance`; zero if omitted.
     """
 
     count: PyTree
     summed_variance: PyTree
-    rounding: RoundingErrors = None  # type: ignore[assignment]  # never None once it is made from arrays
+    rounding: RoundingErrors = None  # type: ignore[assignment]  # never None in a state built from arrays
 
     def __post_init__(self) -> None:
-        """Fill in the rounding errors of statistics that come from elsewhere."""
+        """Set omitted rounding errors to zero."""
         nests = (self.count, self.mean, self.summed_variance)
         if self.rounding is None and all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(nests)):
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _statistics_dtype(x)), nests)
@@ -85,10 +84,10 @@ class RunningStatisticsState(NestedMeanStd):
 
 @dataclasses.dataclass(frozen=True)
 class NestStatisticsConfig:
-    """Which leaves have statistics; the others keep mean 0 and standard deviation 1.
+    """Selection of the leaves that have statistics; the others keep mean 0 and standard deviation 1.
 
     Attributes:
-        paths: a leaf is in where one of these is the beginning of its path; `()` is the beginning of every path.
+        paths: prefixes of the paths of the selected leaves; `()` selects every leaf.
     """
 
     paths: tuple[Path, ...] = ((),)
@@ -96,37 +95,37 @@ class NestStatisticsConfig:
 
 @dataclasses.dataclass(frozen=True)
 class NestClippingConfig:
-    """How far leaves may go.
+    """Clipping limits of leaves.
 
     Attributes:
-        path_map: pairs of a path and the largest absolute value of all leaves below it; the first that fits counts.
+        path_map: pairs of a path and the largest absolute value of all leaves below it; the first match applies.
     """
 
     path_map: tuple[tuple[Path, float], ...] = ()
 
 
 def fast_map_structure(func: Callable[..., Any], *structure: PyTree) -> PyTree:
-    """Maps a function over the leaves of trees.
+    """Map a function over the leaves of trees.
 
     Args:
-        func: takes one leaf of each tree.
-        *structure: trees; the first one gives the structure.
+        func: function of one leaf from each tree.
+        *structure: trees; the first one determines the structure.
 
     Returns:
-        The tree of results, structured like the first.
+        The tree of results, with the structure of the first tree.
     """
     return jax.tree.map(func, *structure)
 
 
 def fast_map_structure_with_path(func: Callable[..., Any], *structure: PyTree) -> PyTree:
-    """Maps a function over the paths and leaves of trees.
+    """Map a function over the paths and leaves of trees.
 
     Args:
-        func: takes the path, a tuple of dict keys, positions and attribute names, then one leaf of each tree.
-        *structure: trees; the first one gives the structure.
+        func: function of a path (a tuple of dict keys, positions and attribute names) and one leaf from each tree.
+        *structure: trees; the first one determines the structure.
 
     Returns:
-        The tree of results, structured like the first.
+        The tree of results, with the structure of the first tree.
     """
     return jax.tree_util.tree_map_with_path(lambda path, *leaves: func(_plain_path(path), *leaves), *structure)
 
@@ -155,7 +154,7 @@ def _is_float(leaf: Any) -> bool:
 
 
 def _two_sum(large: Array, low: Array, addend: Array) -> tuple[Array, Array]:
-    """(large + low) + addend as the nearest float and the rest (Knuth's error-free transformation)."""
+    """Return (large + low) + addend as the nearest float and its rounding error (Knuth's error-free transformation)."""
     addend = addend + low
     total = large + addend
     of_addend = total - large
@@ -163,18 +162,18 @@ def _two_sum(large: Array, low: Array, addend: Array) -> tuple[Array, Array]:
 
 
 def initialize_statistics(nest: PyTree) -> RunningStatisticsState:
-    """The statistics of no data at all: count 0, mean 0, standard deviation 1.
+    """Return the statistics of an empty data set: count 0, mean 0, standard deviation 1.
 
     Args:
         nest: one sample without batch dimensions: arrays, numbers or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        A state whose nests are structured like `nest`, in float32 (float64 where the data is).
+        A state whose nests have the structure of `nest`, in float32 (float64 where the data is float64).
     """
     nest = jax.eval_shape(lambda tree: jax.tree.map(jnp.asarray, tree), nest)
 
     def filled(value: float) -> PyTree:
-        # One array per leaf: a donated state must not hold a buffer twice.
+        # A separate array per leaf: a donated state must not contain a buffer twice.
         return jax.tree.map(lambda x: jnp.full(x.shape, value, _statistics_dtype(x)), nest)
 
     return RunningStatisticsState(
@@ -201,23 +200,23 @@ def initialize_statistics_from_data(
     pmap_axes: str | Sequence[str] | None = None,
     validate_shapes: bool = True,
 ) -> RunningStatisticsState:
-    """The statistics of a first batch of data.
+    """Compute the statistics of a first batch of data.
 
     Args:
         nest: one sample without batch dimensions.
-        data_sample: the batch, see `update_statistics` for it and the other arguments.
-        config: which leaves have statistics.
-        weights: weight of each sample.
-        std_min_value: least standard deviation, in the unit of the data.
-        std_max_value: largest standard deviation.
-        pmap_axes: mapped axes whose members each hold a part of the batch.
-        validate_shapes: whether the shapes of batch and weights are checked.
+        data_sample: `[*batch, *element]` per leaf, see `update_statistics`.
+        config: selection of the leaves that have statistics; None selects all.
+        weights: `[*batch]` weight of each sample; None means 1 each.
+        std_min_value: lower bound of the standard deviation, in the unit of the data.
+        std_max_value: upper bound of the standard deviation, in the unit of the data.
+        pmap_axes: mapped axes that the batch is spread over.
+        validate_shapes: whether to check the shapes of batch and weights.
 
     Returns:
         `update_statistics(initialize_statistics(nest), data_sample, ...)`.
 
     Raises:
-        ValueError: if a shape does not fit.
+        ValueError: if a leaf or the weights have the wrong shape.
     """
     return update_statistics(
         initialize_statistics(nest),
@@ -232,13 +231,13 @@ def initialize_statistics_from_data(
 
 
 def convert_pmap_axes_names(pmap_axes: str | Sequence[str] | None) -> list[str] | None:
-    """One axis name or several, as a list.
+    """Convert one axis name or several to a list.
 
     Args:
-        pmap_axes: a name, names, or None.
+        pmap_axes: a name, a sequence of names, or None.
 
     Returns:
-        The list of names; None for None.
+        The list of names, or None for None.
     """
     if pmap_axes is None:
         return None
@@ -246,7 +245,7 @@ def convert_pmap_axes_names(pmap_axes: str | Sequence[str] | None) -> list[str] 
 
 
 class _LeafStatistics(NamedTuple):
-    """The statistics of one leaf, or nests of them."""
+    """Statistics of one leaf, or nests of such statistics."""
 
     mean: Any
     std: Any
@@ -266,30 +265,29 @@ def update_statistics(
     pmap_axes: str | Sequence[str] | None = None,
     validate_shapes: bool = True,
 ) -> RunningStatisticsState:
-    """Merges a batch into the statistics.
+    """Merge a batch into the statistics.
 
         n' = n + w,  d = mean(batch) - mean,  mean' = mean + d w / n'
         S' = S + S_batch + d^2 n w / n',  std' = clip(sqrt(S' / n'), std_min_value, std_max_value)
 
-    A total weight of zero leaves the state as it was.
+    A batch of total weight zero leaves the state unchanged.
     Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
 
     Args:
         state: the statistics so far, `[*element]` per leaf.
         batch: `[*batch, *element]` per leaf, with any number of leading dimensions, the same for every leaf.
-        config: which leaves have statistics; None means all.
-        weights: `[*batch]` weight of each sample, not negative, in samples; None means 1 each.
-        std_min_value: least standard deviation, in the unit of the data.
-        std_max_value: largest standard deviation.
-        pmap_axes: mapped axes (vmap, shard_map) whose members each hold a part of the batch; the result is the
-            same on all of them.
-        validate_shapes: whether the shapes of batch and weights are checked.
+        config: selection of the leaves that have statistics; None selects all.
+        weights: `[*batch]` non-negative weight of each sample, in samples; None means 1 each.
+        std_min_value: lower bound of the standard deviation, in the unit of the data.
+        std_max_value: upper bound of the standard deviation, in the unit of the data.
+        pmap_axes: mapped axes (vmap, shard_map) that the batch is spread over; the result is identical along them.
+        validate_shapes: whether to check the shapes of batch and weights.
 
     Returns:
         The statistics of all data so far.
 
     Raises:
-        ValueError: if a leaf or the weights do not have the shape that the first leaf implies.
+        ValueError: if a leaf or the weights do not have the batch dimensions of the first leaf.
     """
     axes = tuple(convert_pmap_axes_names(pmap_axes) or ())
     num_dims = _num_batch_dims(state.mean, batch, weights, validate_shapes)
@@ -323,7 +321,7 @@ def _merge(
     counts: tuple[Array, Array, Array],
     std_limits: tuple[Scalar, Scalar],
 ) -> _LeafStatistics:
-    """The statistics of a leaf and a batch together, given `_batch_moments` and the counts before, added and after."""
+    """Merge a leaf with a batch, given its `_batch_moments` and the counts before, of and after the batch."""
     shift, correction, spread = moments
     before, added, after = (count.astype(old.mean.dtype) for count in counts)
     total = jnp.where(after > 0, after, 1.0)
@@ -337,14 +335,14 @@ def _merge(
 
 
 def _transpose(outer: PyTree, nest: PyTree) -> _LeafStatistics:
-    """Turns a nest of leaf statistics into leaf statistics of nests."""
+    """Turn a nest of leaf statistics into leaf statistics of nests."""
     inner = jax.tree.structure(_LeafStatistics(*range(5)))
     transposed: _LeafStatistics = jax.tree.transpose(jax.tree.structure(outer), inner, nest)
     return transposed
 
 
 def _num_batch_dims(mean: PyTree, batch: PyTree, weights: Array | None, validate: bool) -> int | None:
-    """The number of batch dimensions, None for a nest without leaves."""
+    """Return the number of batch dimensions, or None for a nest without leaves."""
     leaves, means = jax.tree.leaves(batch), jax.tree.leaves(mean)
     if not leaves:
         return None
@@ -355,22 +353,22 @@ def _num_batch_dims(mean: PyTree, batch: PyTree, weights: Array | None, validate
     for data, reference in zip(leaves, means, strict=True):
         if data.shape != batch_dims + reference.shape:
             raise ValueError(
-                f"a leaf of shape {data.shape} does not fit statistics of shape {reference.shape} "
-                f"and batch dimensions {batch_dims}"
+                f"leaf.shape={data.shape} must be {batch_dims + reference.shape}: the batch dimensions {batch_dims} of "
+                f"the first leaf, then the shape {reference.shape} of the statistics"
             )
     if weights is not None and weights.shape != batch_dims:
-        raise ValueError(f"weights of shape {weights.shape} do not fit batch dimensions {batch_dims}")
+        raise ValueError(f"weights.shape={weights.shape} must equal the batch dimensions {batch_dims}")
     return num_dims
 
 
 def _weigh(batch: PyTree, weights: Array | None, num_dims: int, axes: tuple[str, ...]) -> tuple[Array | None, Array]:
-    """The weights as floats and their sum over all members of the axes."""
+    """Return the weights as floats, and their sum over all shards."""
     if weights is not None:
         weights = weights.astype(jnp.float32)
         return weights, _sum_over_axes(jnp.sum(weights), axes)
-    members = math.prod(jax.lax.axis_size(axis) for axis in axes)
-    samples = math.prod(jax.tree.leaves(batch)[0].shape[:num_dims])
-    return None, jnp.asarray(members * samples, jnp.float32)
+    num_shards = math.prod(jax.lax.axis_size(axis) for axis in axes)
+    num_samples = math.prod(jax.tree.leaves(batch)[0].shape[:num_dims])
+    return None, jnp.asarray(num_shards * num_samples, jnp.float32)
 
 
 def _sum_over_axes(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
@@ -380,7 +378,7 @@ def _sum_over_axes(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
 def _batch_moments(
     data: Array, old: _LeafStatistics, weights: Array | None, added: Array, axes: tuple[str, ...]
 ) -> tuple[Array, Array, Array]:
-    """How far the batch's mean is from the old one, in a large and a small part, and its sum of squared deviations."""
+    """Return batch mean minus old mean, as a value and a correction, and the batch's sum of squared deviations."""
     dtype = old.mean.dtype
     batch_dims = tuple(range(data.ndim - old.mean.ndim))
     added = jnp.where(added > 0, added, 1.0).astype(dtype)
@@ -389,29 +387,29 @@ def _batch_moments(
         weight = jnp.ones((), dtype)
     else:
         weight = weights.astype(dtype).reshape(weights.shape + (1,) * old.mean.ndim)
-        # Data of weight zero may be anything, NaN included.
+        # Data of weight zero may hold any value, NaN included.
         deviation = jnp.where(weight > 0, deviation, 0.0)
     shift = _sum_over_axes(jnp.sum(weight * deviation, batch_dims), axes) / added
     residual = deviation - prepend_dims(shift, data.ndim)
     weighted = weight * residual
-    # The residuals would sum to zero, were it not for rounding: what they sum to corrects the results.
-    rest, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
-    correction = rest / added
-    return shift, correction, jnp.maximum(spread - rest * correction, 0.0)
+    # The exact residuals sum to zero; the sum of the rounded ones corrects the results.
+    remainder, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
+    correction = remainder / added
+    return shift, correction, jnp.maximum(spread - remainder * correction, 0.0)
 
 
 def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | None = None) -> PyTree:
-    """Shifts and scales data to mean 0 and standard deviation 1.
+    """Shift and scale data to mean 0 and standard deviation 1.
 
         y = clip((x - mean) / std, -max_abs_value, max_abs_value)
 
     Args:
         batch: `[..., *element]` per leaf; integers and booleans pass through.
         mean_std: the statistics, `[*element]` per leaf.
-        max_abs_value: how many standard deviations are kept; None keeps all.
+        max_abs_value: clipping limit, in standard deviations; None disables clipping.
 
     Returns:
-        Nest like `batch`, of the same types.
+        A nest like `batch`, with the same dtypes.
     """
 
     def normalize_leaf(data: Array, mean: Array, std: Array) -> Array:
@@ -426,7 +424,7 @@ def normalize(batch: PyTree, mean_std: NestedMeanStd, max_abs_value: Scalar | No
 
 
 def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
-    """Undoes `normalize`, but for its clipping.
+    """Invert `normalize`, except for its clipping.
 
         x = y * std + mean
 
@@ -435,7 +433,7 @@ def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
         mean_std: the statistics, `[*element]` per leaf.
 
     Returns:
-        Nest like `batch`, of the same types.
+        A nest like `batch`, with the same dtypes.
     """
 
     def denormalize_leaf(data: Array, mean: Array, std: Array) -> Array:
@@ -449,14 +447,14 @@ def denormalize(batch: PyTree, mean_std: NestedMeanStd) -> PyTree:
 
 
 def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClippingConfig:
-    """The part of a clipping config that concerns one subtree.
+    """Return the part of a clipping config that applies to one subtree.
 
     Args:
-        config: paths from the root.
-        path: where the subtree sits.
+        config: clipping limits by path from the root.
+        path: the path of the subtree.
 
     Returns:
-        The config with paths from the subtree's root.
+        The config with paths from the root of the subtree.
     """
     below: list[tuple[Path, float]] = []
     for clipped_path, max_abs_value in config.path_map:
@@ -468,14 +466,14 @@ def get_clip_config_for_path(config: NestClippingConfig, path: Path) -> NestClip
 
 
 def clip(batch: PyTree, clipping_config: NestClippingConfig) -> PyTree:
-    """Limits the absolute values of the leaves that the config names.
+    """Clip the leaves that the config names to their largest absolute values.
 
     Args:
         batch: nest of arrays of any shape; integers and booleans pass through.
-        clipping_config: the limits.
+        clipping_config: clipping limits by path.
 
     Returns:
-        Nest like `batch`.
+        A nest like `batch`.
     """
 
     def clip_leaf(path: Path, data: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Learning rates and gradients of a training run."""
+"""Learning-rate schedules and gradient clipping."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,34 +11,34 @@ from jaxtyping import Array, Float, Int, PyTree
 from stoix_like.utils.jax_utils import Scalar
 
 Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
-"""A function from the number of optimiser steps to a step size."""
+"""A function from the number of gradient steps taken to a learning rate."""
 
 
 def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int) -> Schedule:
-    """A learning rate that falls linearly to zero, one step per update window.
+    """Build a learning rate that decays linearly to zero, once per update.
 
         lr(k) = init_lr * max(0, 1 - floor(k / (num_epochs * num_minibatches)) / num_updates)
 
     Args:
-        init_lr: learning rate of the first window, per gradient step.
-        num_updates: update windows of the run.
-        num_epochs: passes over the data of each window.
-        num_minibatches: gradient steps of each pass.
+        init_lr: learning rate of the first update, per gradient step.
+        num_updates: updates of the run.
+        num_epochs: passes over the data of one update.
+        num_minibatches: gradient steps per pass.
 
     Returns:
-        The learning rate as a function of k, the number of gradient steps made.
+        The learning rate as a function of k, the number of gradient steps taken.
 
     Raises:
-        ValueError: if one of the counts is less than 1.
+        ValueError: if a count is less than 1.
     """
     counts = {"num_updates": num_updates, "num_epochs": num_epochs, "num_minibatches": num_minibatches}
     for name, count in counts.items():
         if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
+            raise ValueError(f"{name}={count} must be at least 1")
 
     def schedule(count: int | Int[Array, ""]) -> Float[Array, ""]:
         fraction_done = (count // (num_epochs * num_minibatches)) / num_updates
-        # Steps beyond the end must not climb the loss with a negative rate.
+        # A negative rate after the last update would ascend the loss.
         return init_lr * jnp.maximum(0.0, 1.0 - fraction_done)
 
     return schedule
@@ -47,21 +47,21 @@ def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: i
 def make_learning_rate(
     init_lr: Scalar, config: Any, num_epochs: int, num_minibatches: int | None = None
 ) -> Scalar | Schedule:
-    """The learning rate that an optimiser takes: the number itself, or a schedule where the config asks for decay.
+    """Return a constant learning rate, or a schedule if the config enables decay.
 
     Args:
-        init_lr: learning rate of the first window, per gradient step.
-        config: anything with `decay_learning_rates` (bool) and `num_updates` (update windows of the run), or with
-            the same two as `system.decay_learning_rates` and `arch.num_updates`.
-        num_epochs: passes over the data of each window.
-        num_minibatches: gradient steps of each pass; None means 1.
+        init_lr: learning rate of the first update, per gradient step.
+        config: an object with `decay_learning_rates` (bool) and `num_updates` (updates of the run), or with both as
+            `system.decay_learning_rates` and `arch.num_updates`.
+        num_epochs: passes over the data of one update.
+        num_minibatches: gradient steps per pass; None means 1.
 
     Returns:
         `init_lr`, or the schedule of `make_learning_rate_schedule`.
 
     Raises:
-        AttributeError: if the config lacks what is read.
-        ValueError: if one of the counts is less than 1.
+        AttributeError: if the config lacks one of these attributes.
+        ValueError: if a count is less than 1.
     """
     grouped = hasattr(config, "system")
     system, arch = (config.system, config.arch) if grouped else (config, config)
@@ -73,20 +73,20 @@ def make_learning_rate(
 
 
 def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
-    """Scales gradients down to a norm where theirs is larger.
+    """Clip gradients by their global norm.
 
         g * min(1, max_norm / ||g||)
 
-    What optax calls by this name divides every entry by the norm, once for each moment of Adam; here one number is
-    divided. The results differ by rounding.
+    `optax.clip_by_global_norm` divides every entry by the norm, once for each moment of Adam; this function divides a
+    single scalar. The results differ by rounding.
 
     Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
 
     Args:
-        max_norm: largest Euclidean norm of all gradients together.
+        max_norm: largest global norm, the Euclidean norm of all gradients together.
 
     Returns:
-        The transformation, without a state.
+        A stateless gradient transformation.
     """
 
     def clip(updates: PyTree[Array], params: PyTree[Array] | None) -> PyTree[Array]:

@@ -1,11 +1,11 @@
 """Losses as pure functions of network outputs.
 
-Losses are means over the batch unless their docstring says otherwise; `…_per_example` is the loss without the mean.
-Discounts `d_t` are gamma, and zero where the episode terminated; a truncated episode keeps its discount. No gradient
-flows into targets, advantages, weights, returns, or the behaviour policy and its values.
+Losses are means over the batch unless their docstring states otherwise; `…_per_example` is the loss without the mean.
+Discounts `d_t` are gamma, and zero where the episode terminated; they stay gamma where it was truncated. Gradients are
+stopped through targets, advantages, weights, returns, and the behaviour policy and its values.
 
 Shape letters: B batch, C critics, S samples per state, A actions (or action dimensions), `atoms` and `quantiles` of a
-value distribution; `*B` stands for any number of batch dimensions.
+value distribution; `*B` is any number of batch dimensions.
 """
 
 from stoix_like.utils.loss.actor_critic import (

@@ -1,4 +1,4 @@
-"""Losses of policies that follow critics of actions: DDPG, TD3 and SAC."""
+"""Losses of deterministic and soft actor-critics: DDPG, TD3 and SAC."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from stoix_like.utils.jax_utils import Scalar
 def td3_critic_loss(
     q_tm1: Float[Array, "B C"], r_t: Float[Array, "B"], d_t: Float[Array, "B"], q_t: Float[Array, "B C"]
 ) -> Float[Array, ""]:
-    """Squared one-step errors of several critics towards the smallest of their target values.
+    """Compute the squared one-step loss of several critics, with the smallest of their target values.
 
         y = r_t + d_t * min_c q_t[c],  L = mean(sum_c (y - q_tm1[c])^2) / 2
 
@@ -32,12 +32,12 @@ def td3_critic_loss(
 def td3_critic_loss_per_example(
     q_tm1: Float[Array, "B C"], r_t: Float[Array, "B"], d_t: Float[Array, "B"], q_t: Float[Array, "B C"]
 ) -> Float[Array, "B"]:
-    """Compute `td3_critic_loss` without its mean.
+    """Compute `td3_critic_loss` without the mean over the batch.
 
-    Arguments as of `td3_critic_loss`.
+    Takes the arguments of `td3_critic_loss`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     target = stop_gradient(r_t + d_t * jnp.min(q_t, axis=-1))
     return 0.5 * jnp.sum(jnp.square(target[:, None] - q_tm1), axis=-1)
@@ -60,13 +60,13 @@ def target_policy_smoothing(
     Args:
         key: random key.
         action: `[*B, *action]` actions of the target policy.
-        noise_scale: standard deviation of the noise, in the unit of the actions; one number or `[*action]`.
-        noise_clip: its largest absolute value, likewise.
-        minimum: smallest action, one number or `[*action]`.
-        maximum: largest action, one number or `[*action]`.
+        noise_scale: standard deviation of the noise, in the unit of the actions; a scalar or `[*action]`.
+        noise_clip: largest absolute value of the noise, likewise.
+        minimum: smallest action, a scalar or `[*action]`.
+        maximum: largest action, a scalar or `[*action]`.
 
     Returns:
-        `[*B, *action]` actions.
+        `[*B, *action]` smoothed actions.
     """
 
     def per_entry(value: Scalar | Float[Array, "..."]) -> Array:
@@ -80,7 +80,7 @@ def target_policy_smoothing(
 def dpg_loss(
     a_t: Float[Array, "B A"], dqda_t: Float[Array, "B A"], dqda_clipping: Scalar | None = None
 ) -> Float[Array, ""]:
-    """Loss whose gradient moves actions along the gradient of their value.
+    """Compute the loss whose gradient is the deterministic policy gradient.
 
         L = mean(||a_t + g - a_t||^2) / 2,  g = dqda_t * min(1, dqda_clipping / ||dqda_t||) fixed;  dL/da_t = -g / B
 
@@ -89,7 +89,7 @@ def dpg_loss(
     Args:
         a_t: `[B, A]` actions of the current policy.
         dqda_t: `[B, A]` gradients of the value at these actions.
-        dqda_clipping: largest norm of a gradient; None means any.
+        dqda_clipping: largest norm of the gradient of an action; None disables clipping.
 
     Returns:
         The loss, a scalar.
@@ -109,7 +109,7 @@ def sac_critic_loss(
     log_prob_t: Float[Array, "B"],
     temperature: Scalar,
 ) -> Float[Array, ""]:
-    """Squared one-step errors of several critics towards the soft value of the successor.
+    """Compute the squared one-step loss of several critics, with the soft value of the successor.
 
         y = r_t + d_t * (min_c q_t[c] - temperature * log pi(a_t)),  L = mean(sum_c (y - q_tm1[c])^2) / 2
 
@@ -119,8 +119,8 @@ def sac_critic_loss(
         q_tm1: `[B, C]` values of the actions taken, one per critic.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
-        q_t: `[B, C]` target values of an action sampled at the successor.
-        log_prob_t: `[B]` its log-probability (nats).
+        q_t: `[B, C]` target values of actions sampled at the successor.
+        log_prob_t: `[B]` log-probabilities (nats) of these actions.
         temperature: weight of the entropy, in the unit of the values per nat.
 
     Returns:
@@ -137,18 +137,18 @@ def sac_critic_loss_per_example(
     log_prob_t: Float[Array, "B"],
     temperature: Scalar,
 ) -> Float[Array, "B"]:
-    """Compute `sac_critic_loss` without its mean.
+    """Compute `sac_critic_loss` without the mean over the batch.
 
-    Arguments as of `sac_critic_loss`.
+    Takes the arguments of `sac_critic_loss`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     return td3_critic_loss_per_example(q_tm1, r_t, d_t, q_t - temperature * log_prob_t[:, None])
 
 
 def sac_actor_loss(log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temperature: Scalar) -> Float[Array, ""]:
-    """Negative soft value of reparametrised samples of the policy.
+    """Compute the negative soft value of reparametrised samples of the policy.
 
         L = mean(temperature * log pi(a_t) - min_c q_t[c])
 
@@ -156,8 +156,8 @@ def sac_actor_loss(log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temp
 
     Args:
         log_prob_t: `[B]` log-probabilities (nats) of the sampled actions.
-        q_t: `[B, C]` their values, one per critic.
-        temperature: weight of the entropy, in the unit of the values per nat; gets no gradient.
+        q_t: `[B, C]` values of these actions, one per critic.
+        temperature: weight of the entropy, in the unit of the values per nat; its gradient is stopped.
 
     Returns:
         The loss, a scalar.
@@ -168,12 +168,12 @@ def sac_actor_loss(log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temp
 def sac_actor_loss_per_example(
     log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temperature: Scalar
 ) -> Float[Array, "B"]:
-    """Compute `sac_actor_loss` without its mean.
+    """Compute `sac_actor_loss` without the mean over the batch.
 
-    Arguments as of `sac_actor_loss`.
+    Takes the arguments of `sac_actor_loss`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     return stop_gradient(jnp.asarray(temperature)) * log_prob_t - jnp.min(q_t, axis=-1)
 
@@ -181,7 +181,7 @@ def sac_actor_loss_per_example(
 def sac_temperature_loss(
     log_temperature: Float[Array, ""], log_prob_t: Float[Array, "*B"], target_entropy: Scalar
 ) -> Float[Array, ""]:
-    """Dual of the constraint that the policy's entropy be at least a target.
+    """Compute the dual loss of a lower bound on the entropy of the policy.
 
         L = -mean(exp(log_temperature) * (log pi(a_t) + target_entropy))
 
@@ -190,7 +190,7 @@ def sac_temperature_loss(
     Args:
         log_temperature: logarithm of the learned temperature.
         log_prob_t: `[*B]` log-probabilities (nats) of sampled actions.
-        target_entropy: smallest entropy, in nats.
+        target_entropy: lower bound of the entropy, in nats.
 
     Returns:
         The loss, a scalar.

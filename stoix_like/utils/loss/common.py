@@ -1,11 +1,11 @@
-"""Pieces that several losses share."""
+"""Functions shared by several losses."""
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from stoix_like.utils.jax_utils import Scalar
 
-# exp(20) is about 5e8: products with it, and their squares inside an optimiser, stay finite in float32.
+# exp(20) is about 5e8: its products, and their squares inside an optimiser, stay finite in float32.
 MAX_LOG_RATIO = 20.0
 
 
@@ -17,22 +17,22 @@ def probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
 
 
 def squared_or_huber(error: Array, parameter: Scalar) -> Array:
-    """Compute half the squared error, or the Huber loss where the parameter is positive."""
+    """Compute half the squared error, or the Huber loss if the parameter is positive."""
     return jnp.where(jnp.asarray(parameter) > 0, _huber(error, parameter), 0.5 * jnp.square(error))
 
 
 def absolute_or_huber(error: Array, parameter: Scalar) -> Array:
-    """Compute the absolute error, or the Huber loss where the parameter is positive."""
+    """Compute the absolute error, or the Huber loss if the parameter is positive."""
     return jnp.where(jnp.asarray(parameter) > 0, _huber(error, parameter), jnp.abs(error))
 
 
 def values_of_actions(values: Array, action: Array) -> Array:
-    """Return the entries `[B]` that the actions `[B]` select from the last dimension of `[B, A]`."""
+    """Select the values `[B]` of the actions `[B]` from the values `[B, A]` of all actions."""
     return jnp.take_along_axis(values, action[:, None], axis=-1)[:, 0]
 
 
 def _huber(error: Array, parameter: Scalar) -> Array:
-    """Compute half the squared error, linear beyond the parameter."""
+    """Compute the Huber loss: half the squared error, linear beyond the parameter."""
     magnitude = jnp.abs(error)
     inner = jnp.minimum(magnitude, parameter)
     return inner * (magnitude - 0.5 * inner)

@@ -17,7 +17,7 @@ def categorical_td_learning(
     v_logits_t: Float[Array, "B atoms_t"],
     v_atoms_t: Float[Array, "B atoms_t"],
 ) -> Float[Array, ""]:
-    """Cross-entropy of a distribution of values with its projected Bellman target.
+    """Compute the cross-entropy of a value distribution and its projected Bellman target.
 
         L = -mean(sum_i Proj(r_t + d_t * v_atoms_t, softmax(v_logits_t))_i * log softmax(v_logits_tm1)_i)
 
@@ -25,11 +25,11 @@ def categorical_td_learning(
 
     Args:
         v_logits_tm1: `[B, atoms]` online logits.
-        v_atoms_tm1: `[B, atoms]` their values, ascending.
+        v_atoms_tm1: `[B, atoms]` values of the atoms, ascending.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
         v_logits_t: `[B, atoms_t]` target logits at the successor.
-        v_atoms_t: `[B, atoms_t]` their values.
+        v_atoms_t: `[B, atoms_t]` values of the target atoms.
 
     Returns:
         The loss (nats), a scalar.
@@ -45,12 +45,12 @@ def categorical_td_learning_per_example(
     v_logits_t: Float[Array, "B atoms_t"],
     v_atoms_t: Float[Array, "B atoms_t"],
 ) -> Float[Array, "B"]:
-    """Compute `categorical_td_learning` without its mean.
+    """Compute `categorical_td_learning` without the mean over the batch.
 
-    Arguments as of `categorical_td_learning`.
+    Takes the arguments of `categorical_td_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     return _categorical_td_error(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t)
 
@@ -65,7 +65,7 @@ def categorical_double_q_learning(
     q_atoms_t: Float[Array, "B atoms_t"],
     q_t_selector: Float[Array, "B A"],
 ) -> Float[Array, "B"]:
-    """Cross-entropy of a distribution of action values with its projected Bellman target.
+    """Compute the cross-entropies of action-value distributions and their projected Bellman targets.
 
         Z = r_t + d_t * q_atoms_t,  a* = argmax_a q_t_selector(a)
         L = -sum_i Proj(Z, softmax(q_logits_t(a*)))_i * log softmax(q_logits_tm1(a_tm1))_i
@@ -74,12 +74,12 @@ def categorical_double_q_learning(
 
     Args:
         q_logits_tm1: `[B, A, atoms]` online logits.
-        q_atoms_tm1: `[B, atoms]` their values, ascending.
+        q_atoms_tm1: `[B, atoms]` values of the atoms, ascending.
         a_tm1: `[B]` actions taken.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
         q_logits_t: `[B, A, atoms_t]` target logits at the successor.
-        q_atoms_t: `[B, atoms_t]` their values.
+        q_atoms_t: `[B, atoms_t]` values of the target atoms.
         q_t_selector: `[B, A]` action values that select the successor's action.
 
     Returns:
@@ -91,10 +91,10 @@ def categorical_double_q_learning(
 
 
 def _project(atoms: Array, probs: Array, support: Array) -> Array:
-    """Project probabilities of atoms `[B, M]` onto an ascending support `[B, K]`, preserving the mean."""
+    """Project the probabilities of atoms `[B, M]` onto an ascending support `[B, K]`, preserving the mean."""
     atoms = jnp.clip(atoms, support[:, :1], support[:, -1:])
     gaps = jnp.diff(support, axis=-1)
-    # The outermost atoms have one neighbour each, and no atom lies beyond them: any positive gap works.
+    # The outermost atoms have one neighbour each, and clipped atoms lie between them: any positive gap works.
     edge = jnp.ones_like(support[:, :1])
     gap_below, gap_above = jnp.concatenate([edge, gaps], -1), jnp.concatenate([gaps, edge], -1)
     offset = atoms[:, None, :] - support[:, :, None]
@@ -105,7 +105,7 @@ def _project(atoms: Array, probs: Array, support: Array) -> Array:
 def _categorical_td_error(
     logits_tm1: Array, atoms_tm1: Array, r_t: Array, d_t: Array, logits_t: Array, atoms_t: Array
 ) -> Array:
-    """Compute cross-entropies `[B]` of predicted distributions with projected, discounted ones."""
+    """Compute the cross-entropies `[B]` of predicted distributions and projected Bellman targets."""
     target = _project(r_t[:, None] + d_t[:, None] * atoms_t, jax.nn.softmax(logits_t), atoms_tm1)
     return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(logits_tm1), axis=-1)
 
@@ -116,21 +116,21 @@ def quantile_regression_loss(
     dist_target: Float[Array, "B quantiles_t"],
     huber_param: Scalar = 0.0,
 ) -> Float[Array, "B"]:
-    """Loss that is minimal at the quantiles of the target samples.
+    """Compute the quantile regression loss, which is minimal at the quantiles of the target samples.
 
         u_ij = target_j - src_i,  L = sum_i mean_j |tau_i - 1[u_ij < 0]| * h(u_ij)
 
-    h is the absolute value, or the Huber loss where the parameter is positive.
+    h is the absolute value, or the Huber loss if the parameter is positive.
     Source: Dabney et al. 2018 (QR-DQN), equations 8 to 10.
 
     Args:
         dist_src: `[B, quantiles]` online quantiles.
-        tau_src: `[B, quantiles]` their probabilities, in [0, 1].
+        tau_src: `[B, quantiles]` probabilities of the quantiles, in [0, 1].
         dist_target: `[B, quantiles_t]` samples or quantiles of the target.
         huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
 
     Returns:
-        `[B]` losses, summed over the source's quantiles and averaged over the target's.
+        `[B]` losses, summed over the online quantiles and averaged over the target quantiles.
     """
     error = stop_gradient(dist_target)[:, None, :] - dist_src[:, :, None]
     weight = jnp.abs(tau_src[:, :, None] - (error < 0.0).astype(error.dtype))
@@ -147,7 +147,7 @@ def quantile_q_learning(
     dist_q_t: Float[Array, "B quantiles_t A"],
     huber_param: Scalar = 0.0,
 ) -> Float[Array, ""]:
-    """Quantile regression towards the Bellman target of action-value quantiles.
+    """Compute the quantile regression loss of action-value quantiles and their Bellman target.
 
         a* = argmax_a mean_i dist_q_t_selector_i(a)
         L = mean(quantile_regression_loss(dist_q_tm1(a_tm1), tau, r_t + d_t * dist_q_t(a*)))
@@ -156,7 +156,7 @@ def quantile_q_learning(
 
     Args:
         dist_q_tm1: `[B, quantiles, A]` online quantiles.
-        tau_q_tm1: `[B, quantiles]` their probabilities.
+        tau_q_tm1: `[B, quantiles]` probabilities of the quantiles.
         a_tm1: `[B]` actions taken.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
@@ -184,12 +184,12 @@ def quantile_q_learning_per_example(
     dist_q_t: Float[Array, "B quantiles_t A"],
     huber_param: Scalar = 0.0,
 ) -> Float[Array, "B"]:
-    """Compute `quantile_q_learning` without its mean.
+    """Compute `quantile_q_learning` without the mean over the batch.
 
-    Arguments as of `quantile_q_learning`.
+    Takes the arguments of `quantile_q_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     a_t = jnp.argmax(jnp.mean(dist_q_t_selector, axis=1), axis=-1)
     batch = jnp.arange(a_tm1.shape[0])
@@ -207,9 +207,9 @@ def implicit_quantile_q_learning(
     dist_q_t: Float[Array, "B quantiles_t A"],
     huber_param: Scalar = 1.0,
 ) -> Float[Array, ""]:
-    """Quantile Q-learning at sampled probabilities, its Huber loss in units of the parameter.
+    """Compute the quantile Q-learning loss at sampled probabilities, divided by the Huber parameter.
 
-        L = quantile_q_learning(...) / huber_param, and quantile_q_learning(...) where the parameter is 0
+        L = quantile_q_learning(...) / huber_param, and quantile_q_learning(...) if the parameter is 0
 
     Source: Dabney et al. 2018 (IQN), equations 2 and 3.
 

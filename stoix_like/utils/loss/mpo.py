@@ -14,7 +14,7 @@ from stoix_like.utils.jax_utils import Scalar
 def mpo_temperature_loss(
     q_values: Float[Array, "S *B"], temperature: Float[Array, ""], epsilon: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, "S *B"]]:
-    """E-step: weights of sampled actions, and the dual that keeps them within a divergence of the samples.
+    """Compute the weights of the E-step and the dual loss that bounds their divergence from the samples.
 
         w_s = softmax_s(q_s / eta),  L = eta * epsilon + eta * mean(log(mean_s exp(q_s / eta)))
 
@@ -23,7 +23,7 @@ def mpo_temperature_loss(
     Args:
         q_values: `[S, *B]` values of S actions sampled per state.
         temperature: eta, learned, in the unit of the values, above 0.
-        epsilon: largest divergence, in nats.
+        epsilon: upper bound of the divergence, in nats.
 
     Returns:
         The dual loss, a scalar, and the weights `[S, *B]`, which sum to 1 over S.
@@ -34,7 +34,7 @@ def mpo_temperature_loss(
 
 
 def mpo_policy_loss(log_prob: Float[Array, "S *B"], weights: Float[Array, "S *B"]) -> Float[Array, ""]:
-    """M-step: cross-entropy of the weighted actions under the policy.
+    """Compute the policy loss of the M-step, the cross-entropy of the weighted actions.
 
         L = -mean(sum_s w_s * log pi(a_s))
 
@@ -53,21 +53,21 @@ def mpo_policy_loss(log_prob: Float[Array, "S *B"], weights: Float[Array, "S *B"
 def mpo_alpha_loss(
     kl: Float[Array, "*B"], alpha: Float[Array, ""], epsilon: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Penalty and dual loss of a bound on a divergence.
+    """Compute the penalty and the dual loss of an upper bound on a divergence.
 
         L_kl = alpha * mean(KL)  (alpha fixed),  L_alpha = alpha * (epsilon - mean(KL))  (KL fixed)
 
-    For a bound per action dimension, as MPO uses for means and variances, vmap over the last dimension and add up.
+    For one bound per action dimension, as MPO uses for means and variances, vmap over the last dimension and sum.
     Source: Abdolmaleki et al. 2018, "Maximum a posteriori policy optimisation", equation 12; Song et al. 2020 (V-MPO),
     equation 5.
 
     Args:
-        kl: `[*B]` divergences (nats) of the current policy from the one that acted.
-        alpha: the multiplier, learned, per nat, at least 0.
-        epsilon: the bound, in nats.
+        kl: `[*B]` divergences (nats) of the current policy from the behaviour policy.
+        alpha: Lagrange multiplier, learned, per nat, at least 0.
+        epsilon: upper bound of the divergence, in nats.
 
     Returns:
-        The policy's penalty and the multiplier's loss, scalars.
+        The penalty of the policy and the loss of the multiplier, scalars.
     """
     mean_kl = jnp.mean(kl)
     return stop_gradient(alpha) * mean_kl, alpha * (epsilon - stop_gradient(mean_kl))
@@ -80,7 +80,7 @@ def vmpo_temperature_loss(
     top_fraction: Scalar = 0.5,
     axis_names: Sequence[str] = (),
 ) -> tuple[Float[Array, ""], Float[Array, "*B"]]:
-    """E-step on the batch's best advantages: weights, and the dual that bounds their divergence.
+    """Compute the weights of the E-step on the largest advantages and the dual loss that bounds their divergence.
 
         w_i = softmax over the top (A_i / eta), 0 elsewhere,  L = eta * epsilon + eta * log(mean_top exp(A_i / eta))
 
@@ -89,16 +89,16 @@ def vmpo_temperature_loss(
     Args:
         adv_t: `[*B]` advantages.
         temperature: eta, learned, in the unit of the advantages, above 0.
-        epsilon: largest divergence, in nats.
-        top_fraction: share of the batch that is kept, rounded down to whole samples, at least one; ties are all kept.
-        axis_names: mapped axes whose members hold parts of one batch; give `vmpo_policy_loss` the same.
+        epsilon: upper bound of the divergence, in nats.
+        top_fraction: fraction of the batch to keep, rounded down to whole samples but at least one; ties are kept.
+        axis_names: mapped axes that the batch is spread over; pass the same to `vmpo_policy_loss`.
 
     Returns:
         The dual loss, a scalar, and the weights `[*B]`, which sum to 1 over the whole batch.
     """
     adv_t = stop_gradient(adv_t)
     everything = adv_t.reshape(-1)
-    for axis in axis_names:  # one by one: jax does not gather over several vmapped axes at once
+    for axis in axis_names:  # in turn: jax cannot gather over several vmapped axes at once
         everything = jax.lax.all_gather(everything, axis).reshape(-1)
     rising = jnp.sort(everything)
     kept = jnp.clip(jnp.floor(jnp.asarray(top_fraction) * rising.size), 1, rising.size).astype(jnp.int32)
@@ -113,7 +113,7 @@ def vmpo_temperature_loss(
 def vmpo_policy_loss(
     log_prob_t: Float[Array, "*B"], weights: Float[Array, "*B"], axis_names: Sequence[str] = ()
 ) -> Float[Array, ""]:
-    """M-step: cross-entropy of the weighted actions of the batch under the policy.
+    """Compute the policy loss of the M-step, the cross-entropy of the weighted actions of the batch.
 
         L = -sum_i w_i * log pi(a_i)
 
@@ -122,11 +122,11 @@ def vmpo_policy_loss(
     Args:
         log_prob_t: `[*B]` log-probabilities (nats) of the actions taken.
         weights: `[*B]` weights of the E-step.
-        axis_names: mapped axes whose members hold parts of one batch, as for the weights.
+        axis_names: mapped axes that the batch is spread over, as for the weights.
 
     Returns:
-        The loss (nats), a scalar: a sum over the batch, the weights being shares of it. With `axis_names` it is the
-        member's own sum times the number of members, so that the mean over the axes is the sum over the whole batch.
+        The loss (nats), a scalar: a sum over the batch, because the weights sum to 1. With `axis_names` it is the sum
+        over the shard times the number of shards, so that its mean over the axes is the sum over the whole batch.
     """
     members = math.prod(jax.lax.axis_size(axis) for axis in axis_names)
     return -members * jnp.sum(stop_gradient(weights) * log_prob_t)

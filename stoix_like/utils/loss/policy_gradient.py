@@ -14,10 +14,10 @@ from stoix_like.utils.multistep import batch_vtrace_td_error_and_advantage
 
 @runtime_checkable
 class SupportsKL(Protocol):
-    """A distribution with a Kullback-Leibler divergence to another one."""
+    """Distribution with a Kullback-Leibler divergence to another distribution."""
 
     def kl_divergence(self, other_dist: Any, /) -> Array:
-        """KL(self || other_dist) in nats."""
+        """Compute KL(self || other_dist), in nats."""
         ...
 
 
@@ -27,11 +27,11 @@ def ppo_clip_loss(
     gae_t: Float[Array, "*B"],
     epsilon: Scalar,
 ) -> Float[Array, ""]:
-    """Clipped surrogate policy loss.
+    """Compute the clipped surrogate policy loss.
 
         L = -mean(min(rho_t * A_t, clip(rho_t, 1 - epsilon, 1 + epsilon) * A_t)),  rho_t = pi(a_t) / b_pi(a_t)
 
-    Ratios beyond exp(20) continue linearly, so that losses and gradients stay finite.
+    Ratios are linear in the log-ratio beyond exp(20), so that losses and gradients stay finite.
     Source: Schulman et al. 2017 (PPO), equation 7.
 
     Args:
@@ -57,7 +57,7 @@ def ppo_penalty_loss(
     pi: SupportsKL,
     b_pi: SupportsKL,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Surrogate policy loss with a penalty on the divergence from the behaviour policy.
+    """Compute the surrogate policy loss with a penalty on the divergence from the behaviour policy.
 
         L = -mean(rho_t * A_t - beta * KL(b_pi || pi)),  rho_t = pi(a_t) / b_pi(a_t)
 
@@ -88,7 +88,7 @@ def dpo_loss(
     alpha: Scalar,
     beta: Scalar,
 ) -> Float[Array, ""]:
-    """Policy loss with the drift function of discovered policy optimisation.
+    """Compute the policy loss of discovered policy optimisation.
 
         f(A >= 0) = relu((rho - 1) A - alpha tanh((rho - 1) A / alpha))
         f(A < 0)  = relu(log(rho) A - beta tanh(log(rho) A / beta))
@@ -100,8 +100,8 @@ def dpo_loss(
         pi_log_prob_t: `[*B]` log-probabilities (nats) of the actions under the current policy.
         b_pi_log_prob_t: `[*B]` the same under the behaviour policy.
         gae_t: `[*B]` advantages.
-        alpha: width of the drift where the advantage is positive, in its unit, above 0.
-        beta: the same where it is negative.
+        alpha: width of the drift f for positive advantages, in the unit of the advantages, above 0.
+        beta: width of the drift f for negative advantages, likewise.
 
     Returns:
         The loss, a scalar.
@@ -118,7 +118,7 @@ def dpo_loss(
 def policy_gradient_loss(
     log_prob_t: Float[Array, "*B"], adv_t: Float[Array, "*B"], w_t: Scalar | Float[Array, "*B"] = 1.0
 ) -> Float[Array, ""]:
-    """Loss whose gradient is the policy gradient.
+    """Compute the loss whose gradient is the policy gradient.
 
         L = -mean(w_t * A_t * log pi(a_t))
 
@@ -127,7 +127,7 @@ def policy_gradient_loss(
     Args:
         log_prob_t: `[*B]` log-probabilities (nats) of the actions taken.
         adv_t: `[*B]` advantages.
-        w_t: weight of each step, one number or `[*B]`.
+        w_t: weight of each step, a scalar or `[*B]`.
 
     Returns:
         The loss, a scalar.
@@ -138,7 +138,7 @@ def policy_gradient_loss(
 def reinforce_loss(
     log_prob_t: Float[Array, "*B"], return_t: Float[Array, "*B"], baseline_t: Float[Array, "*B"]
 ) -> Float[Array, ""]:
-    """Policy-gradient loss of returns above a baseline.
+    """Compute the policy-gradient loss of returns with a baseline.
 
         L = -mean((G_t - b_t) * log pi(a_t))
 
@@ -147,7 +147,7 @@ def reinforce_loss(
     Args:
         log_prob_t: `[*B]` log-probabilities (nats) of the actions taken.
         return_t: `[*B]` returns.
-        baseline_t: `[*B]` baselines, such as values; they get no gradient here.
+        baseline_t: `[*B]` baselines, such as values; their gradient is stopped.
 
     Returns:
         The loss, a scalar.
@@ -169,7 +169,7 @@ def impala_loss(
     truncation_t: Bool[Array, "B T"] | Real[Array, "B T"] | None = None,
     time_major: bool = False,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Policy-gradient and value losses with V-trace targets.
+    """Compute the policy-gradient and value losses with V-trace targets.
 
         L_pi = -mean(A_t * log pi(a_tm1)),  L_v = mean(error_t^2) / 2,  A and error as in V-trace
 
@@ -183,8 +183,8 @@ def impala_loss(
         r_t: `[B, T]` rewards.
         discount_t: `[B, T]` discounts.
         lambda_: mixing parameter in [0, 1].
-        clip_rho_threshold: largest ratio that weighs an error.
-        clip_pg_rho_threshold: largest ratio that weighs an advantage.
+        clip_rho_threshold: upper bound of the ratios that weight the errors.
+        clip_pg_rho_threshold: upper bound of the ratios that weight the advantages.
         truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
         time_major: whether every array is `[T, B]`.
 
@@ -210,7 +210,7 @@ def impala_loss(
 def awr_loss(
     log_prob_t: Float[Array, "*B"], adv_t: Float[Array, "*B"], beta: Scalar, weight_max: Scalar = 20.0
 ) -> Float[Array, ""]:
-    """Log-likelihood of actions weighted by their exponentiated advantages.
+    """Compute the negative log-likelihood of actions, weighted by their exponentiated advantages.
 
         L = -mean(min(exp(A_t / beta), weight_max) * log pi(a_t))
 
@@ -225,6 +225,6 @@ def awr_loss(
     Returns:
         The loss, a scalar.
     """
-    # The minimum comes before the exponential, which would overflow.
+    # Clipped before the exponential, which would overflow.
     weight = jnp.exp(jnp.minimum(adv_t / beta, jnp.log(weight_max)))
     return policy_gradient_loss(log_prob_t, weight)

@@ -1,4 +1,4 @@
-"""Losses of values and of action values."""
+"""Losses of state values and action values."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from stoix_like.utils.loss.common import squared_or_huber, values_of_actions
 
 
 def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> Float[Array, ""]:
-    """Squared error of values.
+    """Compute the squared loss of values.
 
         L = mean((G_t - v_tm1)^2) / 2
 
@@ -32,7 +32,7 @@ def clipped_value_loss(
     targets_t: Float[Array, "*B"],
     epsilon: Scalar,
 ) -> Float[Array, ""]:
-    """Clipped squared value error: moving further than `epsilon` from the old value does not reduce it.
+    """Compute the clipped squared value loss, which does not reward moving further than `epsilon` from the old value.
 
         v_clip = v_old + clip(v - v_old, -epsilon, epsilon)
         L = mean(max((v - G)^2, (v_clip - G)^2)) / 2
@@ -41,7 +41,7 @@ def clipped_value_loss(
 
     Args:
         pred_value_t: `[*B]` values v of the current critic.
-        behavior_value_t: `[*B]` values v_old of the critic when the data was collected.
+        behavior_value_t: `[*B]` values v_old of the critic that collected the data.
         targets_t: `[*B]` value targets G.
         epsilon: clip range, in the unit of the values.
 
@@ -61,11 +61,11 @@ def td_learning(
     v_t: Float[Array, "*B"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, ""]:
-    """Loss of the one-step error of values.
+    """Compute the one-step temporal-difference loss of values.
 
         delta = r_t + discount_t * v_t - v_tm1,  L = mean(h(delta))
 
-    h is half the square, or the Huber loss where the parameter is positive.
+    h is half the square, or the Huber loss if the parameter is positive.
     Source: Sutton & Barto 2018, equation 6.5.
 
     Args:
@@ -88,12 +88,12 @@ def td_learning_per_example(
     v_t: Float[Array, "*B"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, "*B"]:
-    """Compute `td_learning` without its mean.
+    """Compute `td_learning` without the mean over the batch.
 
-    Arguments as of `td_learning`.
+    Takes the arguments of `td_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     delta = stop_gradient(r_t + discount_t * v_t) - v_tm1
     return squared_or_huber(delta, huber_loss_parameter)
@@ -107,11 +107,11 @@ def q_learning(
     q_t: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, ""]:
-    """Loss of the one-step error of action values.
+    """Compute the Q-learning loss.
 
         delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1),  L = mean(h(delta))
 
-    h is half the square, or the Huber loss where the parameter is positive.
+    h is half the square, or the Huber loss if the parameter is positive.
     Source: Watkins & Dayan 1992; Mnih et al. 2015 (DQN).
 
     Args:
@@ -136,12 +136,12 @@ def q_learning_per_example(
     q_t: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, "B"]:
-    """Compute `q_learning` without its mean.
+    """Compute `q_learning` without the mean over the batch.
 
-    Arguments as of `q_learning`.
+    Takes the arguments of `q_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     return double_q_learning_per_example(q_tm1, q_t, a_tm1, r_t, d_t, q_t, huber_loss_parameter)
 
@@ -155,11 +155,11 @@ def double_q_learning(
     q_t_selector: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, ""]:
-    """Loss of the one-step error where one network selects the successor's action and another one evaluates it.
+    """Compute the double Q-learning loss: one network selects the successor's action, another one evaluates it.
 
         delta = r_t + d_t * q_t_value(argmax_a q_t_selector(a)) - q_tm1(a_tm1),  L = mean(h(delta))
 
-    h is half the square, or the Huber loss where the parameter is positive.
+    h is half the square, or the Huber loss if the parameter is positive.
     Source: van Hasselt, Guez & Silver 2016 (double DQN).
 
     Args:
@@ -188,12 +188,12 @@ def double_q_learning_per_example(
     q_t_selector: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
 ) -> Float[Array, "B"]:
-    """Compute `double_q_learning` without its mean.
+    """Compute `double_q_learning` without the mean over the batch.
 
-    Arguments as of `double_q_learning`.
+    Takes the arguments of `double_q_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     v_t = values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
@@ -211,17 +211,17 @@ def munchausen_q_learning(
     clip_value_min: Scalar,
     huber_loss_parameter: Scalar,
 ) -> Float[Array, ""]:
-    """Loss of the soft one-step error, with the policy's log-probability added to the reward.
+    """Compute the Munchausen Q-learning loss, with the policy's log-probability added to the reward.
 
         pi = softmax(q_tm1_target / tau),  m = clip(tau * log pi(a_tm1), l_0, 0)
         delta = r_t + alpha * m + d_t * tau * logsumexp_a(q_t_target(a) / tau) - q_tm1(a_tm1),  L = mean(h(delta))
 
-    h is half the square, or the Huber loss where the parameter is positive.
+    h is half the square, or the Huber loss if the parameter is positive.
     Source: Vieillard, Pietquin & Geist 2020, "Munchausen reinforcement learning", equation 2 and section 3.
 
     Args:
         q_tm1: `[B, A]` online action values.
-        q_tm1_target: `[B, A]` target values of the same observations.
+        q_tm1_target: `[B, A]` target values at the same observations.
         a_tm1: `[B]` actions taken.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
@@ -262,12 +262,12 @@ def munchausen_q_learning_per_example(
     clip_value_min: Scalar,
     huber_loss_parameter: Scalar,
 ) -> Float[Array, "B"]:
-    """Compute `munchausen_q_learning` without its mean.
+    """Compute `munchausen_q_learning` without the mean over the batch.
 
-    Arguments as of `munchausen_q_learning`.
+    Takes the arguments of `munchausen_q_learning`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     log_policy = entropy_temperature * jax.nn.log_softmax(q_tm1_target / entropy_temperature)
     bonus = munchausen_coefficient * jnp.clip(values_of_actions(log_policy, a_tm1), clip_value_min, 0.0)
@@ -283,7 +283,7 @@ def dqn_reg_loss(
     q_t: Float[Array, "B A"],
     regularizer_weight: Scalar = 0.1,
 ) -> Float[Array, ""]:
-    """Squared one-step error with a pull towards low action values.
+    """Compute the squared Q-learning loss, regularised towards low action values.
 
         L = mean(regularizer_weight * q_tm1(a_tm1) + delta^2),  delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1)
 
@@ -311,19 +311,19 @@ def dqn_reg_loss_per_example(
     q_t: Float[Array, "B A"],
     regularizer_weight: Scalar = 0.1,
 ) -> Float[Array, "B"]:
-    """Compute `dqn_reg_loss` without its mean.
+    """Compute `dqn_reg_loss` without the mean over the batch.
 
-    Arguments as of `dqn_reg_loss`.
+    Takes the arguments of `dqn_reg_loss`.
 
     Returns:
-        The losses, one per example, to be weighted one by one.
+        The losses, one per example.
     """
     td_loss = q_learning_per_example(q_tm1, a_tm1, r_t, d_t, q_t, 0.0)
     return regularizer_weight * values_of_actions(q_tm1, a_tm1) + 2.0 * td_loss
 
 
 def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, ""]:
-    """Gap between the soft maximum of the action values and the value of the data's action.
+    """Compute the conservative Q-learning penalty: the soft maximum of the values minus the value of the action taken.
 
         P = mean(logsumexp_a q_tm1(a) - q_tm1(a_tm1))
 
@@ -331,7 +331,7 @@ def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Arr
 
     Args:
         q_tm1: `[B, A]` online action values.
-        a_tm1: `[B]` actions of the data.
+        a_tm1: `[B]` actions of the data set.
 
     Returns:
         The penalty, a scalar, not negative.
@@ -342,7 +342,7 @@ def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Arr
 def sampled_cql_penalty(
     q_samples: Float[Array, "S B"], log_prob_samples: Float[Array, "S B"], q_tm1: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """`cql_penalty` for continuous actions, its sum estimated by importance sampling.
+    """Compute the conservative Q-learning penalty of continuous actions, by importance sampling.
 
         P = mean(log(mean_s exp(q_s - log mu(a_s))) - q_tm1),  a_s ~ mu
 
@@ -350,8 +350,8 @@ def sampled_cql_penalty(
 
     Args:
         q_samples: `[S, B]` values of sampled actions.
-        log_prob_samples: `[S, B]` log-densities (nats) of the samples under what they were drawn from.
-        q_tm1: `[B]` values of the actions of the data.
+        log_prob_samples: `[S, B]` log-densities (nats) of the samples under their sampling distribution.
+        q_tm1: `[B]` values of the actions of the data set.
 
     Returns:
         The penalty, a scalar.
