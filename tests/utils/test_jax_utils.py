@@ -1,4 +1,4 @@
-"""Small functions."""
+"""Utilities for arrays, trees and compiled functions."""
 
 import logging
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoix_like.utils import jax_utils
 
 
-def test_scale_gradient_passes_values_on_bit_for_bit():
+def test_scale_gradient_keeps_values_bit_identical():
     tree = {"a": jnp.array([0.1, -jnp.inf, 1e30]), "b": jnp.float32(0.3)}
     jax.tree.map(np.testing.assert_array_equal, jax_utils.scale_gradient(tree, 0.1), tree)
 
@@ -26,7 +26,7 @@ def test_scale_gradient_passes_values_on_bit_for_bit():
     np.testing.assert_allclose(jax.jvp(lambda x: jax_utils.scale_gradient(x, 3.0), (x,), (x,))[1], 3.0 * x)
 
 
-def test_shapes():
+def test_shape_utilities_count_merge_prepend_and_unreplicate():
     tree = {"a": jnp.zeros((2, 3)), "b": jax.ShapeDtypeStruct((4,), jnp.float32)}
     assert jax_utils.count_parameters(tree) == 10
     assert jax_utils.count_parameters({}) == 0
@@ -37,7 +37,7 @@ def test_shapes():
     np.testing.assert_array_equal(jax_utils.merge_leading_dims(x, 1), x)
     assert jax_utils.merge_leading_dims(jnp.zeros((0, 3, 4)), 2).shape == (0, 4)
     for wrong in (0, 4):
-        with pytest.raises(ValueError, match="cannot merge"):
+        with pytest.raises(ValueError, match=f"num_dims={wrong} must be at least 1 and at most x.ndim=3"):
             jax_utils.merge_leading_dims(x, wrong)
     assert jax_utils.prepend_dims(x, 5).shape == (1, 1, 2, 3, 4)
     assert jax_utils.prepend_dims(np.zeros(2), 1).shape == (2,)
@@ -47,7 +47,7 @@ def test_shapes():
     np.testing.assert_array_equal(jax_utils.unreplicate_batch_dim(tree)["a"], x[:, 0])
 
 
-def test_aot_compile_keeps_what_jit_was_told(caplog):
+def test_aot_compile_logs_and_keeps_donated_arguments(caplog):
     with caplog.at_level(logging.INFO, logger="stoix_like"):
         compiled = jax_utils.aot_compile(lambda x, y: x + y, "sum", jnp.ones(2), y=jnp.ones(2))
     assert "compiled sum in" in caplog.text
@@ -60,25 +60,25 @@ def test_aot_compile_keeps_what_jit_was_told(caplog):
 
 
 # By hand: (1, 3) has mean 2 and variance 1.
-def test_standardize_by_hand():
+def test_standardize_matches_hand_computed_values_and_zeroes_constants():
     np.testing.assert_allclose(jax_utils.standardize(jnp.array([1.0, 3.0])), [-1.0, 1.0])
     for constant in (0.0, 0.1, 1e4):
         standardized = jax_utils.standardize(jnp.full((7, 3), constant))
         assert (jnp.abs(standardized) < 1e-2).all()
-    # The mean of so many is off by rounding, which must not be taken for spread.
+    # The mean of this many values has a rounding error, which must not be scaled up.
     np.testing.assert_allclose(jax_utils.standardize(jnp.full(2048, 123.456)), 0.0, atol=1e-6)
 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), scale=st.floats(0.125, 100.0, width=32), shift=st.floats(-10.0, 10.0, width=32))
-def test_standardize_ignores_scale_and_shift(seed, scale, shift):
+def test_standardize_is_invariant_to_scale_and_shift(seed, scale, shift):
     x = jax.random.normal(jax.random.key(seed), (4, 8))
     standardized = jax_utils.standardize(x)
     np.testing.assert_allclose(jax_utils.standardize(scale * x + shift), standardized, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose((standardized.mean(), standardized.std()), (0.0, 1.0), atol=1e-5)
 
 
-def test_standardize_over_the_whole_mapped_batch():
+def test_standardize_uses_the_whole_mapped_batch():
     x = jax.random.normal(jax.random.key(0), (2, 3, 5)) + jnp.arange(6.0).reshape(2, 3, 1)
     inner = jax.vmap(lambda part: jax_utils.standardize(part, ("device", "batch")), axis_name="batch")
     mapped = jax.jit(jax.vmap(inner, axis_name="device"))(x)
@@ -88,18 +88,18 @@ def test_standardize_over_the_whole_mapped_batch():
 
 
 @pytest.mark.parametrize("length", [1, 2, 12, 512, 1000])
-def test_random_order_has_every_number_once(length):
+def test_random_order_is_a_permutation(length):
     order = jax.jit(jax_utils.random_order, static_argnums=1)(jax.random.key(3), length)
     np.testing.assert_array_equal(jnp.sort(order), jnp.arange(length))
 
 
-def test_random_order_beyond_what_its_bits_can_tell_apart():
+def test_random_order_supports_lengths_above_2_to_the_22():
     order = jax.eval_shape(lambda key: jax_utils.random_order(key, 2**22 + 1), jax.random.key(0))
     assert (order.shape, order.dtype) == ((2**22 + 1,), jnp.int32)
 
 
-# Every number comes to every place with probability 1/6: of 6,000 orders 1,000 each, with a deviation of
-# sqrt(6000 * 1/6 * 5/6) = 29; and each of the 15 pairs stays in its order in half, 3,000 with a deviation of 39.
+# Every number is in every position with probability 1/6: in 1,000 of 6,000 permutations, with a standard deviation of
+# sqrt(6000 * 1/6 * 5/6) = 29. Each of the 15 pairs keeps its order in half of them: 3,000, standard deviation 39.
 def test_random_order_is_uniform():
     orders = jax.vmap(lambda key: jax_utils.random_order(key, 6))(jax.random.split(jax.random.key(0), 6000))
     counts = (orders[:, :, None] == jnp.arange(6)[None, None]).sum(0)

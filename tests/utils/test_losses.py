@@ -26,13 +26,13 @@ LOG2 = math.log(2.0)
 
 
 class Case(NamedTuple):
-    """A loss with random arguments: arrays that may vary, their learning ones first, and numbers."""
+    """A loss with random arguments: arrays, those with a gradient first, and numbers."""
 
     function: Any
     arrays: tuple
-    num_learning: int
+    num_with_gradient: int
     numbers: tuple = ()
-    integers: tuple = ()  # positions in the call's arrays where the actions go: (position, array)
+    integers: tuple = ()  # actions and their positions among the arguments: (position, array)
 
     def __call__(self, *arrays_and_numbers):
         arguments = list(arrays_and_numbers)
@@ -148,24 +148,24 @@ def _total(result):
 
 
 @by_case
-def test_gradients_by_finite_differences(name):
+def test_gradients_match_finite_differences(name):
     case = CASES[name]
     with jax.enable_x64(True):
         arrays = _arrays(case, jnp.float64)
-        learning, fixed = arrays[: case.num_learning], arrays[case.num_learning :]
-        if learning:
+        varied, fixed = arrays[: case.num_with_gradient], arrays[case.num_with_gradient :]
+        if varied:
             function = jax.jit(lambda *x: _total(case(*x, *fixed, *case.numbers)))
-            check_grads(function, learning, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-6)
+            check_grads(function, varied, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-6)
 
 
 @by_case
-def test_numbers_may_be_traced_and_targets_get_no_gradient(name):
+def test_numbers_may_be_traced_and_target_gradients_are_zero(name):
     case = CASES[name]
     arrays = _arrays(case)
     actual, gradient = _value_and_grad(name)(arrays, _numbers(case))
     np.testing.assert_allclose(actual, _total(case(*arrays, *case.numbers)), rtol=1e-5, atol=1e-6)
-    if name not in {"dpg", "impala"}:  # where learning and fixed arguments are mixed: tests of their own
-        assert all(not leaf.any() for leaf in gradient[case.num_learning :])
+    if name not in {"dpg", "impala"}:  # whose fixed arguments are not the last ones: tested separately
+        assert all(not leaf.any() for leaf in gradient[case.num_with_gradient :])
 
 
 def _numbers(case):
@@ -180,10 +180,10 @@ def _value_and_grad(name):
 
 @by_case
 @pytest.mark.parametrize("value", [-1e4, 1e4])
-def test_extremes_are_finite(name, value):
+def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
     case = CASES[name]
     fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5)}.get(name, ())
-    positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers stay what they are
+    positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers are not varied
     arrays = []
     for position, x in enumerate(_arrays(case)):
         extreme = jnp.where(x > 0, value, -value).astype(x.dtype)
@@ -195,7 +195,7 @@ def test_extremes_are_finite(name, value):
 
 
 @by_case
-def test_wrong_shapes_are_refused(name):
+def test_wrong_shapes_raise(name):
     case = CASES[name]
     arrays = _arrays(case)
     widest = max(range(len(arrays)), key=lambda i: arrays[i].ndim)
@@ -212,8 +212,8 @@ def test_wrong_shapes_are_refused(name):
         case(*shortened, *case.numbers)
 
 
-# Losses that are means (or, one per sample, rows) over the batch: position of the batch axis of each array, None for
-# what all samples share.
+# Losses that are means over the batch, or one value per example: the batch axis of every array, None for arrays that
+# all examples share.
 BATCH_AXES = {
     **dict.fromkeys(("ppo_clip", "ppo_penalty_continuous", "dpo", "clipped_value", "q_learning", "double_q"), 0),
     **dict.fromkeys(("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression"), 0),
@@ -225,10 +225,10 @@ BATCH_AXES = {
 
 
 @pytest.mark.parametrize("name", BATCH_AXES)
-def test_batch_is_vmap(name):
+def test_batching_equals_vmap(name):
     case, axes = CASES[name], BATCH_AXES[name]
     axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
-    # Expanded on the host: each sample is a batch of one.
+    # Every example becomes a batch of one.
     ones = [x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
             for x, axis in zip(case.arrays, axes, strict=True)]  # fmt: skip
     actions = [(position, array[:, None]) for position, array in case.integers]
@@ -246,7 +246,7 @@ def test_batch_is_vmap(name):
         np.testing.assert_allclose(expected.mean(), expected_parts, rtol=1e-4, atol=1e-5)
 
 
-def test_no_gradient_into_what_impala_and_dpg_hold_fixed():
+def test_fixed_arguments_of_impala_and_dpg_get_no_gradient():
     gradient = _value_and_grad("impala")(_arrays(CASES["impala"]), _numbers(CASES["impala"]))[1]
     assert all(not gradient[i].any() for i in (1, 3, 4, 5))
     assert gradient[0].any()
@@ -255,20 +255,20 @@ def test_no_gradient_into_what_impala_and_dpg_hold_fixed():
 
 
 def _finite_differences(function, x, eps=1e-6):
-    """The gradient of a function of one float64 array, by central differences."""
+    """Compute the gradient of a function of one float64 array by central differences."""
     steps = eps * np.eye(x.size).reshape(x.size, *x.shape)
     return np.reshape([(function(x + step) - function(x - step)) / (2 * eps) for step in steps], x.shape)
 
 
-# The gradient that the losses promise is that of a surrogate: targets, advantages and ratios stay what they are.
-def test_impala_gradients_by_finite_differences():
+# The gradient is that of a surrogate with fixed targets, advantages and ratios.
+def test_impala_gradients_match_finite_differences():
     with jax.enable_x64(True):
         arrays = _arrays(CASES["impala"], jnp.float64)
         log_prob, b_log_prob, v_tm1, v_t, r_t, discount_t = arrays
         rho = jnp.minimum(jnp.exp(log_prob - b_log_prob), 1.0)
         errors, advantages = np.zeros((2, B, T))
         following = np.zeros(B)
-        for t in reversed(range(T)):  # equation 1 by its recursion, lambda 0.9, in numpy
+        for t in reversed(range(T)):  # equation 1 as a recursion, with lambda 0.9
             delta = rho[:, t] * (r_t[:, t] + discount_t[:, t] * v_t[:, t] - v_tm1[:, t])
             q = r_t[:, t] + discount_t[:, t] * (v_t[:, t] + (0.9 * following if t + 1 < T else 0.0))
             advantages[:, t] = rho[:, t] * (q - v_tm1[:, t])
@@ -281,10 +281,10 @@ def test_impala_gradients_by_finite_differences():
         np.testing.assert_allclose(gradient[1], by_value, rtol=1e-5, atol=1e-9)
 
 
-def test_dpg_gradient_by_finite_differences():
+def test_dpg_gradient_matches_finite_differences():
     action, centre = (x.astype(np.float64) for x in CASES["dpg"].arrays)
 
-    def value(action):  # a critic, mean over the batch
+    def value(action):  # mean over the batch of a critic
         return np.mean(np.sum(np.sin(action) * centre, axis=-1))
 
     with jax.enable_x64(True):
@@ -305,12 +305,12 @@ def test_value_losses_agree_with_rlax():
     q, q_t, selector, r, d, a = map(jnp.asarray, (q, q_t, selector, r, d, a))
 
     @jax.vmap
-    def theirs(q, a, r, d, q_t, selector):
+    def rlax_losses(q, a, r, d, q_t, selector):
         q_error, double_error = rlax.q_learning(q, a, r, d, q_t), rlax.double_q_learning(q, a, r, d, q_t, selector)
         huber = functools.partial(rlax.huber_loss, delta=0.4)
         return rlax.l2_loss(q_error), huber(q_error), rlax.l2_loss(double_error), huber(double_error)
 
-    expected = [jnp.mean(x) for x in jax.jit(theirs)(q, a, r, d, q_t, selector)]
+    expected = [jnp.mean(x) for x in jax.jit(rlax_losses)(q, a, r, d, q_t, selector)]
     actual = [
         ls.q_learning(q, a, r, d, q_t, 0.0),
         ls.q_learning(q, a, r, d, q_t, 0.4),
@@ -335,8 +335,8 @@ def test_distributional_losses_agree_with_rlax():
     np.testing.assert_allclose(ls.categorical_td_learning(*td), expected.mean(), rtol=1e-4)
     dist, tau, r, d, dist_selector, dist_t = _arrays(CASES["quantile_q"])
     for huber in (0.0, 0.7):
-        theirs = _batched(functools.partial(rlax.quantile_q_learning, huber_param=huber), 0, 0, 0, 0, 0, 0, 0)
-        expected = theirs(dist, tau, a, r, d, dist_selector, dist_t)
+        rlax_loss = _batched(functools.partial(rlax.quantile_q_learning, huber_param=huber), 0, 0, 0, 0, 0, 0, 0)
+        expected = rlax_loss(dist, tau, a, r, d, dist_selector, dist_t)
         actual = ls.quantile_q_learning(dist, tau, a, r, d, dist_selector, dist_t, huber)
         np.testing.assert_allclose(actual, expected.mean(), rtol=1e-5)
 
@@ -362,37 +362,37 @@ def test_mpo_agrees_with_rlax():
     temperature, project = jnp.float32(0.7), functools.partial(jnp.clip, min=1e-8)
     penalty = rlax.LagrangePenalty(temperature, jnp.float32(0.1))
     loss, weights, _ = rlax.mpo_compute_weights_and_temperature_loss(q, penalty, project)
-    ours, our_weights = ls.mpo_temperature_loss(q, temperature, 0.1)
-    np.testing.assert_allclose(ours, jnp.mean(loss), rtol=1e-5)
-    np.testing.assert_allclose(our_weights, weights, rtol=1e-5)
-    # Sizes where the fraction is not a whole number of samples, too.
+    actual, actual_weights = ls.mpo_temperature_loss(q, temperature, 0.1)
+    np.testing.assert_allclose(actual, jnp.mean(loss), rtol=1e-5)
+    np.testing.assert_allclose(actual_weights, weights, rtol=1e-5)
+    # In most of these sizes the fraction is not a whole number of samples.
     for size, fraction in ((B, 0.5), (7, 0.5), (5, 0.3), (9, 0.9)):
         adv = jnp.asarray(_random(6)(size))
         ones = jnp.ones(size)
         weigh = functools.partial(rlax.vmpo_compute_weights_and_temperature_loss, top_k_fraction=fraction)
-        theirs = jax.jit(lambda x, ones, weigh=weigh: weigh(x, ones, ones, penalty, project))(adv, ones)
-        ours, our_weights = ls.vmpo_temperature_loss(adv, temperature, 0.1, fraction)
-        np.testing.assert_allclose(ours, theirs[0], rtol=1e-5)
-        np.testing.assert_allclose(our_weights, theirs[1], rtol=1e-5)
+        expected = jax.jit(lambda x, ones, weigh=weigh: weigh(x, ones, ones, penalty, project))(adv, ones)
+        actual, actual_weights = ls.vmpo_temperature_loss(adv, temperature, 0.1, fraction)
+        np.testing.assert_allclose(actual, expected[0], rtol=1e-5)
+        np.testing.assert_allclose(actual_weights, expected[1], rtol=1e-5)
     kl = jnp.abs(adv)
     kl_loss, alpha_loss = rlax.compute_parametric_kl_penalty_and_dual_loss([(kl, penalty)], project)
-    ours = ls.mpo_alpha_loss(kl, temperature, 0.1)
-    np.testing.assert_allclose(ours, (jnp.mean(kl_loss), jnp.mean(alpha_loss)), rtol=1e-5)
+    actual = ls.mpo_alpha_loss(kl, temperature, 0.1)
+    np.testing.assert_allclose(actual, (jnp.mean(kl_loss), jnp.mean(alpha_loss)), rtol=1e-5)
 
 
 # By hand, ratio 2, epsilon 0.2: A = 1 gives min(2, 1.2), A = -1 gives min(-2, -1.2); mean -(1.2 - 2)/2 = 0.4.
-def test_ppo_clip_by_hand():
+def test_ppo_clip_loss_matches_hand_computed_values():
     log_prob, old = jnp.full(2, LOG2), jnp.zeros(2)
     gae = jnp.array([1.0, -1.0])
     loss, gradient = jax.value_and_grad(ls.ppo_clip_loss)(log_prob, old, gae, 0.2)
     np.testing.assert_allclose(loss, 0.4, rtol=1e-6)
-    # The gain beyond the clip range earns nothing; the loss goes on costing: d/dlogp of -(-2)/2 is 1.
+    # Clipping stops the gradient of the gain but not of the loss: d/dlogp of -(-2)/2 is 1.
     np.testing.assert_allclose(gradient, [0.0, 1.0], rtol=1e-6)
 
 
-# By hand, policies (1/2, 1/2) and (1/4, 3/4), action 0: ratio 1/2 and KL(b || pi) with b = (1/2, 1/2):
-#   log 2 * ... = (log(2) + log(2/3)) / 2 = log(4/3) / 2;  L = beta KL - A / 2
-def test_ppo_penalty_by_hand():
+# By hand, b = (1/2, 1/2), pi = (1/4, 3/4), action 0: the ratio is 1/2, and
+#   KL(b || pi) = (log(2) + log(2/3)) / 2 = log(4/3) / 2;  L = beta KL - A / 2
+def test_ppo_penalty_loss_matches_hand_computed_values():
     b_pi, pi = (distrax.Categorical(probs=jnp.array([p])) for p in ([0.5, 0.5], [0.25, 0.75]))
     action = jnp.zeros(1, jnp.int32)
     loss, kl = ls.ppo_penalty_loss(pi.log_prob(action), b_pi.log_prob(action), jnp.ones(1), 3.0, pi, b_pi)
@@ -403,7 +403,7 @@ def test_ppo_penalty_by_hand():
 # By hand, alpha = 2, beta = 0.6, ratio 3:
 #   A = 1: gain 2, drift 2 - 2 tanh(1), L = -(3 - drift) = -(1 + 2 tanh 1)
 #   A = -1: log gain -log 3 < 0, no drift, L = 3;  ratio 1/3: log gain log 3, drift log 3 - 0.6 tanh(log 3 / 0.6)
-def test_dpo_by_hand():
+def test_dpo_loss_matches_hand_computed_values():
     def loss(ratio, gae):
         return ls.dpo_loss(jnp.log(jnp.full(1, ratio)), jnp.zeros(1), jnp.full(1, gae), 2.0, 0.6)
 
@@ -414,14 +414,14 @@ def test_dpo_by_hand():
 
 
 # By hand, v_old = 0, v = 1, epsilon = 0.2: G = 2 gives max(1, 1.8^2), G = 0.5 gives max(0.25, 0.09); half the mean.
-def test_clipped_value_by_hand():
+def test_clipped_value_loss_matches_hand_computed_values():
     loss = ls.clipped_value_loss(jnp.ones(2), jnp.zeros(2), jnp.array([2.0, 0.5]), 0.2)
     np.testing.assert_allclose(loss, (3.24 + 0.25) / 4, rtol=1e-6)
 
 
 # By hand, gamma 1/2, q = (1, 2), a = 0, r = 1, q' = (4, 6): delta = 1 + 3 - 1 = 3: 4.5 squared, 1 * (3 - 1/2) Huber;
 # a selector that prefers the first action: delta = 1 + 2 - 1 = 2: 2 squared. Regularised: 9 + 0.1 * 1.
-def test_q_learning_by_hand():
+def test_value_losses_match_hand_computed_values():
     q, a, r, d, q_t = (
         jnp.array([[1.0, 2.0]]),
         jnp.zeros(1, jnp.int32),
@@ -439,12 +439,12 @@ def test_q_learning_by_hand():
 
 # By hand, tau = 1, q_target = (0, 0): tau log pi = -log 2; soft value of (0, 0) is log 2.
 #   delta = 1 - log 2 / 2 + log 2 - 0 with alpha = 1/2 and gamma = 1; clipped at -0.5: 1 - 0.25 + log 2
-def test_munchausen_by_hand():
+def test_munchausen_loss_matches_hand_computed_values():
     zeros, a, one = jnp.zeros((1, 2)), jnp.zeros(1, jnp.int32), jnp.ones(1)
     loss = functools.partial(ls.munchausen_q_learning, zeros, zeros, a, one, one, zeros, 1.0, 0.5)
     np.testing.assert_allclose(loss(-1.0, 0.0), (1 + LOG2 / 2) ** 2 / 2, rtol=1e-6)
     np.testing.assert_allclose(loss(-0.5, 0.0), (0.75 + LOG2) ** 2 / 2, rtol=1e-6)
-    # Without bonus and with little entropy it is Q-learning.
+    # Without the bonus, a temperature near zero gives Q-learning.
     q, r, d, q_t = (jnp.asarray(x) for x in CASES["q_learning"].arrays)
     a = jnp.asarray(CASES["q_learning"].integers[0][1])
     soft = ls.munchausen_q_learning(q, q, a, r, d, q_t, 1e-4, 0.0, -1.0, 0.0)
@@ -452,8 +452,8 @@ def test_munchausen_by_hand():
 
 
 # By hand, support (0, 1, 2), target atoms (0.5, 3) with probabilities (1/2, 1/2):
-#   0.5 lies halfway: 1/4 each to 0 and 1; 3 is cut to 2: 1/2. Uniform prediction: cross-entropy log 3.
-def test_projection_by_hand():
+#   0.5 lies halfway: 1/4 each to 0 and 1; 3 is clipped to 2: 1/2. Uniform prediction: cross-entropy log 3.
+def test_projection_matches_hand_computed_values():
     projected = distributional._project(jnp.array([[0.5, 3.0]]), jnp.full((1, 2), 0.5), jnp.array([[0.0, 1.0, 2.0]]))
     np.testing.assert_allclose(projected, [[0.25, 0.25, 0.5]])
     support = jnp.array([[0.0, 1.0, 2.0]])
@@ -464,7 +464,7 @@ def test_projection_by_hand():
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000))
-def test_projection_keeps_mass_and_mean(seed):
+def test_projection_preserves_mass_and_mean(seed):
     rng = np.random.default_rng(seed)
     support = jnp.asarray(np.sort(rng.normal(size=(2, K)), axis=-1), jnp.float32)  # uneven gaps
     low, high = support[:, :1], support[:, -1:]
@@ -475,16 +475,16 @@ def test_projection_keeps_mass_and_mean(seed):
     np.testing.assert_allclose((projected * support).sum(-1), (probs * atoms).sum(-1), rtol=1e-3, atol=1e-4)
 
 
-def test_one_atom_has_nothing_to_learn():
+def test_a_single_atom_has_zero_loss_and_gradient():
     one = jnp.ones((B, 1))
     loss, gradient = jax.value_and_grad(ls.categorical_td_learning)(one, one, jnp.ones(B), jnp.ones(B), one, one)
     assert loss == 0.0
     assert not gradient.any()
 
 
-# With two far atoms the softmax is one probability p of the upper one, and the loss's minimum lies where the mean of
-# the prediction is the TD target: d/dlogits vanishes there.
-def test_two_atoms_learn_the_td_target():
+# With two distant atoms the softmax has one free parameter, the probability p of the upper atom. The loss is minimal,
+# and its gradient zero, where the mean of the prediction is the TD target.
+def test_the_gradient_of_two_atoms_vanishes_at_the_td_target():
     atoms = jnp.array([[-10.0, 10.0]])
     p_t, r, d = 0.7, 1.0, 0.9
     target_mean = r + d * (10.0 * p_t - 10.0 * (1 - p_t))
@@ -494,8 +494,8 @@ def test_two_atoms_learn_the_td_target():
     np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
 
 
-# By hand, source 0 at tau 0.25, targets (1, -1): errors weigh (0.25, 0.75): absolute mean 0.5; Huber 2: half of that.
-def test_quantile_regression_by_hand():
+# By hand, source 0 at tau 0.25, targets (1, -1): weights (0.25, 0.75), absolute loss 0.5; with Huber 2, half of it.
+def test_quantile_regression_loss_matches_hand_computed_values():
     loss = functools.partial(
         ls.quantile_regression_loss, jnp.zeros((1, 1)), jnp.full((1, 1), 0.25), jnp.array([[1.0, -1.0]])
     )
@@ -512,7 +512,7 @@ def test_quantile_regression_by_hand():
 
 @pytest.mark.parametrize("name", ["q_learning", "quantile_q"])
 @pytest.mark.parametrize("parameter", [0.0, 0.4])
-def test_huber_parameter_may_differ_between_members(name, parameter):
+def test_the_huber_parameter_may_vary_over_a_population(name, parameter):
     case = CASES[name]
     arrays = _arrays(case)
     members = jax.jit(jax.vmap(lambda p: case(*arrays, p)))(jnp.array([0.0, 0.4]))
@@ -521,23 +521,23 @@ def test_huber_parameter_may_differ_between_members(name, parameter):
 
 # By hand, critics (1, 3) with targets min(4, 2) = 2, gamma 1/2, r = 1: y = 2, errors (1, -1): L = (1 + 1)/2 = 1.
 # With temperature 2 and log pi = -1: y = 1 + (2 + 2)/2 = 3, errors (2, 0): L = 2.
-def test_critic_ensembles_by_hand():
+def test_actor_critic_losses_match_hand_computed_values():
     q, r, d, q_t = jnp.array([[1.0, 3.0]]), jnp.ones(1), jnp.full(1, 0.5), jnp.array([[4.0, 2.0]])
     np.testing.assert_allclose(ls.td3_critic_loss(q, r, d, q_t), 1.0)
     np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 2.0), 2.0)
     np.testing.assert_allclose(ls.sac_critic_loss(q, r, d, q_t, -jnp.ones(1), 0.0), 1.0)
     np.testing.assert_allclose(ls.sac_actor_loss(-jnp.ones(1), q_t, 2.0), -4.0)
-    # Entropy 1 where 3 is asked for: L = -2 * (-1 + 3), and its descent raises the temperature.
+    # Entropy 1 is below the target 3: L = -2 * (-1 + 3), and gradient descent raises the temperature.
     loss, gradient = jax.value_and_grad(ls.sac_temperature_loss)(jnp.float32(LOG2), -jnp.ones(1), 3.0)
     np.testing.assert_allclose((loss, gradient), (-4.0, -4.0), rtol=1e-6)
     single = ls.td3_critic_loss(q[:, :1], r, d, q_t[:, :1])
     np.testing.assert_allclose(single, ls.td_learning(q[:, 0], r, d, q_t[:, 0], 0.0))
 
 
-def test_target_policy_smoothing():
+def test_target_policy_smoothing_clips_noise_and_actions():
     action, key = jnp.array([[0.0, 0.95], [-1.0, 0.3]]), jax.random.key(0)
-    quiet = ls.target_policy_smoothing(key, action, 0.0, 0.5, -1.0, 1.0)
-    np.testing.assert_array_equal(quiet, action)
+    noiseless = ls.target_policy_smoothing(key, action, 0.0, 0.5, -1.0, 1.0)
+    np.testing.assert_array_equal(noiseless, action)
     noisy = ls.target_policy_smoothing(key, action, 10.0, 0.5, jnp.array([-1.0, -0.9]), jnp.array([1.0, 0.9]))
     assert (jnp.abs(noisy - action) <= 0.5 + 1e-6).all()
     assert (noisy[:, 1] <= 0.9).all()
@@ -546,7 +546,7 @@ def test_target_policy_smoothing():
 
 
 # By hand, gradients (3, 4) of norm 5: L = 25/2 and dL/da = -(3, 4); clipped to norm 1: L = 1/2, -(0.6, 0.8).
-def test_dpg_by_hand():
+def test_dpg_loss_matches_hand_computed_values():
     action, dqda = jnp.ones((1, 2)), jnp.array([[3.0, 4.0]])
     loss, gradient = jax.value_and_grad(ls.dpg_loss)(action, dqda)
     np.testing.assert_allclose(loss, 12.5)
@@ -559,7 +559,7 @@ def test_dpg_by_hand():
 
 # By hand: log pi = (-1, -2), G - b = (2, -1): L = -(-2 + 2)/2 = 0, gradient -(2, -1)/2.
 # AWR with beta = 1, weights (exp 0, min(exp 9, 20)): L = (1 + 40)/2.
-def test_policy_gradients_by_hand():
+def test_policy_gradient_losses_match_hand_computed_values():
     log_prob = jnp.array([-1.0, -2.0])
     loss, gradient = jax.value_and_grad(ls.reinforce_loss)(log_prob, jnp.array([3.0, 0.0]), jnp.ones(2))
     np.testing.assert_allclose(loss, 0.0)
@@ -569,20 +569,20 @@ def test_policy_gradients_by_hand():
 
 
 # By hand, one step, gamma = 1, on policy: advantage = error = r + v' - v = 1 + 2 - 1 = 2.
-def test_impala_by_hand_and_by_layout():
+def test_impala_loss_matches_hand_computed_values_in_both_layouts():
     one = jnp.ones((1, 1))
     policy, value = ls.impala_loss(-3.0 * one, -3.0 * one, one, 2.0 * one, one, one)
     np.testing.assert_allclose((policy, value), (6.0, 2.0))
     arrays = _arrays(CASES["impala"])
-    cut = jnp.arange(B * T).reshape(B, T) % 2 == 0
-    expected = ls.impala_loss(*arrays, truncation_t=cut)
-    actual = ls.impala_loss(*(x.T for x in arrays), truncation_t=cut.T, time_major=True)
+    truncation = jnp.arange(B * T).reshape(B, T) % 2 == 0
+    expected = ls.impala_loss(*arrays, truncation_t=truncation)
+    actual = ls.impala_loss(*(x.T for x in arrays), truncation_t=truncation.T, time_major=True)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
-# By hand, eta = 1, q = (log 1, log 3): weights (1/4, 3/4), L = eps + log 2. The best half alone: weight 1,
-# L = eps + log 3.
-def test_mpo_by_hand():
+# By hand, eta = 1, q = (log 1, log 3): weights (1/4, 3/4), L = eps + log 2. V-MPO keeps the larger half: weight
+# 1, L = eps + log 3.
+def test_mpo_losses_match_hand_computed_values():
     q, eta = jnp.log(jnp.array([1.0, 3.0])), jnp.float32(1.0)
     loss, weights = ls.mpo_temperature_loss(q[:, None], eta, 0.5)
     np.testing.assert_allclose(loss, 0.5 + LOG2, rtol=1e-6)
@@ -592,7 +592,7 @@ def test_mpo_by_hand():
     np.testing.assert_allclose(loss, 0.5 + math.log(3), rtol=1e-6)
     np.testing.assert_allclose(weights, [0.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(ls.vmpo_policy_loss(jnp.array([-4.0, -8.0]), weights), 8.0, rtol=1e-6)
-    # All of the batch: MPO with the batch for samples.
+    # With the whole batch, V-MPO equals MPO with the batch as samples.
     whole = ls.vmpo_temperature_loss(q, eta, 0.5, 1.0)
     np.testing.assert_allclose(whole[0], 0.5 + LOG2, rtol=1e-6)
     penalty, dual = ls.mpo_alpha_loss(jnp.array([1.0, 3.0]), jnp.float32(0.5), 0.1)
@@ -607,7 +607,7 @@ def test_vmpo_uses_the_whole_mapped_batch():
     np.testing.assert_allclose(mapped[1].reshape(-1), weights, rtol=1e-5)
 
 
-def test_mean_over_axes_of_the_vmpo_policy_loss_is_the_unmapped_loss():
+def test_the_mapped_mean_of_the_vmpo_policy_loss_is_the_unmapped_loss():
     adv, x = (jnp.asarray(_random(seed)(2, 3, 4)) for seed in (7, 8))
 
     def policy_loss(parameter, x, adv, axis_names=()):
@@ -616,43 +616,43 @@ def test_mean_over_axes_of_the_vmpo_policy_loss_is_the_unmapped_loss():
 
     axes = ("device", "batch")
 
-    def member(x, adv):
+    def shard_loss(x, adv):
         return jax.lax.pmean(jax.value_and_grad(policy_loss)(jnp.float32(0.3), x, adv, axes), axes)
 
-    mapped = jax.jit(jax.vmap(jax.vmap(member, axis_name="batch"), axis_name="device"))(x, adv)
+    mapped = jax.jit(jax.vmap(jax.vmap(shard_loss, axis_name="batch"), axis_name="device"))(x, adv)
     expected = jax.value_and_grad(policy_loss)(jnp.float32(0.3), x.reshape(-1), adv.reshape(-1))
     for actual, one in zip(mapped, expected, strict=True):
         np.testing.assert_allclose(actual, jnp.full((2, 3), one), rtol=1e-5)
 
 
-# Samples drawn evenly over the interval [0, 2] have density 1/2: log(mean exp(q + log 2)) - q = log 2 for constant q.
-def test_sampled_cql_by_hand():
+# Uniform samples in [0, 2] have density 1/2: log(mean exp(q + log 2)) - q = log 2 for constant q.
+def test_sampled_cql_penalty_matches_hand_computed_values():
     penalty = ls.sampled_cql_penalty(jnp.full((S, 1), 3.0), jnp.full((S, 1), -LOG2), jnp.full(1, 3.0))
     np.testing.assert_allclose(penalty, LOG2, rtol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), scale=st.floats(0.125, 8.0, width=32))
-def test_scaling_invariances(seed, scale):
+def test_losses_scale_with_the_unit_of_reward(seed, scale):
     new, old, gae = (jnp.asarray(_random(seed)(B)) for _ in range(3))
-    # The surrogate is linear in the advantages; squared errors are quadratic in the unit of reward.
+    # The surrogate loss is linear in the unit of reward, the squared loss quadratic.
     np.testing.assert_allclose(
         ls.ppo_clip_loss(new, old, scale * gae, 0.2), scale * ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-4, atol=1e-5
     )
     values = ls.clipped_value_loss(scale * new, scale * old, scale * gae, scale * 0.2)
     np.testing.assert_allclose(values, scale**2 * ls.clipped_value_loss(new, old, gae, 0.2), rtol=1e-4)
-    at_once = ls.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2)
-    np.testing.assert_allclose(at_once, ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-5, atol=1e-6)
+    reshaped = ls.ppo_clip_loss(new.reshape(2, 2), old.reshape(2, 2), gae.reshape(2, 2), 0.2)
+    np.testing.assert_allclose(reshaped, ls.ppo_clip_loss(new, old, gae, 0.2), rtol=1e-5, atol=1e-6)
 
 
-def test_at_the_old_policy_the_surrogates_have_the_policy_gradient():
+def test_surrogate_losses_have_the_policy_gradient_at_the_behaviour_policy():
     log_prob, gae = jnp.asarray(_random(8)(B)), jnp.asarray(_random(9)(B))
     expected = jax.grad(ls.policy_gradient_loss)(log_prob, gae)
     for loss in (ls.ppo_clip_loss, lambda *x: ls.dpo_loss(*x, 0.6)):
         np.testing.assert_allclose(jax.grad(loss)(log_prob, log_prob, gae, 0.2), expected, rtol=1e-5)
 
 
-def test_ratio_is_continued_smoothly_where_it_would_overflow():
+def test_the_probability_ratio_is_linear_where_it_would_overflow():
     ratio = jax.vmap(jax.value_and_grad(probability_ratio), (0, None))
     values, slopes = ratio(jnp.array([0.0, 19.9, 20.1, 100.0, 1e4]), jnp.float32(0.0))
     assert np.isfinite(values).all()
@@ -661,10 +661,10 @@ def test_ratio_is_continued_smoothly_where_it_would_overflow():
     np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
 
 
-def test_losses_per_example_by_hand():
-    # Of errors 1 and 3, half the squares: 1/2 and 9/2.
-    v_tm1, target, nothing = jnp.array([0.0, 1.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
-    arguments = (v_tm1, target, nothing, nothing, 0.0)
+def test_losses_per_example_match_hand_computed_values():
+    # Errors 1 and 3: half their squares are 1/2 and 9/2.
+    v_tm1, target, zeros = jnp.array([0.0, 1.0]), jnp.array([1.0, 4.0]), jnp.zeros(2)
+    arguments = (v_tm1, target, zeros, zeros, 0.0)
     np.testing.assert_allclose(ls.td_learning_per_example(*arguments), [0.5, 4.5])
     assert ls.td_learning(*arguments) == 2.5
 
@@ -673,8 +673,8 @@ PER_EXAMPLE = [name.removesuffix("_per_example") for name in ls.__all__ if name.
 
 
 @pytest.mark.parametrize("name", PER_EXAMPLE)
-def test_each_example_has_the_loss_that_it_has_alone(name):
-    # Arguments are drawn by the shapes in the annotations; the loss of a batch of one example is its own loss.
+def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
+    # Arguments are random arrays of the annotated shapes.
     mean, per_example = getattr(ls, name), getattr(ls, f"{name}_per_example")
     shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
     shapes |= {"B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}

@@ -63,7 +63,7 @@ def _but_first(x, time_major):
     return x[1:] if time_major else x[:, 1:]
 
 
-# Every batch function as f(batch, lambda_, **keywords) -> arrays [B, T].
+# Every batch function, as f(batch, lambda_, **keywords) -> arrays [B, T].
 def _gae(b, lambda_, **kw):
     return ms.batch_truncated_generalized_advantage_estimation(
         b.r_t, b.discount_t, lambda_, v_tm1=b.v_tm1, v_t=b.v_t, truncation_t=b.truncation_t, **kw
@@ -132,10 +132,10 @@ def _vtrace_full(b, lambda_, **kw):
 
 
 def _importance(b, lambda_, time_major=False, **kw):
-    """One trajectory at a time: the batch by vmap."""
+    """Apply the function of one trajectory to a batch by vmap."""
 
     def one(r_t, discount_t, log_rho, v_tm1, v_t, truncation_t):
-        # The successors' values stand in `v_t`: of `values`, only the first ones matter.
+        # `v_t` holds the values of the successors, so the last entry of `values` is unused.
         values, rho = jnp.append(v_tm1, jnp.zeros_like(v_tm1[:1])), jnp.exp(log_rho)
         return ms.importance_corrected_td_errors(r_t, discount_t, rho, lambda_, values, truncation_t, v_t=v_t, **kw)
 
@@ -171,7 +171,7 @@ def with_truncations(b, seed=1):
     ("terminated", "truncated", "expected"),
     [(False, False, [1.6875, 2.75, 3.0]), (False, True, [1.5, 2.0, 3.0]), (True, False, [1.0, 0.0, 3.0])],
 )
-def test_gae_by_hand(terminated, truncated, expected):
+def test_gae_matches_hand_computed_values(terminated, truncated, expected):
     values = jnp.array([[1.0, 2.0, 4.0, 8.0]])
     discount = jnp.array([[0.5, 0.0 if terminated else 0.5, 0.5]])
     truncation = jnp.array([[False, truncated, False]])
@@ -186,7 +186,7 @@ def test_gae_by_hand(terminated, truncated, expected):
 #   one step: (1 + 1, 2 + 2, 4 + 4) = (2, 4, 8); two steps: (1 + 4/2, 2 + 8/2, 8) = (3, 6, 8)
 #   lambda = 1/2: G_3 = 8, G_2 = 2 + (4/2 + 8/2)/2 = 5, G_1 = 1 + (2/2 + 5/2)/2 = 2.75
 #   discounted: G_3 = 8, G_2 = 6, G_1 = 4
-def test_returns_by_hand():
+def test_returns_match_hand_computed_values():
     r, discount, v = jnp.array([[1.0, 2.0, 4.0]]), jnp.full((1, 3), 0.5), jnp.array([[2.0, 4.0, 8.0]])
     np.testing.assert_allclose(ms.batch_n_step_bootstrapped_returns(r, discount, v, 1), [[2.0, 4.0, 8.0]])
     np.testing.assert_allclose(ms.batch_n_step_bootstrapped_returns(r, discount, v, 2), [[3.0, 6.0, 8.0]])
@@ -195,14 +195,14 @@ def test_returns_by_hand():
         np.testing.assert_allclose(ms.batch_discounted_returns(r, discount, bootstrap), [[4.0, 6.0, 8.0]])
     q = jnp.stack([v, v - 1.0], axis=-1)
     np.testing.assert_allclose(ms.batch_q_lambda(r, discount, q, 0.5), [[2.75, 5.0, 8.0]])
-    # The mean value of a uniform policy is v - 1/2: G_3 = 7.75, G_2 = 2 + (3.5 + 7.75)/4, G_1 = 1 + (1.5 + G_2)/4.
+    # A uniform policy has the mean value v - 1/2: G_3 = 7.75, G_2 = 2 + (3.5 + 7.75)/4, G_1 = 1 + (1.5 + G_2)/4.
     uniform = ms.batch_peng_q_lambda(r, discount, q, jnp.full_like(q, 0.5), 0.5)
     np.testing.assert_allclose(uniform, [[2.578125, 4.8125, 7.75]])
 
 
 # By hand, gamma = 1, r = (1, 1), v = (0, 0), q = 3, c = 1/2: G_2 = 1, G_1 = 1 + (0 - 3/2 + 1/2) = 0.
 # Retrace with log rho = log 1/2 has that c; with a ratio above 1 it has c = 1: G_1 = 1 - 3 + 1 = -1.
-def test_off_policy_by_hand():
+def test_off_policy_returns_match_hand_computed_values():
     r, ones, v, q = jnp.ones((1, 2)), jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.full((1, 1), 3.0)
     returns = ms.batch_general_off_policy_returns_from_q_and_v(q, v, r, ones, jnp.full((1, 1), 0.5))
     np.testing.assert_allclose(returns, [[0.0, 1.0]])
@@ -216,7 +216,7 @@ def test_off_policy_by_hand():
 # By hand, gamma = 1, r = (1, 1), v = 0, rho = (1/2, 4):
 #   delta = (1/2, 1) after clipping; error_2 = 1, error_1 = 1/2 + min(1, 1/2) * 1 = 1
 #   q = (1 + error_2, 1) = (2, 1); A = (2/2, 1) = (1, 1), with a policy-gradient threshold of 2: (1, 2)
-def test_vtrace_by_hand():
+def test_vtrace_matches_hand_computed_values():
     r, zeros, ones = jnp.ones((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2))
     out = ms.batch_vtrace_td_error_and_advantage(
         zeros, zeros, r, ones, jnp.array([[0.5, 4.0]]), clip_pg_rho_threshold=2.0
@@ -229,29 +229,29 @@ def test_vtrace_by_hand():
 # By hand, gamma = 1, lambda = 1/2, r = (1, 1), values = 0, rho = (2, 3):
 #   D_2 = 1, D_1 = 1 + 3/2 * 1 = 2.5; errors = (2 * 2.5, 3 * 1) = (5, 3); truncated after step 1: D_1 = 1, error 2
 #   with v_t = (4, 0): D_1 = 5 when truncated, error 10
-def test_importance_corrected_by_hand():
+def test_importance_corrected_errors_match_hand_computed_values():
     r, ones, rho, values = jnp.ones(2), jnp.ones(2), jnp.array([2.0, 3.0]), jnp.zeros(3)
     errors = functools.partial(ms.importance_corrected_td_errors, r, ones, rho, 0.5, values)
     np.testing.assert_allclose(errors(), [5.0, 3.0])
-    cut = jnp.array([True, False])
-    for truncation in (cut, cut.astype(jnp.float32)):
+    truncated = jnp.array([True, False])
+    for truncation in (truncated, truncated.astype(jnp.float32)):
         np.testing.assert_allclose(errors(truncation), [2.0, 3.0])
-    np.testing.assert_allclose(errors(cut, v_t=jnp.array([4.0, 0.0])), [10.0, 3.0])
+    np.testing.assert_allclose(errors(truncated, v_t=jnp.array([4.0, 0.0])), [10.0, 3.0])
     np.testing.assert_allclose(errors(associative=True, stop_target_gradients=True), [5.0, 3.0])
 
 
-def test_importance_corrected_errors_are_those_of_rlax_lambda_returns():
+def test_importance_corrected_errors_agree_with_rlax_lambda_returns():
     b = make_batch()
     values = jnp.append(b.v_tm1[0], b.v_t[0, -1])
     r, discount, rho, lambda_ = b.r_t[0], b.discount_t[0], jnp.exp(b.log_rho[0]), jnp.linspace(0.0, 1.0, T)
-    # The same error is the lambda-return's whose lambda takes in the next ratio.
+    # The errors equal those of lambda-returns whose lambda includes the next ratio.
     trace = lambda_ * jnp.append(rho[1:], 1.0)
     expected = rho * (rlax.lambda_returns(r, discount, values[1:], trace) - values[:-1])
     assert_close(ms.importance_corrected_td_errors(r, discount, rho, lambda_, values), expected)
 
 
 def _rlax(b, lambda_):
-    """What rlax computes for one sequence, by the name of the function here."""
+    """Compute the results of rlax for one sequence, by function."""
     rho, q, log_rhos = jnp.exp(b.log_rho), b.q_next[:-1], b.log_rho[1:]
     c = lambda_ * jnp.minimum(1.0, jnp.exp(log_rhos))
     values = jnp.append(b.v_tm1, b.v_t[-1])
@@ -280,14 +280,14 @@ def rlax_results():
 
 
 @by_function
-def test_agrees_with_rlax(function):
+def test_results_agree_with_rlax(function):
     expected = rlax_results()[function.__name__]
     assert_close(compiled(function)(make_batch(), 0.7), expected)
 
 
 @by_function
 @pytest.mark.parametrize("associative", [False, True])
-def test_time_major_is_the_transpose(function, associative):
+def test_time_major_transposes_the_result(function, associative):
     b = with_truncations(make_batch())
     swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b)
     actual = compiled(function, time_major=True, associative=associative)(swapped, 0.7)
@@ -296,17 +296,17 @@ def test_time_major_is_the_transpose(function, associative):
 
 
 @by_function
-def test_a_truncated_sequence_is_two_sequences(function):
-    cut = 2
+def test_truncation_splits_a_sequence_into_two(function):
+    last = 2
     b = make_batch()
-    whole = compiled(function)(b._replace(truncation_t=b.truncation_t.at[:, cut].set(True)), 0.7)
-    head, tail = (jax.tree.map(lambda x, p=part: x[:, p], b) for part in (slice(cut + 1), slice(cut + 1, None)))
+    whole = compiled(function)(b._replace(truncation_t=b.truncation_t.at[:, last].set(True)), 0.7)
+    head, tail = (jax.tree.map(lambda x, p=part: x[:, p], b) for part in (slice(last + 1), slice(last + 1, None)))
     parts = (compiled(function)(part, 0.7) for part in (head, tail))
     assert_close(whole, jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), *parts))
 
 
 @by_function
-def test_batch_is_vmap_and_floats_may_be_traced(function):
+def test_batching_equals_vmap_and_floats_may_be_traced(function):
     b = with_truncations(make_batch())
     one_by_one = jax.vmap(lambda one: function(jax.tree.map(lambda x: x[None], one), 0.7))(b)
     assert_close(compiled(function)(b, jnp.float32(0.7)), jax.tree.map(lambda x: x[:, 0], one_by_one))
@@ -329,7 +329,7 @@ def test_scaling_rewards_and_values_scales_the_result(function, seed, scale, lam
 
 @by_function
 @pytest.mark.parametrize("discount", [0.0, 1.0])
-def test_extremes_are_finite(function, discount):
+def test_extreme_inputs_give_finite_results(function, discount):
     b = with_truncations(make_batch())
     b = b._replace(discount_t=jnp.full_like(b.discount_t, discount), log_rho=jnp.where(b.log_rho > 0, 1e4, -1e4))
     for associative in (False, True):
@@ -338,9 +338,9 @@ def test_extremes_are_finite(function, discount):
                 assert np.isfinite(leaf).all()
 
 
-# Ratios whose product overflows, before and after a step where the episode terminated.
+# The products of these ratios overflow, before and after a step where the episode terminated.
 @pytest.mark.parametrize("associative", [False, True])
-def test_products_of_large_ratios_stay_numbers(associative):
+def test_products_of_large_ratios_stay_finite(associative):
     ones = jnp.ones(8)
     errors = functools.partial(ms.importance_corrected_td_errors, associative=associative)
     for rho in (1e8, 1e30, jnp.inf):
@@ -352,7 +352,7 @@ def test_products_of_large_ratios_stay_numbers(associative):
         arguments = jnp.zeros((1, 7)), ones[None] * 0.0, ones[None], discount[None], huge
         returns = ms.batch_general_off_policy_returns_from_q_and_v(*arguments, associative=associative)
         assert np.isfinite(returns).all()
-    # Where nothing overflows, the same as ever: 1e8 at the end, 1e8 (1 + 1e8) before.
+    # Without overflow the results are exact: 1e8 at the end, 1e8 (1 + 1e8) before.
     result = errors(ones[:2], ones[:2], 1e8 * ones[:2], 1.0, jnp.zeros(3))
     np.testing.assert_allclose(result, [1e16, 1e8], rtol=1e-6)
 
@@ -360,15 +360,15 @@ def test_products_of_large_ratios_stay_numbers(associative):
 LOW = ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "log_rho", "q_t", "pi_t")
 
 
-# In bfloat16 altogether, or with only the rewards so, as replay may store them.
+# All arrays in bfloat16, or only the rewards and action values.
 @by_function
 @pytest.mark.parametrize("associative", [False, True])
 @pytest.mark.parametrize("fields", [LOW, ("r_t", "q_t")], ids=["bfloat16", "mixed"])
-def test_types_may_be_low_or_mixed(function, associative, fields):
+def test_dtypes_may_be_low_precision_or_mixed(function, associative, fields):
     exact = with_truncations(make_batch())
     low = exact._replace(**{name: getattr(exact, name).astype(jnp.bfloat16) for name in fields})
     rounded = low._replace(**{name: getattr(low, name).astype(jnp.float32) for name in fields})
-    # 0.75 and the discounts' 0.9 are what they are in bfloat16, too.
+    # 0.75 is exact in bfloat16; the reference uses the rounded inputs.
     actual = compiled(function, associative=associative)(low, 0.75)
     expected = compiled(function)(rounded, 0.75)
     dtype = jnp.bfloat16 if fields == LOW else jnp.float32
@@ -387,7 +387,7 @@ def test_lambda_keeps_the_precision_of_the_values():
 
 
 @by_function
-def test_wrong_shapes_are_refused(function):
+def test_wrong_shapes_raise(function):
     b = make_batch()
     with pytest.raises((TypeCheckError, TypeError, ValueError)):
         function(b._replace(r_t=b.r_t[:, :-1]), 0.7)
@@ -395,14 +395,14 @@ def test_wrong_shapes_are_refused(function):
         function(b._replace(discount_t=b.discount_t[0]), 0.7)
 
 
-def test_shapes_are_checked_by_annotation():
+def test_annotations_check_shapes():
     checked = jaxtyped(typechecker=beartype)(ms.batch_lambda_returns)
     b = make_batch()
     with pytest.raises(TypeCheckError):
         checked(b.r_t, b.discount_t, b.v_t[:, :1])
 
 
-# Without values, lambda = 1 gives the Monte-Carlo return, lambda = 0 the one-step error.
+# lambda = 1 gives the discounted return minus the value, lambda = 0 the one-step error.
 def test_gae_reduces_to_monte_carlo_and_td():
     b = make_batch()
     advantage, target = compiled(_gae)(b, 1.0)
@@ -422,8 +422,7 @@ def test_n_step_reduces_to_td_and_to_monte_carlo():
         ms.batch_n_step_bootstrapped_returns(b.r_t, b.discount_t, b.v_t, 0)
 
 
-# Against the definition, one step at a time.
-def test_n_step_for_every_n():
+def test_n_step_returns_match_the_definition_for_every_n():
     b = with_truncations(make_batch(batch=2, time=7))
     trace = 0.8 * (1.0 - b.truncation_t)
 
@@ -444,7 +443,7 @@ def test_n_step_for_every_n():
         np.testing.assert_allclose(actual, by_definition(n), rtol=1e-4, atol=1e-5)
 
 
-def test_n_step_of_long_sequences_compiles_to_little():
+def test_n_step_returns_of_long_sequences_compile_to_a_small_program():
     b = make_batch(time=700)
 
     def returns(b, n):
@@ -457,10 +456,10 @@ def test_n_step_of_long_sequences_compiles_to_little():
 
 
 @pytest.mark.parametrize("time_major", [False, True])
-def test_retrace_with_a_lambda_for_each_action(time_major):
+def test_retrace_accepts_one_lambda_per_action(time_major):
     b = with_truncations(make_batch())
     lambda_ = jnp.asarray(np.random.default_rng(2).random((B, T - 1)), jnp.float32)
-    # A smaller lambda is a smaller trace, which a smaller ratio is, too.
+    # Scaling the lambda scales the trace, and so does scaling the clipped ratio.
     logs = jnp.minimum(b.log_rho[:, 1:], 0.0) + jnp.log(lambda_)
     expected = _retrace(b._replace(log_rho=jnp.concatenate([b.log_rho[:, :1], logs], axis=1)), 1.0)
     swapped = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b) if time_major else b
@@ -470,7 +469,7 @@ def test_retrace_with_a_lambda_for_each_action(time_major):
 
 def test_on_policy_retrace_and_vtrace_are_lambda_returns():
     b = with_truncations(make_batch())
-    # Where q is v, the corrections vanish and ratios of 1 leave the lambda-return.
+    # With q = v the corrections vanish, and ratios of 1 give the lambda-return.
     b = b._replace(log_rho=jnp.zeros_like(b.log_rho), q_next=b.v_t)
     expected = compiled(_lambda_returns)(b, 0.7)
     assert_close(compiled(_retrace)(b, 0.7) + b.q_tm1, expected)
@@ -486,8 +485,8 @@ def test_greedy_peng_is_q_lambda_and_ignores_impossible_actions():
 
 
 @pytest.mark.parametrize("function", [_gae, _n_step, _lambda_returns, _q_lambda, _vtrace])
-def test_lambda_per_time_step_and_per_entry(function):
-    b = make_batch(batch=T)  # as many sequences as steps, where mixing up the axes would not show in the shapes
+def test_lambda_may_vary_per_time_step_and_per_entry(function):
+    b = make_batch(batch=T)  # with B = T, swapped axes would not change the shapes
     per_step = jnp.linspace(0.0, 1.0, T)
     per_entry = jnp.broadcast_to(per_step, (T, T))
     assert_close(compiled(function)(b, per_step), compiled(function)(b, per_entry))
@@ -496,7 +495,7 @@ def test_lambda_per_time_step_and_per_entry(function):
     assert_close(actual, jax.tree.map(jnp.transpose, compiled(function)(b, per_entry)))
 
 
-def test_discounted_returns_from_one_value_per_sequence():
+def test_discounted_returns_accept_one_bootstrap_value_per_sequence():
     b = make_batch()
     last = b.v_t[:, -1]
     expected = ms.batch_discounted_returns(b.r_t, b.discount_t, b.v_t)
@@ -506,23 +505,23 @@ def test_discounted_returns_from_one_value_per_sequence():
 
 
 @pytest.mark.parametrize("time_major", [False, True])
-def test_gae_takes_values_or_the_pair(time_major):
+def test_gae_accepts_values_or_the_pair(time_major):
     b = with_truncations(make_batch())
     values = jnp.concatenate([b.v_tm1, b.v_t[:, -1:]], axis=1)
     arrays = (b.r_t, b.discount_t, values, b.v_tm1, b.v_t, b.truncation_t)
-    r, d, values, v_tm1, v_t, cut = (x.T for x in arrays) if time_major else arrays
+    r, d, values, v_tm1, v_t, truncation = (x.T for x in arrays) if time_major else arrays
     gae = functools.partial(
-        ms.batch_truncated_generalized_advantage_estimation, r, d, 0.7, truncation_t=cut, time_major=time_major
+        ms.batch_truncated_generalized_advantage_estimation, r, d, 0.7, truncation_t=truncation, time_major=time_major
     )
     assert_close(gae(values=values), gae(v_tm1=v_tm1, v_t=v_t))
     for wrong in ({}, {"values": values, "v_t": v_t}, {"v_t": v_t}, {"v_tm1": v_tm1}):
-        with pytest.raises(ValueError, match="give either"):
+        with pytest.raises(ValueError, match="pass either"):
             gae(**wrong)
-    with pytest.raises(ValueError, match="give either"):
+    with pytest.raises(ValueError, match="pass either"):
         gae(values=values, v_tm1=v_tm1, v_t=v_t)
 
 
-def test_standardised_advantages_over_the_whole_mapped_batch():
+def test_standardisation_uses_the_whole_mapped_batch():
     b = make_batch(batch=4)
     expected, targets = compiled(_gae)(b, 0.7)
     parts = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), b)
@@ -533,7 +532,7 @@ def test_standardised_advantages_over_the_whole_mapped_batch():
 
 
 @by_function
-def test_target_gradients_stop(function):
+def test_stop_target_gradients_stops_reward_gradients(function):
     b = make_batch()
 
     def total(r_t, stop):
@@ -544,7 +543,7 @@ def test_target_gradients_stop(function):
     assert gradient(b.r_t, False).any()
 
 
-def test_one_step_sequences():
+def test_sequences_of_one_step_are_supported():
     b = make_batch(time=1)
     for function in FUNCTIONS:
         for associative in (False, True):
@@ -552,7 +551,7 @@ def test_one_step_sequences():
             assert all(leaf.shape == (B, 1) and np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))
 
 
-def test_long_sequences_agree_between_the_scans():
+def test_both_scans_agree_on_long_sequences():
     b = with_truncations(make_batch(time=513))
     b = b._replace(discount_t=jnp.full_like(b.discount_t, 0.999))
     scan, parallel = (compiled(_gae, associative=flag)(b, 0.97) for flag in (False, True))

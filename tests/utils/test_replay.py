@@ -1,3 +1,5 @@
+"""Replay buffers: targets, priorities, sizes and memory."""
+
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -44,16 +46,16 @@ def view(numbers, dtype=jnp.float32):
 
 
 def steps(numbers, rewards, terminated, truncated, dtype=jnp.float32):
-    """A trajectory `[T, N]` whose observations are numbers; the environments differ by 100. Successors end in .5."""
+    """Build a trajectory `[T, N]` of numbers as observations, offset by 100 per environment; successors end in .5."""
     column = [jnp.asarray(values)[:, None] for values in (numbers, rewards, terminated, truncated)]
-    number, reward, ended, cut = (jnp.broadcast_to(values, (len(numbers), NUM_ENVS)) for values in column)
+    number, reward, terminated, truncated = (jnp.broadcast_to(values, (len(numbers), NUM_ENVS)) for values in column)
     number = number + 100 * jnp.arange(NUM_ENVS)[None]
     transitions = Transition(
         observation=view(number, dtype),
         action=(number % 3).astype(jnp.int32),
         reward=reward.astype(jnp.float32),
-        terminated=ended,
-        truncated=cut,
+        terminated=terminated,
+        truncated=truncated,
         next_observation=view(number + 0.5, dtype),
         is_first=jnp.zeros(reward.shape, bool),
         extras=(),
@@ -67,7 +69,7 @@ def empty(replay, dtype=jnp.float32):
 
 
 def windows(replay, state, seed=0):
-    """What can be drawn, by the first observation: reward, discount, successor and weight."""
+    """Sample windows; return reward, discount, successor and weight of each by its first observation."""
     batch = replay.sample(state, jax.random.key(seed))
     rows = zip(
         np.ravel(batch.observation.agent_view).tolist(),
@@ -95,7 +97,7 @@ ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)
 
 @pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
 @pytest.mark.parametrize(("n_step", "targets"), [(1, ONE_STEP), (3, THREE_STEPS)])
-def test_windows_end_with_their_episode_and_bootstrap_at_a_limit(schema, n_step, targets):
+def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_step, targets):
     replay = make(schema, n_step=n_step)
     found = windows(replay, replay.add(empty(replay), steps(*SIX)))
     for number, target in targets.items():
@@ -105,8 +107,8 @@ def test_windows_end_with_their_episode_and_bootstrap_at_a_limit(schema, n_step,
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_observations_stored_once(n_step):
-    """The successor is the next observation; where a limit cut the episode it is not there, and the weight is zero."""
+def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
+    """The successor is the next stored observation; after truncation that is another episode, so the weight is zero."""
     replay = make(n_step=n_step, store_next_observation=False)
     found = windows(replay, replay.add(empty(replay), steps(*SIX)))
     if n_step == 1:
@@ -114,17 +116,17 @@ def test_observations_stored_once(n_step):
         assert found[2][:2] == [4, 0]
         assert found[2][3] == 1.0
         assert found[4][3] == 0.0
-        # The last step has no successor yet.
+        # The successor of the last step is not stored yet.
         assert 5 not in found
     else:
         assert found[0] == [3, 0, 3, 1.0]
-        # Step 3 would need the successor of step 4.
+        # A window reads four stored steps: none can start at step 3.
         assert {number % 100 for number in found} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
-def test_no_window_crosses_the_place_that_is_written_next(schema):
-    """Twenty steps of each environment fit: windows always hold three successive ones of the last twenty."""
+def test_windows_never_cross_the_write_position(schema):
+    """The buffer holds 20 steps per environment: a window is always three successive ones of the last 20."""
     replay = make(schema, n_step=3, total_buffer_size=40)
     state, add = empty(replay), jax.jit(replay.add)
     for start in range(0, 60, 2):
@@ -139,7 +141,7 @@ def test_no_window_crosses_the_place_that_is_written_next(schema):
             assert (discount, successor) == (0.125, number + 2.5)
 
 
-def test_pixels_stay_bytes_and_are_stored_once_if_asked():
+def test_pixels_are_stored_as_bytes():
     def size(**values):
         replay = make(**values)
         state = empty(replay, jnp.uint8)
@@ -149,22 +151,22 @@ def test_pixels_stay_bytes_and_are_stored_once_if_asked():
         assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
         return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 128
 
-    # Observation, successor, terminated: a byte each. Action and reward: four each.
+    # Observation, successor and terminated: one byte each. Action and reward: four bytes each.
     assert size() == 1 + 1 + 1 + 4 + 4
-    # The successor is replaced by `truncated`, which is as small as these pixels.
+    # `truncated`, one byte, replaces the successor.
     assert size(store_next_observation=False) == 1 + 1 + 1 + 4 + 4
 
 
-def test_windows_are_drawn_in_proportion_to_their_priorities():
-    """Priorities 3 and 1: three quarters and one quarter; the likely window weighs a third of the other."""
+def test_windows_are_sampled_in_proportion_to_their_priorities():
+    """Priorities 3 and 1 give probabilities 3/4 and 1/4, and importance weights 1/3 and 1."""
     replay = make(Prioritised, total_batch_size=4000, total_buffer_size=8)
     state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
-    # Rows of four steps per environment; only steps 0 and 1 of the first environment can be drawn from now on.
+    # Rows of four steps per environment; only steps 0 and 1 of the first environment have a positive priority.
     state = replay.set_priorities(state, jnp.array([0, 1, 4, 5]), jnp.array([3.0, 1.0, 0.0, 0.0]))
     batch = replay.sample(state, jax.random.key(0))
     seen = np.ravel(batch.observation.agent_view)
     assert set(seen) == {0.0, 1.0}
-    # Stratified: 4000 draws are off by a few at most.
+    # Sampling is stratified: 4,000 samples deviate by a few at most.
     assert np.mean(seen == 0.0) == pytest.approx(0.75, abs=0.002)
     np.testing.assert_allclose(batch.weight, np.where(seen == 0.0, 1 / 3, 1.0), rtol=1e-5)
     np.testing.assert_allclose(replay.sample(state, jax.random.key(0), 0.0).weight, 1.0)
@@ -172,7 +174,7 @@ def test_windows_are_drawn_in_proportion_to_their_priorities():
 
 
 def test_new_windows_have_the_largest_priority_so_far():
-    """2.5 each for three old windows and two new ones, which are so drawn two times in five."""
+    """Three old windows and two new ones, all of priority 2.5: two samples in five are new."""
     replay = make(Prioritised, total_batch_size=5000, total_buffer_size=16)
     state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
     state = replay.set_priorities(state, jnp.array([0, 1, 8, 9]), jnp.array([2.5, 2.5, 2.5, 0.0]))
@@ -181,13 +183,13 @@ def test_new_windows_have_the_largest_priority_so_far():
     assert np.mean(seen % 100 == 2) == pytest.approx(0.4, abs=0.002)
 
 
-def test_rewards_are_scaled():
+def test_rewards_are_stored_scaled():
     replay = make(reward_scale=0.1)
     found = windows(replay, replay.add(empty(replay), steps(*SIX)))
     assert found[3][0] == pytest.approx(0.8)
 
 
-REFUSED = {
+INVALID_SIZES = {
     "buffer": (
         ["system.total_buffer_size=1001", "arch.update_batch_size=2"],
         r"total_buffer_size=1001.*use 1000 or 1002",
@@ -209,9 +211,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_sizes_that_do_not_fit(name):
-    overrides, message = REFUSED[name]
+@pytest.mark.parametrize("name", INVALID_SIZES)
+def test_invalid_sizes_raise_with_a_valid_alternative(name):
+    overrides, message = INVALID_SIZES[name]
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
 
@@ -224,8 +226,8 @@ def test_sizes_that_do_not_fit(name):
         ["system=q_learning/ff_dqn", "arch.population.size=2"],
     ],
 )
-def test_the_buffer_is_written_in_place(overrides):
-    """A million steps, compiled but never allocated: training needs 1.15 times their size, and most of it only once."""
+def test_training_updates_the_buffer_in_place(overrides):
+    """Compile a buffer of a million steps without allocating it: training needs at most 1.15 times its size."""
     small = ["system.total_buffer_size=1048576", "network.actor_network.pre_torso.layer_sizes=[8]", "system.epochs=2"]
     _, program, arguments = make_program([*small, *overrides])
     state = jax.eval_shape(program.init, *arguments)

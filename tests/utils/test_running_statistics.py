@@ -1,4 +1,4 @@
-"""Running statistics against numpy in float64, merged in every way that the runner merges them."""
+"""Running statistics against numpy in float64, merged over batches, devices and mapped axes."""
 
 import dataclasses
 import functools
@@ -46,8 +46,8 @@ def normal(*shape, seed=0, mean=0.0, std=1.0):
     return (np.random.default_rng(seed).normal(size=shape) * std + mean).astype(np.float32)
 
 
-# By hand: (1, 3) has mean 2 and squared deviations 2; with 8 the mean is 4 and they are 9 + 1 + 16 = 26.
-def test_by_hand():
+# By hand: (1, 3) has mean 2 and squared deviations 2; with 8 the mean is 4 and the squared deviations 9 + 1 + 16 = 26.
+def test_update_and_normalize_match_hand_computed_values():
     state = rs.initialize_statistics(jnp.zeros(()))
     assert (state.count, state.mean, state.std, state.summed_variance) == (0.0, 0.0, 1.0, 0.0)
     state = update(state, jnp.array([1.0, 3.0]))
@@ -58,7 +58,7 @@ def test_by_hand():
     np.testing.assert_allclose(rs.normalize(jnp.array([4.0, 30.0]), state, 2.0), [0.0, 2.0], atol=1e-6)
 
 
-def test_statistics_from_elsewhere_have_no_rounding_errors_yet():
+def test_omitted_rounding_errors_are_zero():
     data = normal(8, 3)
     known = update(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(data[:5]))
     fields = {name: getattr(known, name) for name in ("mean", "std", "count", "summed_variance")}
@@ -68,7 +68,7 @@ def test_statistics_from_elsewhere_have_no_rounding_errors_yet():
     assert_one_pass(update(state, jnp.asarray(data[5:])), data)
 
 
-# A mean of 1e4 standard deviations is what a naive sum of squares cannot take.
+# A naive sum of squares loses all precision at a mean of 1e4 standard deviations.
 @pytest.mark.parametrize("mean", [0.0, 1e4, -3e-3])
 def test_merged_batches_equal_one_pass(mean):
     data = normal(40, 5, 4, 3, mean=mean, std=[1.0, 0.01, 300.0])
@@ -92,7 +92,7 @@ def test_weights_act_like_repetition(seed):
     assert exact_count(state) == 4 + weights.sum()
 
 
-def test_fractions_and_flags_may_be_weights():
+def test_weights_can_be_fractions_or_flags():
     data = normal(8, 2)
     fractions = np.linspace(0.0, 1.0, 8, dtype=np.float32)
     state = rs.initialize_statistics_from_data(jnp.zeros(2), jnp.asarray(data), weights=jnp.asarray(fractions))
@@ -103,11 +103,11 @@ def test_fractions_and_flags_may_be_weights():
 
 
 @pytest.mark.parametrize("seen", [0, 5])
-def test_weight_zero_leaves_the_state(seen):
+def test_weight_zero_leaves_the_state_unchanged(seen):
     state = rs.initialize_statistics(jnp.zeros(3))
     if seen:
         state = update(state, jnp.asarray(normal(seen, 3)))
-    data = jnp.full((4, 3), jnp.nan)  # what has no weight may be anything
+    data = jnp.full((4, 3), jnp.nan)  # data of weight zero may hold any value
     after = weighted_update(state, data, jnp.zeros(4))
     jax.tree.map(np.testing.assert_array_equal, after, state)
     partly = weighted_update(state, data.at[0].set(7.0), jnp.array([1.0, 0.0, 0.0, 0.0]))
@@ -116,7 +116,7 @@ def test_weight_zero_leaves_the_state(seen):
     assert exact_count(partly) == seen + 1
 
 
-def test_integer_and_boolean_leaves_are_left_alone():
+def test_integer_and_boolean_leaves_pass_through_unchanged():
     nest = Nest(jnp.zeros(2), jnp.zeros((2, 2), jnp.uint8), jnp.zeros(3, bool))
     state = rs.initialize_statistics(nest)
     batch = Nest(jnp.ones((4, 2)), jnp.full((4, 2, 2), 200, jnp.uint8), jnp.ones((4, 3), bool))
@@ -132,7 +132,7 @@ def test_integer_and_boolean_leaves_are_left_alone():
     assert pixels_only.count == 4
 
 
-def test_nests_without_some_leaves_or_any():
+def test_nests_may_contain_none_or_be_empty():
     state = rs.initialize_statistics({"a": jnp.zeros(2), "b": None})
     state = update(state, {"a": jnp.ones((3, 2)), "b": None})
     assert state.mean["b"] is None
@@ -141,7 +141,7 @@ def test_nests_without_some_leaves_or_any():
     assert rs.update_statistics(empty, {}).count == 0
 
 
-def test_specs_give_the_same_state_as_arrays_and_no_buffer_twice():
+def test_the_initial_state_can_be_built_from_specs_and_donated():
     nest = {"a": jnp.zeros((2, 3)), "b": 1.0}
     specs = {"a": jax.ShapeDtypeStruct((2, 3), jnp.float32), "b": 1.0}
     a, b = rs.initialize_statistics(nest), rs.initialize_statistics(specs)
@@ -150,8 +150,8 @@ def test_specs_give_the_same_state_as_arrays_and_no_buffer_twice():
     assert donated(a).count == 1
 
 
-# float32 stops counting ones at 2**24, int32 wraps at 2**31.
-def test_counts_beyond_two_to_the_31():
+# A float32 counter stops at 2**24, an int32 counter wraps at 2**31.
+def test_counts_are_exact_beyond_2_to_the_31():
     state = rs.initialize_statistics(jnp.zeros(()))
     state = update(state, jnp.asarray(normal(1000, mean=3.0, std=2.0)))
     many = 2.0**33
@@ -162,7 +162,7 @@ def test_counts_beyond_two_to_the_31():
 
     @jax.jit
     def feed(state):
-        # One sample at a time is 1/64 of what float32 can add to this count.
+        # A single sample is 1/1024 of the float32 spacing at this count.
         return jax.lax.scan(
             lambda s, x: (rs.update_statistics(s, x[None]), None), state, jnp.tile(jnp.array([1.0, 5.0]), 2000)
         )[0]
@@ -177,7 +177,7 @@ def test_counts_beyond_two_to_the_31():
     np.testing.assert_allclose(mean_moved, 4000 * (3.0 - exact_mean(state)) / many, rtol=1e-3)
 
 
-def test_many_small_batches_do_not_drift():
+def test_statistics_of_many_small_batches_do_not_drift():
     data = jnp.asarray(normal(64, 2, mean=5.0, std=0.5))
 
     @jax.jit
@@ -189,13 +189,13 @@ def test_many_small_batches_do_not_drift():
     assert_one_pass(state, data)
 
 
-def test_one_million_samples_at_once():
+def test_one_batch_can_hold_a_million_samples():
     data = normal(1000, 1000, 1, mean=100.0)
     assert_one_pass(update(rs.initialize_statistics(jnp.zeros(1)), jnp.asarray(data)), data)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_mapped_members_share_one_unbatched_state(weighted):
+def test_mapped_axes_share_one_unbatched_state(weighted):
     data = normal(2, 4, 5, 3, mean=1.0)
     weights = np.random.default_rng(0).random((2, 4, 5)).astype(np.float32) if weighted else None
     state = update(rs.initialize_statistics(jnp.zeros(3)), jnp.asarray(normal(4, 3)))
@@ -208,8 +208,8 @@ def test_mapped_members_share_one_unbatched_state(weighted):
     inner = jax.vmap(merge, axes, None, axis_name="batch")
     merged = jax.jit(jax.vmap(inner, axes, None, axis_name="device"))(state, *mapped)
     first = np.ones(4)
-    everything = np.concatenate([normal(4, 3), data.reshape(-1, 3)])
-    assert_one_pass(merged, everything, np.concatenate([first, weights.reshape(-1)]) if weighted else None)
+    all_data = np.concatenate([normal(4, 3), data.reshape(-1, 3)])
+    assert_one_pass(merged, all_data, np.concatenate([first, weights.reshape(-1)]) if weighted else None)
 
 
 def test_devices_share_one_state():
@@ -224,7 +224,7 @@ def test_devices_share_one_state():
     assert_one_pass(state, data)
 
 
-def test_state_goes_through_scan_and_vmap():
+def test_the_state_works_in_scan_and_vmap():
     data = jnp.asarray(normal(5, 4, 3))
     state = rs.initialize_statistics(jnp.zeros(3))
     scanned, _ = jax.lax.scan(lambda s, x: (rs.update_statistics(s, x), None), state, data)
@@ -234,7 +234,7 @@ def test_state_goes_through_scan_and_vmap():
     assert_one_pass(jax.tree.map(lambda x: x[2], members), data[2])
 
 
-def test_paths_choose_leaves():
+def test_config_paths_select_leaves():
     nest = {"a": {"x": jnp.zeros(1), "y": jnp.zeros(1)}, "b": (jnp.zeros(1), Nest(jnp.zeros(1), jnp.zeros(1)))}
     batch = jax.tree.map(lambda x: jnp.full((2, 1), 5.0), nest)
     config = rs.NestStatisticsConfig(paths=(("a", "x"), ("b", 1, "view")))
@@ -243,14 +243,14 @@ def test_paths_choose_leaves():
     jax.tree.map(np.testing.assert_allclose, state.mean, expected)
     assert state.std["a"]["y"] == 1.0
     np.testing.assert_allclose(state.std["a"]["x"], 0.0005, rtol=1e-6)
-    everything = rs.initialize_statistics_from_data(nest, batch)
-    assert all(leaf == 5.0 for leaf in jax.tree.leaves(everything.mean))
+    all_leaves = rs.initialize_statistics_from_data(nest, batch)
+    assert all(leaf == 5.0 for leaf in jax.tree.leaves(all_leaves.mean))
     paths = rs.fast_map_structure_with_path(lambda path, _: "/".join(map(str, path)), nest)
     assert paths["b"][1].view == "b/1/view"
     assert rs.fast_map_structure(jnp.add, nest, nest)["a"]["x"] == 0.0
 
 
-def test_clipping_by_path():
+def test_clip_applies_to_configured_paths_only():
     batch = {"a": {"x": jnp.array([-9.0, 9.0])}, "b": jnp.array([-9.0, 9.0])}
     config = rs.NestClippingConfig(path_map=((("a",), 2.0),))
     clipped = rs.clip(batch, config)
@@ -264,7 +264,7 @@ def test_clipping_by_path():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_normalize_is_undone_by_denormalize(dtype):
+def test_denormalize_inverts_normalize(dtype):
     data = jnp.asarray(normal(4, 5, 3, mean=2.0, std=3.0), dtype)
     state = rs.initialize_statistics_from_data(jnp.zeros(3, dtype), data)
     assert state.mean.dtype == jnp.float32
@@ -289,19 +289,19 @@ def test_the_standard_deviation_is_bounded():
     np.testing.assert_allclose(merge(rs.initialize_statistics(jnp.zeros(1)), wide, **bounds).std, 2.0)
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_wrong_shapes_raise():
     state = rs.initialize_statistics({"a": jnp.zeros(3), "b": jnp.zeros(())})
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match=r"leaf.shape=.* must be"):
         rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(5)})
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match=r"leaf.shape=.* must be"):
         rs.update_statistics(state, {"a": jnp.zeros((4, 2)), "b": jnp.zeros(4)})
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match=r"weights.shape=\(3,\) must equal"):
         rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, weights=jnp.ones(3))
     loose = rs.update_statistics(state, {"a": jnp.zeros((4, 3)), "b": jnp.zeros(4)}, validate_shapes=False)
     assert loose.count == 4
 
 
-def test_axis_names():
+def test_axis_names_convert_to_a_list():
     assert rs.convert_pmap_axes_names(None) is None
     assert rs.convert_pmap_axes_names("batch") == ["batch"]
     assert rs.convert_pmap_axes_names(("device", "batch")) == ["device", "batch"]

@@ -1,4 +1,4 @@
-"""Learning-rate schedules and clipped gradients."""
+"""Learning-rate schedules and gradient clipping."""
 
 from types import SimpleNamespace
 
@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate, make_learning_rate_schedule
 
 
-# By hand, 4 windows of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.
-def test_schedule_by_hand():
+# By hand, 4 updates of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.
+def test_the_learning_rate_decays_linearly_per_update():
     schedule = make_learning_rate_schedule(1.0, 4, 2, 3)
     steps = np.array([0, 5, 6, 12, 23, 24, 1000])
     expected = [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -21,15 +21,15 @@ def test_schedule_by_hand():
     np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(jnp.asarray(steps)), expected)
 
 
-def test_the_initial_rate_may_be_traced():
+def test_the_initial_learning_rate_may_be_traced():
     members = jax.jit(jax.vmap(lambda lr: make_learning_rate_schedule(lr, 4, 2, 3)(6)))(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(members, [0.75, 1.5])
 
 
 @pytest.mark.parametrize("name", ["num_updates", "num_epochs", "num_minibatches"])
-def test_counts_below_one_are_refused(name):
+def test_counts_below_one_raise(name):
     counts = {"num_updates": 4, "num_epochs": 2, "num_minibatches": 3, name: 0}
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
         make_learning_rate_schedule(1.0, **counts)
 
 
@@ -44,7 +44,7 @@ def _configs(decay):
 
 
 @pytest.mark.parametrize("layout", range(4))
-def test_config_layouts(layout):
+def test_the_config_may_be_flat_or_grouped(layout):
     assert make_learning_rate(0.5, _configs(False)[layout], 2, 3) == 0.5
     config = _configs(True)[layout]
     np.testing.assert_allclose(make_learning_rate(0.5, config, 2, 3)(6), 0.375)
@@ -53,7 +53,7 @@ def test_config_layouts(layout):
         make_learning_rate(0.5, config, 2, 0)
 
 
-def test_optax_takes_the_schedule():
+def test_optax_accepts_the_schedule():
     optimiser = optax.sgd(make_learning_rate(1.0, _configs(True)[0], 1))
     state = optimiser.init(jnp.zeros(()))
     steps = []
@@ -65,17 +65,17 @@ def test_optax_takes_the_schedule():
 
 # The norm of (3, 4, 12) is 13.
 @pytest.mark.parametrize(("max_norm", "scale"), [(6.5, 0.5), (13.0, 1.0), (20.0, 1.0)])
-def test_gradients_are_clipped_together(max_norm, scale):
+def test_clipping_scales_all_gradients_by_their_global_norm(max_norm, scale):
     gradients = {"a": jnp.array([3.0, -4.0]), "b": jnp.array(12.0)}
     clipped, _ = jax.jit(clip_by_global_norm(max_norm).update)(gradients, optax.EmptyState())
-    theirs, _ = optax.clip_by_global_norm(max_norm).update(gradients, optax.EmptyState())
+    expected, _ = optax.clip_by_global_norm(max_norm).update(gradients, optax.EmptyState())
     for name, gradient in gradients.items():
         np.testing.assert_allclose(clipped[name], scale * gradient, rtol=1e-6)
-        np.testing.assert_allclose(clipped[name], theirs[name], rtol=1e-6)
+        np.testing.assert_allclose(clipped[name], expected[name], rtol=1e-6)
 
 
-def test_clipping_passes_nothing_and_nan_on():
+def test_clipping_keeps_zero_and_propagates_nan():
     update = clip_by_global_norm(1.0).update
     np.testing.assert_array_equal(update(jnp.zeros(3), optax.EmptyState())[0], 0.0)
-    # A bad gradient must show.
+    # A non-finite gradient must stay visible.
     assert jnp.isnan(update(jnp.array([1.0, jnp.nan]), optax.EmptyState())[0]).all()
