@@ -1,19 +1,19 @@
-# PYTHON is only used to make .venv; any Python >= 3.11 will do.
+# PYTHON creates .venv; any Python >= 3.11 works.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Test processes; each compiles its own programs.
+# Test processes.
 JOBS ?= 2
 ARGS ?=
-# Peers to measure beside ours, each in an environment of its own; JAX_EXTRA=[cuda12] for an accelerator.
+# Frameworks to compare with, each in its own environment; JAX_EXTRA=[cuda12] for an accelerator.
 PEERS ?= rejax sbx
 BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-learning bench bench-peers check docs format constraints clean
+.PHONY: help install train test test-slow test-learning coverage bench bench-peers check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -25,24 +25,28 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-install: $(INSTALLED) ## make the development environment, .venv
+install: $(INSTALLED) ## create the development environment, .venv
 
 train: $(INSTALLED) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.seed=1" for something else
 	$(BIN)/stoix-like train $(ARGS)
 
-test: $(INSTALLED) ## run the tests
-	$(BIN)/pytest -n $(JOBS) -m 'not learning and not slow' $(ARGS)
+test: $(INSTALLED) ## run the quick tests
+	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow' $(ARGS)
 
-test-slow: $(INSTALLED) ## run the tests that every system takes some time for
-	$(BIN)/pytest -n $(JOBS) -m slow $(ARGS)
+test-slow: $(INSTALLED) ## run the tests that take long, or start many processes
+	$(BIN)/pytest -n $(JOBS) --dist loadscope -m slow $(ARGS)
 
-test-learning: $(INSTALLED) ## run the learning tests of minutes
+test-learning: $(INSTALLED) ## run the training runs that must reach a return
 	$(BIN)/pytest -n $(JOBS) -m learning $(ARGS)
 
-bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" for some scenarios
+coverage: $(INSTALLED) ## measure the coverage of the quick tests; the report goes to htmlcov/
+	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow' --cov --cov-report=term:skip-covered \
+		--cov-report=html $(ARGS)
+
+bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" selects scenarios
 	$(BIN)/python scripts/benchmark.py $(ARGS)
 
-bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## the same beside rejax and sbx, with the same jax
+bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## measure speed compared with rejax and sbx, on the same jax
 	$(BIN)/python scripts/benchmark.py --peers $(BENCH) $(ARGS)
 
 $(BENCH)/rejax/.installed: PACKAGES = rejax==0.1.3 gymnax==0.0.9
@@ -60,14 +64,14 @@ check: $(INSTALLED) ## format, lint and types
 docs: $(INSTALLED) ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: $(INSTALLED) ## put the code into its form
+format: $(INSTALLED) ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-constraints: ## pin every dependency anew, for all platforms and Python versions
+constraints: ## update the pinned versions, for all platforms and Python versions
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --python-version 3.11 --upgrade \
 		--no-header --no-annotate --quiet --output-file constraints.txt
 
-clean: ## remove the environment and what was built
-	rm -rf $(VENV) $(BENCH) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) $(BENCH) build dist site *.egg-info .jax_cache .mypy_cache .pytest_cache .ruff_cache htmlcov .coverage

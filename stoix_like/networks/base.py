@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -27,7 +27,15 @@ def _policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None
     return mask_argument(head, observation.action_mask) | kwargs
 
 
-class FeedForwardActor(nn.Module):
+class _Network(nn.Module):
+    """A module whose `apply` returns what `__call__` returns; flax's type also covers mutated collections."""
+
+    if TYPE_CHECKING:
+
+        def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class FeedForwardActor(_Network):
     """A feed-forward policy.
 
     The action mask of an observation is passed to the head.
@@ -69,7 +77,7 @@ class FeedForwardActor(nn.Module):
         return self.action_head(x, **_policy_kwargs(self.action_head, observation, head_kwargs))
 
 
-class FeedForwardCritic(nn.Module):
+class FeedForwardCritic(_Network):
     """A feed-forward value function.
 
     Attributes:
@@ -106,7 +114,7 @@ class FeedForwardCritic(nn.Module):
         return self.critic_head(x, **(head_kwargs or {}))
 
 
-class FeedForwardActorCritic(nn.Module):
+class FeedForwardActorCritic(_Network):
     """A feed-forward policy and value function that share the input layer and the torso.
 
     The action mask of an observation is passed to the action head.
@@ -153,7 +161,7 @@ class FeedForwardActorCritic(nn.Module):
         return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 
 
-class CompositeNetwork(nn.Module):
+class CompositeNetwork(_Network):
     """A chain of modules.
 
     Attributes:
@@ -172,7 +180,7 @@ class CompositeNetwork(nn.Module):
         return x
 
 
-class MultiNetwork(nn.Module):
+class MultiNetwork(_Network):
     """Parallel modules, such as the two critics of twin Q-learning.
 
     Attributes:

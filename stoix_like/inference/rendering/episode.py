@@ -49,8 +49,8 @@ def record_episode(system: System, shared: Any, env: VectorEnvironment, key: jax
     def snapshot(state: RolloutState) -> Recording:
         native = env.native_state(state.env_state)
         episode, view = state.timestep.episode, state.timestep.next_observation.agent_view
-        recording = Recording(native, view, episode.episode_return, episode.finished)
-        return jax.tree.map(lambda leaf: leaf[0], recording)
+        fields: Any = jax.tree.map(lambda leaf: leaf[0], (native, view, episode.episode_return, episode.finished))
+        return Recording(*fields)
 
     @jax.jit
     def start(key: jax.Array) -> tuple[RolloutState, Recording]:

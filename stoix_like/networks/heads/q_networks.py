@@ -228,7 +228,13 @@ class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
     sigma_zero: Scalar = 0.5
 
     def _layers(self) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
-        kernel_init, noise = parse_initializer(self.kernel_init), {"sigma_zero": self.sigma_zero}
-        names = {"activation": self.activation, "use_layer_norm": self.use_layer_norm, "kernel_init": kernel_init}
-        torso = functools.partial(NoisyMLPTorso, self.layer_sizes, **names, **noise)
-        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, **noise)
+        kernel_init = parse_initializer(self.kernel_init)
+        torso = functools.partial(
+            NoisyMLPTorso,
+            self.layer_sizes,
+            activation=self.activation,
+            use_layer_norm=self.use_layer_norm,
+            kernel_init=kernel_init,
+            sigma_zero=self.sigma_zero,
+        )
+        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, sigma_zero=self.sigma_zero)

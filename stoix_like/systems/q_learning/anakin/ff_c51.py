@@ -33,8 +33,8 @@ class C51(ff_dqn.DQN):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build C51; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support))
+    """Build C51; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support))
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_c51", build)

@@ -27,8 +27,8 @@ class DoubleDQN(ff_dqn.DQN):
 
 
 def build(config: ff_dqn.Config, spec: SystemSpec) -> System:
-    """Build double DQN; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, DoubleDQN)
+    """Build double DQN; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, DoubleDQN)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_ddqn", build)

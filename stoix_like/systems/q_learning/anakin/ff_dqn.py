@@ -156,7 +156,7 @@ def _policy(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def build(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN] = DQN, head: Any = None) -> System:
+def assemble(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN] = DQN, head: Any = None) -> System:
     """Build DQN or a variant.
 
     Args:
@@ -186,6 +186,11 @@ def build(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN] = 
         eval_act=dqn.eval_act if spec.evaluation_greedy else dqn.act,
         init_carry=lambda _: (),
     )
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build DQN; see `assemble`."""
+    return assemble(config, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_dqn", build)

@@ -39,8 +39,8 @@ class DQNReg(ff_dqn.DQN):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build DQNReg; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, DQNReg)
+    """Build DQNReg; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, DQNReg)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_dqn_reg", build)

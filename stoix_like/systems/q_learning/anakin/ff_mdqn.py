@@ -54,8 +54,8 @@ class MunchausenDQN(ff_dqn.DQN):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build Munchausen DQN; see `ff_dqn.build`."""
-    return ff_dqn.build(config, spec, MunchausenDQN)
+    """Build Munchausen DQN; see `ff_dqn.assemble`."""
+    return ff_dqn.assemble(config, spec, MunchausenDQN)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_mdqn", build)

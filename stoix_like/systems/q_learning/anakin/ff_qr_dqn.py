@@ -47,9 +47,9 @@ class QRDQN(ff_dqn.DQN):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build QR-DQN; see `ff_dqn.build`."""
+    """Build QR-DQN; see `ff_dqn.assemble`."""
     head = configure_head(spec.networks.actor_network.action_head, {"num_quantiles": config.num_quantiles})
-    return ff_dqn.build(config, spec, QRDQN, head)
+    return ff_dqn.assemble(config, spec, QRDQN, head)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_qr_dqn", build)

@@ -70,10 +70,10 @@ class Rainbow(ff_dqn.DQN):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build Rainbow; see `ff_dqn.build`."""
+    """Build Rainbow; see `ff_dqn.assemble`."""
     hyperparams = config.support | {"sigma_zero": config.sigma_zero}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
-    return ff_dqn.build(config, spec, partial(Rainbow, num_updates=spec.num_updates), head)
+    return ff_dqn.assemble(config, spec, partial(Rainbow, num_updates=spec.num_updates), head)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_rainbow", build)
