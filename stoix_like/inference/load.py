@@ -21,8 +21,7 @@ _INFERENCE = (
     "arch.num_devices=1",
     "arch.update_batch_size=1",
     "arch.population.axis=vmap",
-    "logger.tensorboard.enabled=false",
-    "logger.wandb.enabled=false",
+    "logger=silent",
 )
 
 

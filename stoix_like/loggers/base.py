@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 
 class RunInfo(NamedTuple):
@@ -21,7 +22,7 @@ class RunInfo(NamedTuple):
     config: dict[str, Any]  # resolved, in plain Python values
     notes: tuple[str, ...] = ()  # messages to the user, such as a rounded budget
     devices: str = ""  # 2 x cpu
-    members: int = 1  # size of the population
+    num_members: int = 1  # size of the population
     history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
 
 
@@ -45,6 +46,30 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Release all resources; always called last, even without `start`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggerSettings:
+    """Configuration of one logger; each logger extends it.
+
+    Attributes:
+        package: the optional import package that the logger needs; None for none.
+        enabled: whether the logger is used.
+    """
+
+    package: ClassVar[str | None] = None
+    enabled: bool = False
+
+    def make(self, run_dir: pathlib.Path) -> Logger:
+        """Build the logger; it opens and writes nothing before `start`.
+
+        Args:
+            run_dir: the run directory.
+
+        Returns:
+            The logger.
+        """
+        raise NotImplementedError
 
 
 def plain(value: Any) -> Any:

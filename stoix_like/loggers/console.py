@@ -15,15 +15,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from stoix_like.loggers.base import RunInfo
+from stoix_like.loggers.base import LoggerSettings, RunInfo
 
 
 @dataclasses.dataclass(frozen=True)
-class ConsoleConfig:
+class ConsoleConfig(LoggerSettings):
     """Configuration of `logger.console`."""
 
     enabled: bool = True
     progress_bar: bool = True
+
+    def make(self, run_dir: pathlib.Path) -> ConsoleLogger:
+        """See `LoggerSettings.make`."""
+        del run_dir
+        return ConsoleLogger(self)
 
 
 class ConsoleLogger:
@@ -51,7 +56,7 @@ class ConsoleLogger:
         """
         self._total = max(info.total_timesteps, 1)
         self._run_dir = info.run_dir
-        seeds = f"seed {info.seed}" if info.members == 1 else f"{info.members} members, seeds from {info.seed}"
+        seeds = f"seed {info.seed}" if info.num_members == 1 else f"{info.num_members} members, seeds from {info.seed}"
         self._print((info.system, "bold"), " on ", (info.environment, "bold"), f", {seeds}")
         budget = f"{info.total_timesteps:,} env steps, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
         self._print_field("budget", budget)

@@ -1,4 +1,4 @@
-"""Construction of loggers from a configuration."""
+"""The registry of loggers, and their construction from a configuration."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import importlib.util
 import pathlib
 
 from stoix_like.errors import MissingExtraError
-from stoix_like.loggers.base import Logger
-from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger
+from stoix_like.loggers.base import Logger, LoggerSettings
+from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.multi import MultiLogger
-from stoix_like.loggers.tensorboard import TensorBoardConfig, TensorBoardLogger
-from stoix_like.loggers.wandb import WandbConfig, WandbLogger
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.wandb import WandbConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
-    """Configuration of `logger`. The metrics file is always written and has no keys."""
+    """Configuration of `logger`: one field per logger. The metrics file is always written and has no keys."""
 
-    console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
     wandb: WandbConfig = dataclasses.field(default_factory=WandbConfig)
+    # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
+    console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
 
 
 def check_available(config: LoggerConfig) -> None:
@@ -33,10 +34,9 @@ def check_available(config: LoggerConfig) -> None:
     Raises:
         MissingExtraError: an optional package is missing; names the extra that installs it.
     """
-    if config.tensorboard.enabled and not _installed("tensorboardX"):
-        raise MissingExtraError("logger.tensorboard", "tensorboardX", "loggers")
-    if config.wandb.enabled and not _installed("wandb"):
-        raise MissingExtraError("logger.wandb", "wandb", "loggers")
+    for name, settings in _enabled(config).items():
+        if settings.package is not None and not _installed(settings.package):
+            raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
 
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
@@ -54,14 +54,12 @@ def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
     """
     check_available(config)
     loggers: list[Logger] = [JsonlLogger(run_dir / "metrics.jsonl")]
-    if config.tensorboard.enabled:
-        loggers.append(TensorBoardLogger(run_dir / "tensorboard"))
-    if config.wandb.enabled:
-        loggers.append(WandbLogger(config.wandb, run_dir))
-    # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
-    if config.console.enabled:
-        loggers.append(ConsoleLogger(config.console))
-    return MultiLogger(loggers)
+    return MultiLogger(loggers + [settings.make(run_dir) for settings in _enabled(config).values()])
+
+
+def _enabled(config: LoggerConfig) -> dict[str, LoggerSettings]:
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: logger for name, logger in settings.items() if logger.enabled}
 
 
 def _installed(package: str) -> bool:

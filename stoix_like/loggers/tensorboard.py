@@ -7,9 +7,9 @@ import json
 import pathlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from stoix_like.loggers.base import RunInfo, plain, scalars
+from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
 
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorBoardConfig:
+class TensorBoardConfig(LoggerSettings):
     """Configuration of `logger.tensorboard`."""
 
-    enabled: bool = False
+    package: ClassVar[str | None] = "tensorboardX"
+
+    def make(self, run_dir: pathlib.Path) -> TensorBoardLogger:
+        """See `LoggerSettings.make`."""
+        return TensorBoardLogger(run_dir / "tensorboard")
 
 
 class TensorBoardLogger:

@@ -6,9 +6,9 @@ import dataclasses
 import pathlib
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from stoix_like.loggers.base import RunInfo, plain, scalars
+from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
 from stoix_like.schema import one_of
 
 if TYPE_CHECKING:
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class WandbConfig:
+class WandbConfig(LoggerSettings):
     """Configuration of `logger.wandb`."""
 
-    enabled: bool = False
+    package: ClassVar[str | None] = "wandb"
     project: str = "stoix_like"
     entity: str | None = None
     group: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
     mode: Annotated[str, one_of("online", "offline", "disabled")] = "online"
+
+    def make(self, run_dir: pathlib.Path) -> WandbLogger:
+        """See `LoggerSettings.make`."""
+        return WandbLogger(self, run_dir)
 
 
 class WandbLogger:

@@ -187,6 +187,6 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         config=run.resolved,
         notes=(*plan.notes, *notes),
         devices=f"{devices.size} x {devices.flat[0].device_kind}",
-        members=setup.population.num_members,
+        num_members=setup.population.num_members,
         history=history,
     )

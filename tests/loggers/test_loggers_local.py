@@ -108,7 +108,7 @@ def test_interrupts_are_not_caught(tmp_path, error):
 
 
 def test_close_works_without_start_and_twice(tmp_path, capsys):
-    config = LoggerConfig(ConsoleConfig(), TensorBoardConfig(enabled=True), WandbConfig(enabled=True))
+    config = LoggerConfig(tensorboard=TensorBoardConfig(enabled=True), wandb=WandbConfig(enabled=True))
     logger = make_logger(config, tmp_path)
     logger.close()
     logger.close()

@@ -49,7 +49,7 @@ def read_events(path):
 
 
 def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
-    log_run(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
     assert capfd.readouterr() == ("", "")
     (path,) = (tmp_path / "tensorboard").iterdir()
     assert path.name.startswith("events.out.tfevents.")
@@ -67,7 +67,7 @@ def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
 
 
 def test_tensorboard_flushes_each_record(tmp_path):
-    logger = make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path)
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
     (path,) = (tmp_path / "tensorboard").iterdir()
@@ -77,7 +77,7 @@ def test_tensorboard_flushes_each_record(tmp_path):
 
 def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
-    log_run(make_logger(LoggerConfig(SILENT, TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
     assert capsys.readouterr().err.startswith(
         "logger 'tensorboard' failed; the run continues without it: FileExistsError"
     )
@@ -128,7 +128,7 @@ def isolated_wandb(monkeypatch):
 
 def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, isolated_wandb):
     wandb_config = WandbConfig(enabled=True, project="walk", group="seeds", tags=("a", "b"), mode="offline")
-    log_run(make_logger(LoggerConfig(SILENT, wandb=wandb_config), tmp_path), tmp_path)
+    log_run(make_logger(LoggerConfig(console=SILENT, wandb=wandb_config), tmp_path), tmp_path)
     records = read_wandb(tmp_path)
 
     (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
@@ -157,7 +157,7 @@ def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, iso
 
 def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")  # takes effect because the configuration leaves the default
-    logger = make_logger(LoggerConfig(SILENT, wandb=WandbConfig(enabled=True)), tmp_path)
+    logger = make_logger(LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True)), tmp_path)
     logger.start(run_info(tmp_path))
     logger.log(RECORDS[0])
     logger.close()  # without `finish`, as after an exception
@@ -166,7 +166,7 @@ def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, mo
 
 
 def test_one_process_can_have_several_wandb_runs(tmp_path, isolated_wandb):
-    config = LoggerConfig(SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
+    config = LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
     loggers = [(make_logger(config, tmp_path / name), tmp_path / name) for name in ("first", "second")]
     for logger, run_dir in loggers:
         run_dir.mkdir()
