@@ -20,10 +20,13 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import Discrete
+from stoix_like.networks.utils import fits
+
 ROOT = Path(__file__).resolve().parent.parent
 # The only fields of a record that differ between two equal runs.
 TIMES = ("wall_seconds", "steps_per_second")
-CONTINUOUS = ("sac/ff_sac", "ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg")
 COMMON = (
     "logger=silent",
     "arch.compile_cache=false",
@@ -109,9 +112,9 @@ def all_cases() -> dict[str, tuple[str, ...]]:
 
 def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
     """Return the overrides of one run."""
-    text = (ROOT / "configs" / "system" / f"{system}.yaml").read_text()
-    sizes = OFF_POLICY if "total_buffer_size" in text else ON_POLICY
-    env = "env=gymnax/pendulum" if system in CONTINUOUS else "env=gymnax/cartpole"
+    hyperparams = parse_config(compose_config([f"system={system}"])).system
+    sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY
+    env = "env=gymnax/cartpole" if fits(hyperparams, Discrete(2)) else "env=gymnax/pendulum"
     chosen = () if any(override.startswith("env=") for override in overrides) else (env,)
     return (f"system={system}", *chosen, *COMMON, *sizes, *overrides)
 
