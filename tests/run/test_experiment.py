@@ -41,16 +41,16 @@ def result(tmp_path_factory):
     return stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=1"], run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_result(result):
+def test_the_result_has_the_last_evaluation_and_the_history(result):
     assert isinstance(result.eval_return, float)
     assert result.eval_return == result.history[-1]["eval/episode_return_mean"]
     assert result.summary["eval/episode_return_mean"] == result.eval_return
-    # 5000 // (4 x 32) = 39 updates in 3 windows of 13, and the evaluation at step 0.
+    # 5000 // (4 × 32) = 39 updates in 3 intervals of 13, after the evaluation at step 0.
     assert [record["env_steps"] for record in result.history] == [0, 1664, 3328, 4992]
     assert [record["updates"] for record in result.history] == [0, 13, 26, 39]
 
 
-def test_run_directory(result):
+def test_the_run_directory_has_the_configuration_the_metrics_and_the_summary(result):
     config = OmegaConf.load(result.run_dir / "config.yaml")
     assert config.arch.seed == 1
     assert config.system.gamma == 0.99
@@ -77,7 +77,7 @@ def test_run_directory(result):
     assert any("5,000" in note and "4,992" in note for note in summary["notes"])
 
 
-def test_same_seed_same_numbers(result, tmp_path):
+def test_runs_with_the_same_seed_have_the_same_metrics(result, tmp_path):
     again = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=1"], run_dir=tmp_path / "again")
     other = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=2"], run_dir=tmp_path / "other")
     timing = ("wall_seconds", "steps_per_second")
@@ -89,7 +89,7 @@ def test_same_seed_same_numbers(result, tmp_path):
     assert untimed[0] != untimed[2]
 
 
-def test_run_experiment_from_the_system_file(tmp_path, monkeypatch):
+def test_run_experiment_of_a_system_file_trains_a_composed_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = compose_config([*TINY, "logger=silent"])
     score = ff_ppo.run_experiment(config)
@@ -98,14 +98,14 @@ def test_run_experiment_from_the_system_file(tmp_path, monkeypatch):
     assert callable(ff_ppo.hydra_entry_point)
 
 
-def test_bad_input_is_a_value_error(tmp_path):
+def test_invalid_input_raises_a_value_error(tmp_path):
     for overrides in (["system.gamma=2"], ["env=gymnax/cartpol"], ["arch.num_devices=64"], ["network=mlp_continuous"]):
         with pytest.raises(ValueError, match="="):
             stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_absolute_metric_is_of_the_best_parameters_that_were_evaluated(result):
+def test_the_absolute_metric_uses_the_best_evaluated_parameters(result):
     best = max(result.history, key=lambda record: record["eval/episode_return_mean"])
     assert result.summary["absolute/env_steps"] == best["env_steps"]
 
@@ -123,12 +123,12 @@ def test_the_best_parameters_survive_donation():
     assert any(jax.tree.leaves(changed))
 
 
-def test_no_absolute_metric_when_it_is_not_asked_for(tmp_path):
+def test_the_absolute_metric_can_be_turned_off(tmp_path):
     done = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.absolute_metric=false"], run_dir=tmp_path)
     assert not any(name.startswith("absolute/") for name in done.summary)
 
 
-def test_a_logger_that_fails_is_dropped_and_training_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_failing_logger_is_dropped_and_training_continues(tmp_path, monkeypatch, capsys):
     class Broken:
         name = "broken"
 
@@ -139,7 +139,7 @@ def test_a_logger_that_fails_is_dropped_and_training_goes_on(tmp_path, monkeypat
             raise OSError("no space left")
 
         def finish(self, summary):
-            raise AssertionError("was dropped")
+            raise AssertionError("the logger was dropped")
 
         def close(self):
             pass
@@ -162,32 +162,34 @@ def toy(tmp_path, *overrides, **fields):
     return experiment.run(set_up(run), tmp_path / "run")
 
 
-def test_warm_up_counts_as_steps(tmp_path):
+def test_warm_up_steps_count_as_environment_steps(tmp_path):
     done = toy(tmp_path, rollout_length=32, warmup_steps=64)
-    # 4 x 64 = 256 steps; (5000 - 256) // 128 = 37 updates.
+    # 4 × 64 = 256 warm-up steps; (5000 - 256) // 128 = 37 updates.
     assert done.history[0]["env_steps"] == 256
     assert done.summary["env_steps"] == 256 + 37 * 128
 
 
-def test_a_run_that_goes_bad_says_when_and_where(tmp_path):
-    with pytest.raises(TrainingError, match=r"train/reward was not finite in update 20; .*/1664; arch.on_nan=ignore"):
+def test_a_diverged_run_stops_and_names_the_metric_and_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(
+        TrainingError, match=r"train/reward became non-finite in update 20; .*/1664; arch.on_nan=ignore"
+    ):
         toy(tmp_path, rollout_length=32, sour_at=20)
-    # What came before it is kept: the evaluations at step 0 and after 13 updates.
+    # The earlier records are kept: the evaluations at step 0 and after 13 updates.
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_run_may_go_on_regardless(tmp_path):
+def test_a_diverged_run_continues_with_on_nan_ignore(tmp_path):
     done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, sour_at=20)
     assert done.summary["updates"] == 39
 
 
-def test_the_written_configuration_runs_again(result, tmp_path, monkeypatch):
+def test_the_written_configuration_reproduces_the_run(result, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = OmegaConf.load(result.run_dir / "config.yaml")
     assert ff_ppo.run_experiment(config) == result.eval_return
 
 
-def test_networks_that_do_not_fit_are_refused_before_compiling():
+def test_unsuitable_networks_are_refused_before_compiling():
     for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS]):
         with pytest.raises(ConfigError, match="network"):
             set_up(parse_config(compose_config(overrides)))

@@ -12,14 +12,14 @@ def plan(*overrides, num_devices=1):
     return make_plan(parse_config(compose_config(overrides)), num_devices)
 
 
-def test_budget_is_rounded_down_and_said():
-    # 8 environments x 128 steps = 1024 steps an update; 10_000 // 1024 = 9 updates, 9216 steps.
+def test_the_budget_is_rounded_down_and_rounding_is_reported():
+    # 8 environments × 128 steps = 1024 steps per update; 10_000 // 1024 = 9 updates = 9216 steps.
     found = plan("arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10000")
     assert (found.num_updates, found.steps_per_update) == (9, 1024)
     assert any("10,000" in note and "9,216" in note for note in found.notes)
 
 
-def test_exact_budget_says_nothing():
+def test_an_exact_budget_has_no_notes():
     found = plan(
         "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"
     )
@@ -27,23 +27,23 @@ def test_exact_budget_says_nothing():
     assert found.notes == ()
 
 
-def test_warm_up_is_paid_from_the_budget():
-    # 8 x 256 = 2048 steps of warm-up; (10240 - 2048) // 1024 = 8 updates.
+def test_warm_up_counts_towards_the_budget():
+    # 8 × 256 = 2048 warm-up steps; (10240 - 2048) // 1024 = 8 updates.
     found = plan(*toys.overrides(rollout_length=128, warmup_steps=256), "arch.total_timesteps=10240")
     assert (found.warmup_steps, found.num_updates) == (2048, 8)
 
 
 @pytest.mark.parametrize(("updates", "evaluations"), [(7, 3), (9, 9), (20, 7), (3, 5)])
-def test_windows_share_the_updates_evenly(updates, evaluations):
+def test_intervals_divide_the_updates_evenly(updates, evaluations):
     found = plan(f"arch.total_timesteps={updates * 1024}", f"arch.num_evaluation={evaluations}")
-    windows = [end - start for start, end in itertools.pairwise((0, *found.evaluations))]
+    intervals = [end - start for start, end in itertools.pairwise((0, *found.evaluations))]
     assert found.evaluations[-1] == updates
-    assert len(windows) == min(updates, evaluations)
-    assert max(windows) - min(windows) <= 1
-    assert any("evaluations" in note for note in found.notes) == (evaluations > updates)
+    assert len(intervals) == min(updates, evaluations)
+    assert max(intervals) - min(intervals) <= 1
+    assert any("arch.num_evaluation" in note for note in found.notes) == (evaluations > updates)
 
 
-def test_shards():
+def test_environments_are_divided_over_devices_and_update_batches():
     found = plan("arch.total_num_envs=16", "arch.update_batch_size=2", num_devices=2)
     assert (found.num_shards, found.envs_per_shard) == (4, 4)
 
@@ -51,19 +51,25 @@ def test_shards():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["arch.total_num_envs=9"], "arch.total_num_envs=9 does not divide over 2 device.* use 8 or 10"),
+        (
+            ["arch.total_num_envs=9"],
+            r"arch.total_num_envs=9 must be a multiple of the number of shards \(2 device.*: use 8 or 10$",
+        ),
         (["arch.total_num_envs=1"], "use 2$"),
-        (["arch.total_num_envs=6", "arch.update_batch_size=2"], "arch.update_batch_size=2: use 4 or 8"),
-        (["arch.total_timesteps=1023"], "too small for one update, which takes 1024 steps .* use at least 1024"),
+        (["arch.total_num_envs=6", "arch.update_batch_size=2"], r"arch.update_batch_size=2\): use 4 or 8$"),
+        (
+            ["arch.total_timesteps=1023"],
+            "arch.total_timesteps=1023 is too small for one update of 1024 steps .*: use at least 1024$",
+        ),
         (
             toys.overrides(rollout_length=128, warmup_steps=100),
-            "system.warmup_steps=100 is no multiple of system.rollout_length=128",
+            "system.warmup_steps=100 must be a multiple of system.rollout_length=128: use 128$",
         ),
-        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns from its own steps alone"),
+        (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns only from its last rollout: use 0"),
         (["arch.total_timesteps=1e14"], "use more evaluations"),
-        (["system.num_minibatches=3"], "system.num_minibatches=3 does not divide"),
+        (["system.num_minibatches=3"], "system.num_minibatches=3 must divide the per-shard batch of 512"),
     ],
 )
-def test_sizes_that_do_not_fit(overrides, message):
+def test_sizes_that_do_not_divide_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         plan(*overrides, num_devices=2)

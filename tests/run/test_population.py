@@ -41,14 +41,14 @@ def hyperparams(text, *overrides):
     return population(f"arch.population.hyperparams={text}", *overrides)
 
 
-def test_seeds_count_up_from_that_of_the_run():
+def test_member_seeds_count_up_from_the_seed_of_the_run():
     found = population("arch.seed=7", "arch.population.size=3")
     assert found.seeds == (7, 8, 9)
     assert found.hyperparams == {}
-    assert population("arch.population.seeds=3").size == 3
+    assert population("arch.population.seeds=3").num_members == 3
 
 
-def test_lists_side_by_side_and_in_every_combination():
+def test_lists_are_zipped_or_combined_as_a_grid():
     lists = "{actor_lr: [1e-4, 1e-3], clip_eps: [0.1, 0.3]}"
     zipped = hyperparams(lists, "arch.population.seeds=2")
     assert zipped.hyperparams == {"actor_lr": (1e-4, 1e-4, 1e-3, 1e-3), "clip_eps": (0.1, 0.1, 0.3, 0.3)}
@@ -58,13 +58,13 @@ def test_lists_side_by_side_and_in_every_combination():
     assert grid.strata == (0, 1, 2, 3)
 
 
-def test_distributions_are_drawn_from_the_seed_of_the_run():
+def test_draws_from_distributions_depend_on_the_seed_of_the_run():
     text = "{actor_lr: {log_uniform: [1e-5, 1e-2]}, clip_eps: {uniform: [0.1, 0.3]}, gamma: {choice: [0.9, 0.99]}}"
     found = hyperparams(text, "arch.population.size=64")
-    assert found.size == 64
+    assert found.num_members == 64
     lr = np.asarray(found.hyperparams["actor_lr"])
     assert ((lr >= 1e-5) & (lr <= 1e-2)).all()
-    # Half of a log-uniform draw lies below the geometric middle, within 4 standard deviations of 0.5 / sqrt(64).
+    # Half of log-uniform draws are below the geometric mean, within 4 standard deviations of 0.5 / sqrt(64).
     assert abs((lr < 10**-3.5).mean() - 0.5) < 0.25
     assert set(found.hyperparams["gamma"]) == {0.9, 0.99}
     assert hyperparams(text, "arch.population.size=64") == found
@@ -77,37 +77,45 @@ def test_distributions_are_drawn_from_the_seed_of_the_run():
         (
             "{epochs: [1, 2]}",
             [],
-            "'epochs' cannot vary between members; those that can are max_grad_norm, gamma, reward_scale, actor_lr,"
-            " critic_lr",
+            "arch.population.hyperparams.epochs cannot vary between members: choose from max_grad_norm, gamma,"
+            " reward_scale, actor_lr, critic_lr",
         ),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
-        ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "lists of one length"),
-        ("{actor_lr: []}", [], "holds no value"),
-        ("{actor_lr: 1e-3}", [], "must be a list, or one of"),
-        ("{actor_lr: {normal: [0, 1]}}", [], "unknown distribution 'normal'"),
-        ("{actor_lr: {uniform: [1]}}", [], "two numbers"),
-        ("{actor_lr: {uniform: [1, 0]}}", [], "must not end before it begins"),
-        ("{actor_lr: {log_uniform: [0, 1]}}", [], "must begin above 0"),
-        ("{actor_lr: [1e-3, 1e-2]}", ["arch.population.size=3"], "arch.population.size=3 does not fit 2 point"),
-        ("{actor_lr: {uniform: [1e-3, 1]}}", ["arch.population.size=3", "arch.population.seeds=2"], "no multiple"),
-        ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "leaves no room for 2 members"),
+        ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),
+        ("{actor_lr: []}", [], "is empty"),
+        ("{actor_lr: 1e-3}", [], "must be a list or {uniform"),
+        ("{actor_lr: {normal: [0, 1]}}", [], "normal is not a distribution: did you mean 'uniform'"),
+        ("{actor_lr: {uniform: [1]}}", [], "must be two numbers"),
+        ("{actor_lr: {uniform: [1, 0]}}", [], "must be .low, high. with low <= high"),
+        ("{actor_lr: {log_uniform: [0, 1]}}", [], "must start above 0"),
+        (
+            "{actor_lr: [1e-3, 1e-2]}",
+            ["arch.population.size=3"],
+            "arch.population.size=3 must equal 2 hyperparameter setting.*: omit it or use 2$",
+        ),
+        (
+            "{actor_lr: {uniform: [1e-3, 1]}}",
+            ["arch.population.size=3", "arch.population.seeds=2"],
+            "arch.population.size=3 must be a multiple of arch.population.seeds=2: use 2 or 4$",
+        ),
+        ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 members"),
     ],
 )
-def test_what_cannot_be_a_population(text, overrides, message):
+def test_invalid_populations_are_refused(text, overrides, message):
     with pytest.raises(ConfigError, match=message):
         hyperparams(text, *overrides)
 
 
-def test_members_lie_on_devices_as_they_divide():
+def test_members_are_sharded_over_devices_if_they_divide_evenly():
     run = parse_config(compose_config([]))
     assert spread_members(run, 4, 1) == (False, ())
     spread, notes = spread_members(run, 4, 2)
     assert spread
-    assert "device" in notes[0]
+    assert "axis=device" in notes[0]
     spread, notes = spread_members(run, 3, 2)
     assert not spread
-    assert "vmap" in notes[0]
-    with pytest.raises(ConfigError, match="3 members do not divide over 2 devices: use 2 or 4"):
+    assert "axis=vmap" in notes[0]
+    with pytest.raises(ConfigError, match="needs a multiple of 2 members on 2 devices, not 3: use 2 or 4"):
         spread_members(parse_config(compose_config(["arch.population.axis=device"])), 3, 2)
 
 
@@ -120,22 +128,22 @@ def trained(*overrides, num_updates=4):
 VARIED = "arch.population.hyperparams={actor_lr: [1e-3, 3e-3], gamma: [0.9, 0.99], ent_coef: [0.0, 0.01]}"
 LAYOUTS = {
     "one device": [],
-    "members on devices": ["arch.num_devices=2"],
-    "members on all": ["arch.num_devices=2", "arch.population.axis=vmap"],
+    "sharded members": ["arch.num_devices=2"],
+    "sharded environments": ["arch.num_devices=2", "arch.population.axis=vmap"],
 }
 
 
 @pytest.mark.parametrize(
     "layout", [pytest.param(name, marks=() if name == "one device" else pytest.mark.slow) for name in LAYOUTS]
 )
-def test_a_member_learns_what_it_would_learn_alone(layout):
-    """After 4 updates of 16 steps each the parameters agree but for rounding.
+def test_a_member_learns_the_same_as_a_lone_run(layout):
+    """The parameters after 4 updates of 16 gradient steps agree up to rounding.
 
-    Products of stacked matrices are summed in another order than single ones, and traced hyperparameters are not folded
-    into constants; Adam divides by small second moments, which enlarges such differences to about 1e-5 here.
+    Batched matrix products sum in another order than single ones, and traced hyperparameters are not folded into
+    constants; Adam divides by small second moments, which amplifies these differences to about 1e-5 here.
     """
     together = trained(*LAYOUTS[layout], VARIED)
-    devices = ["arch.num_devices=2"] if layout == "members on all" else []
+    devices = ["arch.num_devices=2"] if layout == "sharded environments" else []
     for member, (seed, lr, gamma, ent_coef) in enumerate([(42, 1e-3, 0.9, 0.0), (43, 3e-3, 0.99, 0.01)]):
         alone = trained(
             *devices,
@@ -151,7 +159,7 @@ def test_a_member_learns_what_it_would_learn_alone(layout):
         )
 
 
-def test_every_float_of_ppo_may_vary_at_once():
+def test_all_floats_of_ppo_can_vary_together():
     fields = float_fields(ff_ppo.Config)
     assert set(fields) == {
         "actor_lr",
@@ -169,7 +177,7 @@ def test_every_float_of_ppo_may_vary_at_once():
     assert loop.state.healthy.all()
 
 
-def test_a_population_of_one_has_no_axis():
+def test_a_population_of_one_has_no_population_axis():
     alone = trained()
     one = trained("arch.population.hyperparams={actor_lr: [2e-3]}")
     assert jax.tree.map(np.shape, alone.state.shared) == jax.tree.map(np.shape, one.state.shared)
@@ -184,7 +192,7 @@ def result(tmp_path_factory):
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_what_a_population_writes(result):
+def test_a_population_writes_per_member_values_and_aggregates(result):
     lines = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         assert len(line["eval/episode_return_mean"]) == 6
@@ -209,7 +217,7 @@ def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
     (path,) = (result.run_dir / "tensorboard").iterdir()
     content, position, tags = path.read_bytes(), 0, set()
     while position < len(content):
-        # A record: its length in 8 bytes, 4 of checksum, the event, 4 of checksum.
+        # A record: 8 bytes of length, 4 of checksum, the event, 4 of checksum.
         (length,) = struct.unpack_from("<Q", content, position)
         event = Event.FromString(content[position + 12 : position + 12 + length])
         tags |= {value.tag for value in event.summary.value}
@@ -218,53 +226,53 @@ def test_tensorboard_has_a_curve_per_member_and_the_aggregate(result):
     assert {"eval/episode_return_iqm", "eval/episode_return_ci_low", "eval/episode_return_ci_high"} <= tags
 
 
-def test_the_absolute_metric_is_of_each_members_own_best(result):
+def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
     for member in result.members:
         scores = [record["eval/episode_return_mean"][member["member"]] for record in result.history]
         assert member["absolute/env_steps"] == result.history[int(np.argmax(scores))]["env_steps"]
 
 
-def test_a_member_that_goes_bad_is_frozen_and_the_others_go_on(capsys):
+def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     overrides = [*toys.overrides(sour_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
     overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={sour_at: [-1.0, 7.0, -1.0]}"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
-    # 10 updates in 2 windows: member 1 keeps what it had after 6.
+    # 10 updates in 2 intervals: member 1 keeps its state after 6 updates.
     assert loop.state.healthy.tolist() == [True, False, True]
     assert loop.state.shared["updates"].tolist() == [10, 6, 10]
     assert loop.history[-1]["population/failed"] == [1]
-    assert loop.progress.failures[1] == "train/reward was not finite in update 7"
-    assert capsys.readouterr().err.count("member 1 went bad and is frozen") == 1
+    assert loop.progress.failures[1] == "train/reward became non-finite in update 7"
+    assert capsys.readouterr().err.count("member 1 diverged and is frozen") == 1
     assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
-def test_too_large_a_population_is_refused_before_it_is_allocated(monkeypatch):
+def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr(memory, "memory_of", lambda device: 3_000_000)
     with pytest.raises(
-        ConfigError, match=r"arch.population.size=500 needs .* 500 member\(s\) x .*: at most \d+ would fit"
+        ConfigError, match=r"arch.population.size=500 needs .* \(500 member\(s\) × .*: use at most \d+$"
     ):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
 
 
-def test_too_large_a_run_is_refused_by_the_sizes_that_it_follows(monkeypatch):
+def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
     monkeypatch.setattr(memory, "memory_of", lambda device: 3_000)
-    with pytest.raises(ConfigError, match="the run needs .* MiB on each device, .*: use a smaller arch.total_num_envs"):
+    with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
         TrainingLoop(set_up(parse_config(compose_config(SMALL))), MultiLogger([]))
 
 
-def test_interquartile_mean_and_its_interval():
-    # Of 8 scores the lowest and the highest two are left out: (3 + 4 + 5 + 6) / 4.
+def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
+    # The two lowest and the two highest of 8 scores are dropped: (3 + 4 + 5 + 6) / 4 = 4.5.
     found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
     assert found["iqm"] == 4.5
     assert 1 <= found["ci_low"] < 4.5 < found["ci_high"] <= 8
-    # Within strata of equal scores nothing varies.
+    # Resampling within strata of equal scores changes nothing.
     constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9), st.floats(-100, 100))
-def test_a_shift_of_all_scores_shifts_the_aggregate(scores, shift):
+def test_shifting_all_scores_shifts_the_aggregate(scores, shift):
     before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
     for name, value in before.items():
         assert after[name] == pytest.approx(value + shift, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped, damaged or tampered with, and go on."""
+"""Resuming of runs that were killed, stopped, damaged or modified."""
 
 import itertools
 import json
@@ -23,11 +23,12 @@ import stoix_like
 from stoix_like import cli
 from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.inference.load import load_shared, open_run
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, config_file, trust
 
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 SMALL = [
@@ -53,7 +54,7 @@ TOY_RUN = [
 
 
 def metrics(run_dir):
-    """Every line but the times in it."""
+    """Read the lines of `metrics.jsonl`, without times."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         del line["wall_seconds"], line["steps_per_second"]
@@ -61,7 +62,7 @@ def metrics(run_dir):
 
 
 def arrays(run_dir, step):
-    """Every array of a checkpoint, as it was stored."""
+    """Read every array of a checkpoint, as stored."""
     directory = run_dir / "checkpoints" / str(step)
     items = [path.name for path in directory.iterdir() if path.is_dir() and path.name != "host_state"]
     with ocp.CheckpointManager(directory.parent) as manager:
@@ -76,7 +77,7 @@ def arrays(run_dir, step):
     }
 
 
-def assert_same_end(run_dir, reference):
+def assert_same_results(run_dir, reference):
     assert metrics(run_dir) == metrics(reference)
     step = checkpoint.steps(reference)[-1]
     assert checkpoint.steps(run_dir) == checkpoint.steps(reference)
@@ -92,23 +93,23 @@ def assert_same_end(run_dir, reference):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """Of processes that share their compiled programs."""
+    """Environment variables of processes that share their compiled programs."""
     return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, environment):
-    """The run that nobody stopped."""
+    """An uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("reference") / "run"
     subprocess.run([COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}"], env=environment, check=True, timeout=300)
     return run_dir
 
 
-def stop_when(process, happened, number):
-    """Send a signal as soon as something happened, and wait for the end of the process."""
+def stop_when(process, condition, number):
+    """Send a signal as soon as a condition holds, and wait for the process to exit."""
     end = time.monotonic() + 200
-    while not happened():
-        assert process.poll() is None, "it ended before it could be stopped"
+    while not condition():
+        assert process.poll() is None, "the process exited before it could be stopped"
         assert time.monotonic() < end
         time.sleep(0.001)
     process.send_signal(number)
@@ -116,7 +117,7 @@ def stop_when(process, happened, number):
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path, environment, reference):
+def test_a_run_that_is_killed_repeatedly_is_bit_identical_to_an_uninterrupted_run(tmp_path, environment, reference):
     run_dir = tmp_path / "run"
     directory = run_dir / "checkpoints"
 
@@ -132,7 +133,7 @@ def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path, environ
 
     train = [COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}"]
     resume = [COMMAND, "resume", str(run_dir)]
-    # Before there is any checkpoint, after one, while one is being written, and between two.
+    # Before the first checkpoint, after one, while one is being written, and between two.
     moments = [
         (train, lambda: lines() >= 1, signal.SIGKILL, -signal.SIGKILL),
         (resume, lambda: checkpoints_beyond(0), signal.SIGKILL, -signal.SIGKILL),
@@ -140,26 +141,26 @@ def test_killed_again_and_again_a_run_ends_with_the_same_bytes(tmp_path, environ
         (resume, lambda: checkpoints_beyond(40_000), signal.SIGTERM, 128 + signal.SIGTERM),
         (resume, lambda: checkpoints_beyond(55_000), signal.SIGINT, 128 + signal.SIGINT),
     ]
-    for command, happened, number, code in moments:
+    for command, condition, number, code in moments:
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
-            assert stop_when(process, happened, number) == code
-            said = process.stderr.read()
+            assert stop_when(process, condition, number) == code
+            error = process.stderr.read()
         if code > 0:
-            assert f"stoix-like resume {run_dir} goes on" in said
-            assert "Traceback" not in said
+            assert f"continue with: stoix-like resume {run_dir}" in error
+            assert "Traceback" not in error
     done = subprocess.run(resume, env=environment, check=True, timeout=200, capture_output=True, text=True)
     assert done.stderr == ""
     assert not re.search("HYDRA|orbax|absl", done.stdout)
-    assert_same_end(run_dir, reference)
+    assert_same_results(run_dir, reference)
 
 
-def test_a_second_process_is_refused(tmp_path, environment, reference):
+def test_a_second_process_in_the_same_run_directory_is_refused(tmp_path, environment, reference):
     run_dir = shutil.copytree(reference, tmp_path / "run")
     resume = [COMMAND, "resume", str(run_dir), "arch.total_timesteps=1e6"]
     first = subprocess.Popen(resume, env=environment, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 100
-    # It makes its configuration true when the directory is its own.
+    # The first process writes its configuration once it holds the lock.
     while OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 76800:
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -176,28 +177,28 @@ from stoix_like import cli
 from stoix_like.storage import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 save = checkpoint.Writer.save
-def fill(writer, step, items, loop):
+def save_with_limit(writer, step, items, host_state):
     full = 20_000 < step < 60_000
     resource.setrlimit(resource.RLIMIT_FSIZE, (40 if full else 10**9, 10**9))
-    save(writer, step, items, loop)
+    save(writer, step, items, host_state)
     writer.wait()
     resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, 10**9))
-checkpoint.Writer.save = fill
+checkpoint.Writer.save = save_with_limit
 cli.main(sys.argv[1:])
 """
 
 
-def test_a_full_disk_is_said_once_and_training_goes_on(tmp_path, environment, reference):
-    """The operating system refuses to write more than 40 bytes into any file while the disk is to be full."""
+def test_a_full_disk_is_reported_once_and_training_continues(tmp_path, environment, reference):
+    """A limit of 40 bytes per file simulates a full disk for some of the checkpoints."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-c", FULL_DISK, "train", *SMALL, f"hydra.run.dir={run_dir}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"no checkpoint can be written to {run_dir}/checkpoints: ")
+    assert line.startswith(f"cannot write a checkpoint to {run_dir}/checkpoints: ")
     assert "File too large" in line
     assert line.endswith("training continues, and the last good checkpoint stays")
-    assert_same_end(run_dir, reference)
+    assert_same_results(run_dir, reference)
 
 
 def toy_loop(run_dir, *overrides, keep=2):
@@ -211,26 +212,26 @@ def restored(run_dir, *overrides):
     return loop
 
 
-def asked_after(monkeypatch, calls):
-    """Let SIGINT come when the host has looked so many times, with one update between two looks."""
-    looks = itertools.count(1)
+def interrupt_at_check(monkeypatch, number):
+    """Simulate SIGINT at the `number`-th check for signals, with one update between two checks."""
+    checks = itertools.count(1)
 
-    class Asked(training_loop.Signals):
-        received = property(lambda self: signal.SIGINT if next(looks) >= calls else None, lambda self, value: None)
+    class Interrupted(training_loop.Signals):
+        received = property(lambda self: signal.SIGINT if next(checks) >= number else None, lambda self, value: None)
 
     monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
-    monkeypatch.setattr(training_loop, "Signals", Asked)
+    monkeypatch.setattr(training_loop, "Signals", Interrupted)
 
 
 @pytest.mark.parametrize("population", [1, 2])
-def test_stopped_within_a_window_its_numbers_are_those_of_the_whole_window(tmp_path, monkeypatch, population):
+def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_run(tmp_path, monkeypatch, population):
     size = f"arch.population.size={population}"
     whole = toy_loop(tmp_path / "whole", size)
     whole.train()
     whole.writer.close()
     with monkeypatch.context() as patched:
-        # 20 updates in windows of 5: the seventh look is after the second update of the second window.
-        asked_after(patched, 7)
+        # 20 updates in intervals of 5: the seventh check is after the second update of the second interval.
+        interrupt_at_check(patched, 7)
         with pytest.raises(KeyboardInterrupt):
             toy_loop(tmp_path / "run", size).train()
     assert checkpoint.steps(tmp_path / "run")[-1] == 7 * 16
@@ -243,17 +244,17 @@ def test_stopped_within_a_window_its_numbers_are_those_of_the_whole_window(tmp_p
     assert checkpoint.steps(tmp_path / "run") == checkpoint.steps(tmp_path / "whole")
 
 
-def test_without_its_replay_a_run_goes_on_and_says_so(tmp_path):
+def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path):
     loop = toy_loop(tmp_path, "checkpoint.replay=false")
     loop.train()
     loop.writer.close()
     resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
     assert not resumed.exact
-    # Episodes are those of the new replay: what was stored in part is followed by its own next step.
+    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
     assert_same_state(resumed.state.shards.rollout_state, toy_loop(tmp_path / "new").state.shards.rollout_state)
     with pytest.raises(AssertionError):
         assert_same_state(resumed.state.shards.rollout_state, loop.state.shards.rollout_state)
-    # The recorder counts what it was handed: 80 steps, which the checkpoint does not hold.
+    # The recorder counts the steps it observed: 4 environments × 80 steps, which the checkpoint does not contain.
     assert loop.state.shards.local.steps.tolist() == [320]
     assert resumed.state.shards.local.steps.tolist() == [0]
     assert_same_state(resumed.state.shared, loop.state.shared)
@@ -266,33 +267,33 @@ def toy_run(tmp_path_factory):
     return run_dir
 
 
-def damage(run_dir, step, what):
+def damage(run_dir, step, kind):
     files = [path for path in (run_dir / "checkpoints" / str(step)).rglob("*") if path.is_file()]
-    if what == "host_state":
+    if kind == "host_state":
         (path,) = (path for path in files if path.parent.name == "host_state" and path.name == "metadata")
         path.write_text(path.read_text().replace("updates", "downtes"))
         return
-    if what == "gone":
+    if kind == "deleted":
         shutil.rmtree(run_dir / "checkpoints" / str(step) / "shared")
         return
-    # Where the arrays are; the rest is what Orbax remembers about them.
-    for path in (path for path in files if "/learner/" in str(path) and path.parent.name == "d"):
+    # The files of the arrays; the others are metadata of Orbax.
+    for path in (path for path in files if "/rollout_state/" in str(path) and path.parent.name == "d"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
-        path.write_bytes(content if what == "flipped" else content[: len(content) // 2])
+        path.write_bytes(content if kind == "flipped" else content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("what", ["truncated", "flipped", "host_state", "gone"])
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, capsys, toy_run, what):
+@pytest.mark.parametrize("kind", ["truncated", "flipped", "host_state", "deleted"])
+def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_path, capsys, toy_run, kind):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     newest = checkpoint.steps(run_dir)[-1]
-    # Not of the copy, whose files would stay in a cache.
+    # Read from the original: reading the copy would cache its undamaged files.
     expected = arrays(toy_run, newest)
-    damage(run_dir, newest, what)
+    damage(run_dir, newest, kind)
     (run_dir / "summary.json").unlink()
     result = experiment.resume(run_dir, trust=True)
-    said = capsys.readouterr().err
-    assert f"the checkpoint after {newest} env steps is damaged" in said
+    error = capsys.readouterr().err
+    assert f"the checkpoint after {newest} env steps is damaged" in error
     assert (run_dir / "checkpoints-damaged" / str(newest)).is_dir()
     assert metrics(run_dir) == metrics(toy_run)
     assert len(result.history) == 5
@@ -300,21 +301,21 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(tmp_path, 
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
-def test_a_larger_budget_goes_on_in_the_same_files(tmp_path, toy_run):
+def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
-    # What another process may have left: half a line, and one that the checkpoint does not know.
+    # A killed process may leave a line after the last checkpoint, and a partial one.
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 336}\n{"env_st')
     result = stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
     before = (toy_run / "metrics.jsonl").read_text()
     assert (run_dir / "metrics.jsonl").read_text().startswith(before)
-    # Of evaluations every 160 steps, those beyond the 320 that were done.
+    # The new budget is evaluated every 160 steps; the first 320 steps are already done.
     assert [line["env_steps"] for line in metrics(run_dir)] == [0, 80, 160, 240, 320, 480, 640]
     assert result.summary["updates"] == 40
     assert OmegaConf.load(run_dir / "config.yaml").arch.total_timesteps == 640
 
 
-def test_a_complete_run_is_left_as_it_is(tmp_path, capsys, toy_run):
+def test_resuming_a_complete_run_changes_no_file(tmp_path, capsys, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"}
     result = stoix_like.resume(run_dir, trust=True)
@@ -330,21 +331,24 @@ def test_a_complete_run_is_left_as_it_is(tmp_path, capsys, toy_run):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not there and is 2.0"),
-        (["arch.total_timesteps=100"], "arch.total_timesteps=100 is less than the 320 steps that are done"),
+        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not set and is 2.0"),
+        (
+            ["arch.total_timesteps=100"],
+            "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",
+        ),
         (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
         (["system=ppo/ff_ppo"], "system"),
         (["arch.seed=1,2"], "only key=value"),
-        (["arch.update_batch_size=2"], "the run was saved on 1 shard"),
+        (["arch.update_batch_size=2"], "the run has 2 shard.* but its checkpoint has 1: set arch.num_devices"),
     ],
 )
-def test_another_run_is_refused(toy_run, overrides, message):
+def test_resuming_with_another_configuration_is_refused(toy_run, overrides, message):
     overrides = [f"+{override}" if "gain" in override else override for override in overrides]
     with pytest.raises(ConfigError, match=message):
         experiment.resume(toy_run, overrides, trust=True)
 
 
-def test_train_can_resume_as_well(tmp_path, toy_run):
+def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     changed = [*TOY_RUN, f"arch.resume_from={run_dir}", "arch.total_timesteps=480"]
     result = experiment.run(set_up(parse_config(compose_config(changed))), tmp_path / "unused")
@@ -359,9 +363,9 @@ def test_train_can_resume_as_well(tmp_path, toy_run):
     ("key", "value", "message"),
     [
         ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
-        # It is there, but only imported.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.OmegaConf", "is executed"),
-        # These are made there, and would import or execute what they are handed.
+        # Imported there, but defined elsewhere.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.SimpleNamespace", "is executed"),
+        # Defined there, but these would import or execute their arguments.
         ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
         ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
         ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
@@ -369,10 +373,10 @@ def test_train_can_resume_as_well(tmp_path, toy_run):
         ("system.module", ["evil"], "is imported"),
         ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
         ("system.module", "toys", "is imported when the run is loaded"),
-        ("logger.wandb.project", "${oc.env:HOME}", "would be looked up"),
+        ("logger.wandb.project", "${oc.env:HOME}", "is interpolated when the run is loaded"),
     ],
 )
-def test_a_foreign_run_executes_nothing(tmp_path, key, value, message):
+def test_a_run_that_names_foreign_code_is_refused(tmp_path, key, value, message):
     config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
     OmegaConf.update(config, key, value)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
@@ -383,7 +387,7 @@ def test_a_foreign_run_executes_nothing(tmp_path, key, value, message):
     config_file.read_config(tmp_path, trusted=True)
 
 
-def test_a_foreign_run_is_refused_from_the_shell_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+def test_the_command_line_refuses_foreign_code_before_importing_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('executed', 'w')")
     config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
@@ -397,61 +401,61 @@ def test_a_foreign_run_is_refused_from_the_shell_before_anything_is_imported(tmp
     assert not (tmp_path / "executed").exists()
 
 
-def test_every_network_of_this_package_is_trusted():
+def test_all_network_configurations_of_this_package_are_trusted():
     for network in group_choices("network"):
         values = parse_config(compose_config([f"network={network}"])).resolved["network"]
         trust.check_trusted(config_file.flatten({"network": values}), "here")
 
 
-def test_what_passes_is_not_taken_for_damage(tmp_path, toy_run, monkeypatch):
+def test_a_transient_error_is_not_treated_as_damage(tmp_path, toy_run, monkeypatch):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
 
     def too_many(*_, **__):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(ocp.CheckpointManager, "restore", too_many)
-    with pytest.raises(ConfigError, match="cannot be read: .*Too many open files"):
+    with pytest.raises(ConfigError, match="cannot read .*/checkpoints/320: .*Too many open files"):
         stoix_like.resume(run_dir, ["arch.total_timesteps=640"], trust=True)
     assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
 
 
-def test_where_no_checkpoint_is_whole_nothing_is_touched(tmp_path, toy_run):
+def test_if_every_checkpoint_is_damaged_none_is_moved(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     for step in checkpoint.steps(run_dir):
         damage(run_dir, step, "host_state")
-    with pytest.raises(ConfigError, match="no checkpoint of .* is whole"):
+    with pytest.raises(ConfigError, match="every checkpoint of .* is damaged"):
         stoix_like.resume(run_dir, trust=True)
     assert checkpoint.steps(run_dir) == checkpoint.steps(toy_run)
     assert metrics(run_dir) == metrics(toy_run)
 
 
-def test_without_a_checkpoint_another_run_is_refused_as_well(tmp_path, toy_run, capsys):
+def test_a_run_without_checkpoints_starts_again_only_with_its_own_configuration(tmp_path, toy_run, capsys):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     shutil.rmtree(run_dir / "checkpoints")
     with pytest.raises(ConfigError, match="arch.seed was 42 and is 7"):
         stoix_like.resume(run_dir, ["arch.seed=7"], trust=True)
-    with pytest.raises(ConfigError, match="is complete, and holds no checkpoint"):
+    with pytest.raises(ConfigError, match="is complete, but has no checkpoint to continue from"):
         stoix_like.resume(run_dir, trust=True)
     (run_dir / "summary.json").unlink()
     stoix_like.resume(run_dir, trust=True)
-    assert "the run begins anew" in capsys.readouterr().err
+    assert "the run starts from the beginning" in capsys.readouterr().err
     assert metrics(run_dir) == metrics(toy_run)
 
 
-def test_a_signal_during_a_write_that_fails_promises_nothing(tmp_path, monkeypatch, capsys):
-    asked_after(monkeypatch, 7)
+def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path, monkeypatch, capsys):
+    interrupt_at_check(monkeypatch, 7)
     loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
     loop.writer.directory.write_text("a file where the directory should be")
     with pytest.raises(KeyboardInterrupt):
         loop.train()
-    said = capsys.readouterr().err
-    assert "no checkpoint can be written" in said
-    assert said.endswith("stopped after 112 env steps, nothing was saved\n")
+    error = capsys.readouterr().err
+    assert "cannot write a checkpoint" in error
+    assert error.endswith("stopped after 112 env steps, nothing was saved\n")
 
 
-def test_a_signal_while_the_best_is_evaluated_keeps_the_last_checkpoint(tmp_path, monkeypatch):
-    # 20 updates, 4 evaluations and a few of the ten batches of the absolute metric.
-    asked_after(monkeypatch, 27)
+def test_a_signal_during_the_absolute_metric_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    # 20 checks during training, and 7 of the 10 batches of the absolute metric.
+    interrupt_at_check(monkeypatch, 27)
     loop = toy_loop(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         loop.train()
@@ -459,9 +463,9 @@ def test_a_signal_while_the_best_is_evaluated_keeps_the_last_checkpoint(tmp_path
     assert len(loop.history) == 5
 
 
-def test_an_evaluation_that_falls_on_a_step_that_was_saved_is_saved_there(tmp_path, monkeypatch):
+def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        asked_after(patched, 7)
+        interrupt_at_check(patched, 7)
         with pytest.raises(KeyboardInterrupt):
             toy_loop(tmp_path).train()
     resumed = restored(tmp_path, "arch.total_timesteps=112")
@@ -471,7 +475,7 @@ def test_an_evaluation_that_falls_on_a_step_that_was_saved_is_saved_there(tmp_pa
     assert [record["env_steps"] for record in history] == [0, 80, 112]
 
 
-def test_options_and_overrides_come_in_any_order(tmp_path, toy_run):
+def test_options_and_overrides_of_resume_come_in_any_order(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     cli.main(["resume", str(run_dir), "--trust", "arch.total_timesteps=480"])
     assert json.loads((run_dir / "summary.json").read_text())["env_steps"] == 480
@@ -480,14 +484,14 @@ def test_options_and_overrides_come_in_any_order(tmp_path, toy_run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resume", "nowhere"], "nowhere holds no run: there is no config.yaml"),
+        (["resume", "nowhere"], "nowhere holds no run: config.yaml is missing"),
         (["train", "arch.resume_from=nowhere"], "nowhere holds no run"),
-        (["resume", "foreign"], "foreign/config.yaml is not the configuration of a run"),
+        (["resume", "foreign"], "foreign/config.yaml is not the configuration of a run: it must have the groups"),
         (["resume", "toy", "--trust", "arch.num_devices=abc"], "arch.num_devices=abc"),
         (["resume", "toy", "--nonsense"], "unrecognized arguments: --nonsense"),
     ],
 )
-def test_misuse_is_said_in_one_line(tmp_path, monkeypatch, capsys, toy_run, arguments, message):
+def test_invalid_arguments_are_reported_in_one_line(tmp_path, monkeypatch, capsys, toy_run, arguments, message):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(toy_run, tmp_path / "toy")
     (tmp_path / "foreign").mkdir()
@@ -499,22 +503,22 @@ def test_misuse_is_said_in_one_line(tmp_path, monkeypatch, capsys, toy_run, argu
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "toy"]
 
 
-def test_no_run_is_said(tmp_path):
-    with pytest.raises(ConfigError, match=r"holds no run: there is no config.yaml"):
+def test_a_directory_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no run: config.yaml is missing"):
         experiment.resume(tmp_path)
 
 
-def test_a_run_that_goes_bad_names_its_last_good_checkpoint(tmp_path):
+def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
     overrides = [*toys.overrides(rollout_length=4, sour_at=13), *TOY_RUN[2:]]
     with pytest.raises(
-        stoix_like.TrainingError, match=r"train/reward was not finite in update 13; .*/checkpoints/160; "
+        stoix_like.TrainingError, match=r"train/reward became non-finite in update 13; .*/checkpoints/160; "
     ):
         experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run") == [80, 160]
 
 
 @pytest.mark.parametrize(("which", "expected"), [("last", 320), ("best", None), ("240", 240)])
-def test_what_was_trained_can_be_loaded(toy_run, which, expected):
+def test_the_best_the_last_and_kept_parameters_can_be_loaded(toy_run, which, expected):
     opened = open_run(toy_run, trust=True)
     loaded = load_shared(opened, which)
     assert set(loaded.shared) == {"reward", "updates"}
@@ -522,7 +526,7 @@ def test_what_was_trained_can_be_loaded(toy_run, which, expected):
     assert loaded.shared["updates"] == loaded.env_steps // 16
 
 
-def test_what_was_not_kept_is_said(toy_run):
+def test_loading_a_checkpoint_that_was_not_kept_is_refused(toy_run):
     opened = open_run(toy_run, trust=True)
-    with pytest.raises(ConfigError, match=r"which=17 is not known: use best, last, or one of 240, 320"):
+    with pytest.raises(ConfigError, match=r"which=17 is unknown: use best, last, or one of 240, 320"):
         load_shared(opened, "17")
