@@ -45,7 +45,7 @@ class OnPolicyConfig(GradientConfig):
         if batch % self.num_minibatches:
             raise ConfigError(
                 f"system.num_minibatches={self.num_minibatches} must divide the per-shard batch of {batch:,}"
-                f" (system.rollout_length {self.rollout_length} x {num_envs} envs): use a divisor of {batch}"
+                f" (system.rollout_length {self.rollout_length} × {num_envs} envs): use a divisor of {batch}"
             )
 
 

@@ -9,7 +9,7 @@ from trained_runs import SMALL, train_members, train_pendulum
 from stoix_like import cli
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference import evaluation
+from stoix_like.inference import evaluation, load
 from stoix_like.inference.evaluation import describe, evaluate_run
 from stoix_like.inference.rendering import animation
 
@@ -33,7 +33,7 @@ def without_path(record):
     return {name: value for name, value in record.items() if name != "path"}
 
 
-def test_numbers_are_those_of_the_episodes(played):
+def test_statistics_are_those_of_the_episodes(played):
     record = played
     returns = np.array(record["episode_returns"])
     assert len(np.unique(returns)) == 10
@@ -41,47 +41,47 @@ def test_numbers_are_those_of_the_episodes(played):
     assert record["episode_return_mean"] == pytest.approx(returns.mean())
     assert record["episode_return_std"] == pytest.approx(returns.std())
     assert (record["episode_return_min"], record["episode_return_max"]) == (returns.min(), returns.max())
-    # The mean of 10 is off by std / sqrt(10), of which an interval of 95 % takes about 1.96 on either side.
+    # The standard error of the mean of 10 is std / sqrt(10); a 95 % interval is about 1.96 of it on either side.
     half = 1.96 * returns.std() / np.sqrt(10)
     assert record["episode_return_ci_low"] == pytest.approx(returns.mean() - half, abs=0.3 * half)
     assert record["episode_return_ci_high"] == pytest.approx(returns.mean() + half, abs=0.3 * half)
     assert record["env_steps"] == 128
     assert (record["system"], record["environment"]) == ("ppo/ff_ppo", "gymnax/Pendulum-v1")
-    # They end with the step after which they would be cut.
+    # They end exactly at arch.max_eval_steps.
     assert record["episodes_cut"] == 0
     assert json.loads(record["path"].read_text()) == without_path(record)
 
 
-def test_many_episodes_are_played_in_batches(pendulum, played, monkeypatch):
-    monkeypatch.setattr(evaluation, "_MOST_AT_ONCE", 4)
+def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, monkeypatch):
+    monkeypatch.setattr(evaluation, "_BATCH_SIZE", 4)
     record = evaluate_run(pendulum, episodes=10, which="last", seed=4)
     returns = np.array(record["episode_returns"])
     assert len(set(returns)) == 10
     assert record["episode_lengths"] == [20] * 10
-    # Another seed, other start states.
+    # Another seed gives other start states.
     assert not np.isclose(returns[:, None], played["episode_returns"]).any()
 
 
 @pytest.mark.parametrize(
     ("values", "low", "high"),
     [
-        # The mean of two draws from {0, 1} is 0 and 1 with probability 1/4 each: the tails of 2.5 % lie inside.
+        # The mean of two draws from {0, 1} is 0 or 1 with probability 1/4 each, more than the tails of 2.5 %.
         ([0.0, 1.0], 0.0, 1.0),
         ([500.0] * 20, 500.0, 500.0),
         ([3.0], None, None),
     ],
 )
-def test_intervals(values, low, high):
+def test_interval_of_the_mean(values, low, high):
     assert evaluation._interval(np.array(values)) == (low, high)
 
 
-def test_members_meet_the_same_start_states_and_the_best_is_taken(members, monkeypatch):
+def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     together = evaluate_run(members, episodes=6, member="all", which="last")
     assert [record["member"] for record in together["members"]] == [0, 1, 2]
     rates = [record["hyperparams"]["actor_lr"] for record in together["members"]]
     np.testing.assert_allclose(rates, [1e-4, 1e-1, 1e-2])
     means = [record["episode_return_mean"] for record in together["members"]]
-    # Of three, a quarter cut off on either side is none.
+    # The interquartile mean of three values is their mean: a quarter of three on either side is less than one.
     assert together["episode_return_iqm"] == pytest.approx(np.mean(means))
     assert together["path"].name == "last-all-seed0-6episodes.json"
     assert json.loads(together["path"].read_text()) == without_path(together)
@@ -101,9 +101,9 @@ def test_members_meet_the_same_start_states_and_the_best_is_taken(members, monke
     assert best["path"].name == "last-member2-seed0-6episodes.json"
 
 
-def test_from_the_shell(pendulum, played, tmp_path, capsys, monkeypatch):
-    """The same evaluation again, with a picture: the same numbers, in another file."""
-    picture, path = tmp_path / "episode.gif", pendulum / "evaluations/last-seed3-10episodes-2.json"
+def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, monkeypatch):
+    """The same evaluation with rendering writes the same results to another file."""
+    gif, path = tmp_path / "episode.gif", pendulum / "evaluations/last-seed3-10episodes-2.json"
     before = []
 
     def write_gif(*args):
@@ -111,35 +111,35 @@ def test_from_the_shell(pendulum, played, tmp_path, capsys, monkeypatch):
         return animation.write_gif(*args)
 
     monkeypatch.setattr(evaluation, "write_gif", write_gif)
-    cli.main(f"evaluate {pendulum} --episodes 10 --which last --seed 3 --render {picture}".split())
+    cli.main(f"evaluate {pendulum} --episodes 10 --which last --seed 3 --render {gif}".split())
     lines = capsys.readouterr().out.splitlines()
     written = json.loads(path.read_text())
     assert lines[0] == "ppo/ff_ppo on gymnax/Pendulum-v1: last parameters, 10 episodes (greedy), seed 3"
     assert f"return {written['episode_return_mean']:.2f}   std " in lines[1]
     assert f"95 % of the mean {written['episode_return_ci_low']:.2f} to " in lines[1]
     assert "env steps 128" in lines[1]
-    assert lines[2:] == [f"  21 frames of 20 steps in {picture}", f"  written to {path}"]
+    assert lines[2:] == [f"  21 frames of 20 steps in {gif}", f"  written to {path}"]
     assert written.pop("render")["steps"] == 20
-    # What has been measured is safe before anything is drawn.
+    # The results are written before rendering starts.
     assert before == [written] == [without_path(played)]
     assert played["path"].name == "last-seed3-10episodes.json"
     assert not list(path.parent.glob("*.tmp"))
-    with Image.open(picture) as frames:
+    with Image.open(gif) as frames:
         assert frames.n_frames == 21
 
 
-def test_numbers_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
+def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     (tmp_path / "checkpoints").symlink_to(pendulum / "checkpoints")
     config = OmegaConf.load(pendulum / "config.yaml")
     config.arch.max_eval_steps = 12
     OmegaConf.save(config, tmp_path / "config.yaml")
-    (tmp_path / "evaluations").write_text("in the way")
+    (tmp_path / "evaluations").write_text("a file instead of a directory")
     cli.main(f"evaluate {tmp_path} --episodes 3".split())
     printed = capsys.readouterr()
-    _, numbers, cut = printed.out.splitlines()
-    assert "return -" in numbers
-    assert cut == "  3 episode(s) did not end within arch.max_eval_steps"
-    assert printed.err.startswith("these numbers could not be written: ")
+    _, results, unfinished = printed.out.splitlines()
+    assert "return -" in results
+    assert unfinished == "  3 episode(s) did not end within arch.max_eval_steps"
+    assert printed.err.startswith("failed to write the results: ")
     assert str(tmp_path / "evaluations") in printed.err
 
 
@@ -147,14 +147,14 @@ def test_numbers_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     ("given", "message"),
     [
         ({"episodes": 0}, "episodes=0 must be at least 1"),
-        ({"which": "7"}, "which=7 is not known: use best, last, or one of"),
+        ({"which": "7"}, "which=7 is unknown: use best, last, or one of"),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"seed": 2**32}, "seed=4294967296 is out of range"),
-        ({"member": 3}, "member=3 is not there: use best, or 0 to 2"),
-        ({"render": "out.mp4"}, "render=out.mp4: the picture is an animated gif: use out.gif"),
+        ({"member": 3}, "member=3 does not exist: use best, or 0 to 2"),
+        ({"render": "out.mp4"}, "render=out.mp4 must be an animated gif: use out.gif"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_before_compiling(members, given, message, monkeypatch):
+def test_invalid_arguments_raise_before_compiling(members, given, message, monkeypatch):
     monkeypatch.setattr(evaluation, "make_evaluator", None)
     before = sorted((members / "evaluations").glob("*")) if (members / "evaluations").exists() else []
     with pytest.raises(ConfigError, match=message):
@@ -162,15 +162,15 @@ def test_what_cannot_be_evaluated_is_refused_before_compiling(members, given, me
     assert (sorted((members / "evaluations").glob("*")) if before else []) == before
 
 
-def test_an_environment_that_cannot_be_drawn_is_refused_before_compiling(tmp_path, monkeypatch):
+def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeypatch):
     config = compose_config([*SMALL, "env=probe/value"])
     OmegaConf.save(OmegaConf.create(parse_config(config).resolved), tmp_path / "config.yaml")
     monkeypatch.setattr(evaluation, "make_evaluator", None)
-    with pytest.raises(ConfigError, match="env.scenario.name=value cannot be drawn: there is CartPole-v1"):
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no rendering: use CartPole-v1"):
         evaluate_run(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_a_directory_without_a_run(tmp_path):
+def test_directory_without_a_run_raises(tmp_path):
     with pytest.raises(ConfigError, match="holds no run"):
         evaluate_run(tmp_path)

@@ -40,47 +40,50 @@ def sampling(pendulum):
 
 
 def untrained(*overrides):
-    """A run, and its agent as it is before training."""
+    """Return a run, and the shared state of its agent before training."""
     setup = set_up(parse_config(compose_config([*overrides])))
     _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
     return setup, setup.build_system().init(jax.random.key(1), timestep).shared
 
 
-def test_it_acts_as_the_evaluation_does_in_the_units_of_the_environment(pendulum, policy):
-    """The suite's own Pendulum, driven by the policy, goes where the wrapped one goes, driven by `eval_act`."""
+def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):
+    """The suite's Pendulum driven by the policy follows the wrapped one driven by `eval_act`."""
     run = open_run(pendulum)
     setup, shared = run.setup, load_shared(run, "last").shared
     system, wrapped, native = setup.build_system(), setup.eval_env, factory.make_eval(setup.run.env)
     keys = jax.random.split(jax.random.key(0), 3)
 
     @jax.jit
-    def step(env_state, timestep, native_state, given):
+    def step(env_state, timestep, native_state, native_action):
         _, action, _ = system.eval_act(shared, RolloutState(env_state, timestep, ()), keys[0])
-        native_state, seen = native.unwrapped.step(keys, native_state, given)
-        return action, *wrapped.step(keys, env_state, action), native_state, seen
+        native_state, native_timestep = native.unwrapped.step(keys, native_state, native_action)
+        return action, *wrapped.step(keys, env_state, action), native_state, native_timestep
 
     env_state, timestep = jax.jit(wrapped.reset)(keys)
     native_state = native.native_state(env_state)
     actions = []
     for _ in range(6):
         actions.append(policy(timestep.observation.agent_view))
-        action, env_state, timestep, native_state, seen = step(env_state, timestep, native_state, actions[-1])
+        action, env_state, timestep, native_state, native_timestep = step(
+            env_state, timestep, native_state, actions[-1]
+        )
         np.testing.assert_allclose(actions[-1], 2 * np.clip(action, -1, 1), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(seen.observation.agent_view, timestep.observation.agent_view, rtol=1e-4, atol=1e-4)
+        view, native_view = timestep.observation.agent_view, native_timestep.observation.agent_view
+        np.testing.assert_allclose(native_view, view, rtol=1e-4, atol=1e-4)
     assert np.ptp(actions) > 0.1
     assert np.abs(actions).max() <= 2
     assert (policy.action_space.low, policy.action_space.high, policy.action_space.shape) == (-2.0, 2.0, (1,))
     assert policy.observation_space.shape == (3,)
 
 
-def test_normalisation_is_part_of_it(policy):
-    """Other statistics of the same observations give other actions."""
+def test_policy_normalises_observations(policy):
+    """Different statistics give different actions for the same observation."""
     shared, view = policy._shared, np.array([0.3, -0.7, 5.0], np.float32)
     shifted = shared._replace(statistics=dataclasses.replace(shared.statistics, mean=shared.statistics.mean + 1.0))
     assert abs(policy(view) - policy._compiled(shifted, Observation(view[None]), jax.random.key(0))[0]) > 1e-3
 
 
-def test_one_observation_or_many(policy):
+def test_policy_accepts_any_batch_axes(policy):
     view = np.asarray(policy.random_observations(jax.random.key(0), 3).agent_view)
     many = policy(view)
     assert many.shape == (3, 1)
@@ -92,9 +95,9 @@ def test_one_observation_or_many(policy):
     np.testing.assert_array_equal(policy(view.astype(np.float64)), many)
 
 
-def test_sampling_takes_a_key(policy, sampling):
+def test_sampling_policy_needs_a_key(policy, sampling):
     view = np.zeros((3, 3), np.float32)
-    with pytest.raises(ValueError, match="hand it a key, or load it with greedy=True"):
+    with pytest.raises(ValueError, match="key=None, .* pass a key, or load it with greedy=True"):
         sampling(view)
     keys = jax.random.split(jax.random.key(0))
     first, second = (np.asarray(sampling(view, key)) for key in keys)
@@ -104,11 +107,11 @@ def test_sampling_takes_a_key(policy, sampling):
     np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
 
 
-def test_observations_that_do_not_fit(policy):
+def test_observation_of_wrong_shape_or_dtype_raises(policy):
     for view in (np.zeros(4), np.zeros((5, 2)), np.zeros(())):
-        with pytest.raises(ValueError, match=r"agent_view has the shape .* takes \[\.\.\., \*\(3,\)\]"):
+        with pytest.raises(ValueError, match=r"agent_view has shape .* takes \[\.\.\., \*\(3,\)\]"):
             policy(view)
-    with pytest.raises(ValueError, match="is made of complex128, and this policy takes float32"):
+    with pytest.raises(ValueError, match="agent_view has dtype complex128: this policy takes float32"):
         policy(np.zeros(3, complex))
 
 
@@ -121,11 +124,11 @@ LOAD = """
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (found.shape, found.dtype)
     numpy.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert not any(name.partition(".")[0] in ("stoix_like", "flax", "distrax", "gymnax") for name in sys.modules)
-    print("the same")
+    print("equal")
 """
 
 
-def test_what_is_exported_needs_jax_alone(sampling, tmp_path):
+def test_exported_policy_needs_only_jax(sampling, tmp_path):
     key = jax.random.key(3)
     view = np.asarray(sampling.random_observations(key, 3).agent_view)
     np.savez(tmp_path / "given.npz", view=view, action=sampling(view, key), key_data=jax.random.key_data(key))
@@ -133,30 +136,30 @@ def test_what_is_exported_needs_jax_alone(sampling, tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["given.npz", "policy.stablehlo"]
     command = [sys.executable, "-I", "-c", textwrap.dedent(LOAD), path, tmp_path / "given.npz"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
 
 
-def test_an_export_that_acts_differently_is_not_left_behind(policy, tmp_path, monkeypatch):
+def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, tmp_path, monkeypatch):
     act = policy.act
     monkeypatch.setattr(policy, "act", lambda *inputs: act(*inputs) + 1e-3)
-    with pytest.raises(RuntimeError, match="acts differently on 1 random observations"):
+    with pytest.raises(RuntimeError, match="batch=1: the exported function and the policy differ"):
         policy.export(tmp_path / "policy.stablehlo")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_legal_actions(tmp_path, monkeypatch):
+def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
     overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
     policy = Policy(*untrained(*SMALL, *overrides), {})
     assert policy.inputs == ("agent_view", "action_mask", "step_count")
     observation = policy.random_observations(jax.random.key(0), 32)
     mask, action = np.asarray(observation.action_mask), np.asarray(policy(observation))
-    some = mask.any(-1)
-    assert (~mask).sum(-1)[some].sum() > 3
-    assert mask[some, action[some]].all()
-    with pytest.raises(ValueError, match="this policy also takes action_mask and step_count"):
+    any_legal = mask.any(-1)
+    assert (~mask).sum(-1)[any_legal].sum() > 3
+    assert mask[any_legal, action[any_legal]].all()
+    with pytest.raises(ValueError, match="observation has no action_mask and step_count"):
         policy(observation.agent_view)
-    with pytest.raises(ValueError, match="different leading axes"):
+    with pytest.raises(ValueError, match="different batch axes"):
         policy(observation._replace(action_mask=mask[0]))
     exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
     key_data = jax.random.key_data(jax.random.key(0))
@@ -164,7 +167,7 @@ def test_legal_actions(tmp_path, monkeypatch):
     assert policy(Observation(*(leaf[0] for leaf in observation))) == action[0]
 
 
-def test_images_stay_what_they_are():
+def test_flattened_and_stacked_images():
     overrides = ["env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"]
     policy = Policy(*untrained(*SMALL, *overrides), {})
     assert policy.observation_space.shape == (100,)
@@ -172,19 +175,19 @@ def test_images_stay_what_they_are():
     assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
 
 
-def test_a_recurrent_system_is_refused():
+def test_recurrent_system_raises():
     setup = set_up(parse_config(compose_config([*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value"])))
-    with pytest.raises(ConfigError, match="system=toy carries a recurrent state"):
+    with pytest.raises(ConfigError, match="system=toy is recurrent"):
         Policy(setup, {}, {})
 
 
 @pytest.mark.parametrize(
     "system",
-    # One whose noise is correlated among the quick tests.
+    # One system with correlated noise runs with the quick tests.
     [name if name == "sac/ff_sac" else pytest.param(name, marks=pytest.mark.slow) for name in group_choices("system")],
 )
-def test_every_system_acts_by_itself(system, tmp_path):
-    """Greedily and sampling, as a function and as a file; correlated noise begins anew with each call."""
+def test_every_system_has_a_policy(system, tmp_path):
+    """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
     continuous = system.startswith("ddpg/") or system == "sac/ff_sac"
     setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
     low, high = (-2.0, 2.0) if continuous else (0, 1)
@@ -200,37 +203,37 @@ def test_every_system_acts_by_itself(system, tmp_path):
 
 
 def read_scores(run_dir):
-    """Environment steps `[N]` and returns `[N]` or `[N, P]` of the evaluations."""
+    """Return the environment steps `[N]` and returns `[N]` or `[N, P]` of N evaluations."""
     records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [record["env_steps"] for record in records], np.array(
         [record["eval/episode_return_mean"] for record in records]
     )
 
 
-def test_which_parameters(pendulum, policy):
+def test_which_selects_the_parameters(pendulum, policy):
     assert policy.env_steps == 128
     steps, scores = read_scores(pendulum)
     assert load_policy(pendulum).env_steps == steps[scores.argmax()]
-    with pytest.raises(ConfigError, match="which=7 is not known"):
+    with pytest.raises(ConfigError, match="which=7 is unknown"):
         load_policy(pendulum, "7")
     with pytest.raises(ConfigError, match="holds no run"):
         load_policy(pendulum.parent)
 
 
 @pytest.mark.parametrize("which", ["best", "last"])
-def test_the_best_member(members, which):
+def test_default_member_is_the_best(members, which):
     steps, scores = read_scores(members)
-    taken = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
-    returns = np.take_along_axis(scores, taken[None], 0)[0]
+    selected = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
+    returns = np.take_along_axis(scores, selected[None], 0)[0]
     loaded = load_shared(open_run(members), which)
     np.testing.assert_allclose(loaded.episode_return, returns)
     policy, member = load_policy(members, which), int(returns.argmax())
-    assert policy.env_steps == steps[taken[member]]
+    assert policy.env_steps == steps[selected[member]]
     for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
         np.testing.assert_array_equal(found, expected[member])
 
 
-def test_a_member_that_is_named(members):
+def test_member_selects_one_of_the_population(members):
     loaded, policy = load_shared(open_run(members), "last"), load_policy(members, "last", member=1)
     for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
         np.testing.assert_array_equal(found, expected[1])
@@ -248,11 +251,11 @@ def test_a_member_that_is_named(members):
         (np.nan, 0, 0),
     ],
 )
-def test_which_member(returns, member, chosen):
+def test_choose_member(returns, member, chosen):
     assert choose_member(TrainedState({}, np.zeros_like(returns), np.array(returns)), member) == chosen
 
 
 @pytest.mark.parametrize("member", [3, -1, "all", "first"])
-def test_members_that_are_not_there(member):
-    with pytest.raises(ConfigError, match=f"member={member} is not there: use best, or 0 to 2"):
+def test_choose_member_raises_for_unknown_members(member):
+    with pytest.raises(ConfigError, match=f"member={member} does not exist: use best, or 0 to 2"):
         choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)

@@ -15,7 +15,7 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.inference.rendering import episode as episodes
-from stoix_like.inference.rendering.animation import MAX_FRAMES, check_picture, frame_steps, write_gif
+from stoix_like.inference.rendering.animation import MAX_FRAMES, check_gif_path, frame_steps, write_gif
 from stoix_like.inference.rendering.episode import Recording, record_episode
 from stoix_like.inference.rendering.scenes import CLASSIC_CONTROL, MINATAR, find_scene, newest_views
 
@@ -27,31 +27,31 @@ def make(name, *overrides):
 
 @pytest.fixture(scope="module")
 def cart_pole():
-    """An episode in which the cart is always pushed to the left."""
+    """Record an episode with constant pushes to the left."""
     _, env = make("CartPole-v1")
     return env, record_episode(make_recorder(Axes()), {}, env, jax.random.key(0), 1000)
 
 
-def test_a_recording_is_one_whole_episode(cart_pole):
+def test_recording_is_one_whole_episode(cart_pole):
     _, recording = cart_pole
     length = len(recording.returns) - 1
-    # CartPole falls within a dozen steps; each is worth 1.
+    # The pole falls within a dozen steps, each with a reward of 1.
     assert 8 <= length <= 11
     np.testing.assert_array_equal(recording.returns, np.arange(length + 1))
     np.testing.assert_array_equal(recording.finished, [False] * length + [True])
     state = recording.states
-    seen = np.stack([state.x, state.x_dot, state.theta, state.theta_dot], axis=-1)
-    np.testing.assert_array_equal(recording.views, seen)
+    expected = np.stack([state.x, state.x_dot, state.theta, state.theta_dot], axis=-1)
+    np.testing.assert_array_equal(recording.views, expected)
     assert state.time.tolist() == list(range(length + 1))
     assert (np.diff(state.x[1:]) < 0).all()
 
 
 @pytest.mark.parametrize(("max_steps", "length"), [(1000, 30), (23, 23), (24, 24)])
-def test_episodes_of_any_length(max_steps, length, monkeypatch):
-    """The parts that an episode is recorded in leave no trace."""
+def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkeypatch):
+    """Episodes longer than a chunk, whether their length is a multiple of its size or not."""
     monkeypatch.setattr(episodes, "_CHUNK", 8)
     _, env = make("Pendulum-v1", "env.time_limit=30")
-    system = make_recorder(Axes())._replace(eval_act=lambda shared, actor, key: (actor.carry, jnp.zeros((1, 1)), ()))
+    system = make_recorder(Axes())._replace(eval_act=lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
     recording = record_episode(system, {}, env, jax.random.key(0), max_steps)
     assert recording.states.time.tolist() == list(range(length + 1))
     assert bool(recording.finished[-1]) == (length == 30)
@@ -59,7 +59,7 @@ def test_episodes_of_any_length(max_steps, length, monkeypatch):
 
 
 def scene_of(name, **state):
-    """Lines and patches of a scene whose states are given."""
+    """Draw a scene of the given states; return its axes and update function."""
     config, env = make(name)
     states = SimpleNamespace(**{field: np.asarray(values, np.float32) for field, values in state.items()})
     axes = Figure().add_subplot()
@@ -68,60 +68,62 @@ def scene_of(name, **state):
     return axes, find_scene(config, env).draw(axes, env, recording)
 
 
-def ends(line):
+def points(line):
     return [(round(float(x), 4), round(float(y), 4)) for x, y in zip(*line.get_data(), strict=True)]
 
 
-def test_a_pole_of_angle_zero_stands_on_its_cart_and_a_positive_one_leans_to_the_right():
+def test_cart_pole_drawing_follows_position_and_angle():
+    """The pole is upright at an angle of zero, and leans to the right at positive angles."""
     axes, update = scene_of("CartPole-v1", x=[0.0, 1.5], theta=[0.0, math.pi / 6])
     pole, cart = axes.lines[-1], axes.patches[0]
     update(0)
-    # gymnax's length is half of the pole's: 2 x 0.5.
-    assert ends(pole) == [(0.0, 0.1), (0.0, 1.1)]
+    # The length in gymnax is half of the pole's: 2 x 0.5.
+    assert points(pole) == [(0.0, 0.1), (0.0, 1.1)]
     update(1)
-    assert ends(pole) == [(1.5, 0.1), (2.0, round(0.1 + math.sqrt(3) / 2, 4))]
+    assert points(pole) == [(1.5, 0.1), (2.0, round(0.1 + math.sqrt(3) / 2, 4))]
     assert cart.get_x() + cart.get_width() / 2 == pytest.approx(1.5)
 
 
-def test_a_pendulum_of_angle_zero_is_upright_and_a_positive_torque_turns_it_to_the_left():
+def test_pendulum_drawing_follows_angle_and_torque():
+    """The pendulum is upright at an angle of zero; positive angles and torques are to the left."""
     axes, update = scene_of("Pendulum-v1", theta=[0.0, math.pi / 2, math.pi], last_u=[0.0, 1.0, -2.0])
     rod, torque = axes.lines[0], axes.lines[-1]
     tips, bars = [], []
     for step in range(3):
         update(step)
-        tips.append(ends(rod)[1])
-        bars.append(ends(torque)[1][0])
+        tips.append(points(rod)[1])
+        bars.append(points(torque)[1][0])
     assert tips == [(0, 1), (-1, 0), (0, -1)]
     assert bars == [0, -0.5, 1]
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (2.8, 0.1), (3.0, -2.0)])
-def test_an_acrobot_is_done_when_its_tip_is_above_the_line(first, second):
+def test_acrobot_terminates_when_its_tip_is_above_the_line(first, second):
     axes, update = scene_of("Acrobot-v1", joint_angle1=[first], joint_angle2=[second])
     update(0)
     line, links = axes.lines
-    height = ends(links)[-1][1]
+    height = points(links)[-1][1]
     assert height == pytest.approx(-math.cos(first) - math.cos(first + second), abs=1e-3)
     _, env = make("Acrobot-v1")
     state = SimpleNamespace(joint_angle1=first, joint_angle2=second)
-    assert bool(env.unwrapped.env._env.is_terminated(state, env.params)) == (height > ends(line)[0][1])
+    assert bool(env.unwrapped.env._env.is_terminated(state, env.params)) == (height > points(line)[0][1])
 
 
 @pytest.mark.parametrize("name", ["MountainCar-v0", "MountainCarContinuous-v0"])
-def test_a_car_at_the_goal_is_at_the_flag(name):
+def test_mountain_car_at_the_goal_is_drawn_at_the_flag(name):
     goal = {"MountainCar-v0": 0.5, "MountainCarContinuous-v0": 0.45}[name]
     axes, update = scene_of(name, position=[-math.pi / 6, goal])
     ground, flag, car = axes.lines
     update(0)
-    # The valley's floor, where the cosine in the equations of motion is zero.
-    (x, y), lowest = ends(car)[0], min(ground.get_ydata())
+    # The bottom of the valley, where the cosine in the equations of motion is zero.
+    (x, y), lowest = points(car)[0], min(ground.get_ydata())
     assert (x, y) == (pytest.approx(-math.pi / 6, abs=1e-3), pytest.approx(lowest + 0.04, abs=1e-3))
     update(1)
-    assert ends(car)[0][0] == pytest.approx(ends(flag)[0][0])
+    assert points(car)[0][0] == pytest.approx(points(flag)[0][0])
 
 
 @pytest.mark.parametrize("name", MINATAR)
-def test_every_channel_has_a_name(name):
+def test_every_minatar_channel_has_a_name(name):
     _, env = make(name)
     assert len(MINATAR[name]) == env.observation_space.shape[-1]
 
@@ -129,7 +131,7 @@ def test_every_channel_has_a_name(name):
 @pytest.mark.parametrize(
     "overrides", [[], ["env.frame_stack=3"], ["env.frame_stack=3", "env.flatten_observation=true"]]
 )
-def test_breakout_has_its_things_where_they_are(overrides):
+def test_breakout_drawing_shows_objects_at_their_positions(overrides):
     config, env = make("Breakout-MinAtar", *overrides)
     keys = jax.random.key(0)[None]
     state, timestep = env.step(keys, env.reset(keys)[0], jnp.ones((1,), jnp.int32))
@@ -137,7 +139,7 @@ def test_breakout_has_its_things_where_they_are(overrides):
     axes = Figure().add_subplot()
     recording = Recording(None, np.asarray(timestep.observation.agent_view)[None], np.zeros(1), np.zeros(1))
     find_scene(config, env).draw(axes, env, recording)(0)
-    picture = np.asarray(axes.images[0].get_array())
+    image = np.asarray(axes.images[0].get_array())
     legend = dict(
         zip(
             (text.get_text() for text in axes.get_legend().get_texts()),
@@ -150,15 +152,15 @@ def test_breakout_has_its_things_where_they_are(overrides):
     def colour(name):
         return [int(legend[name][start : start + 2], 16) / 255 for start in (1, 3, 5)]
 
-    np.testing.assert_allclose(picture[9, native.pos], colour("paddle"))
-    np.testing.assert_allclose(picture[native.ball_y, native.ball_x], colour("ball"))
-    # The ball began on the bricks; where it was lies on top of them.
-    np.testing.assert_allclose(picture[native.last_y, native.last_x], colour("trail"))
-    shown = np.isclose(picture, colour("brick")).all(-1)
+    np.testing.assert_allclose(image[9, native.pos], colour("paddle"))
+    np.testing.assert_allclose(image[native.ball_y, native.ball_x], colour("ball"))
+    # The ball started on a brick, which its trail now covers.
+    np.testing.assert_allclose(image[native.last_y, native.last_x], colour("trail"))
+    shown = np.isclose(image, colour("brick")).all(-1)
     assert shown.sum() == native.brick_map.sum() - native.brick_map[native.last_y, native.last_x] == 29
 
 
-def test_views_come_out_of_stacks_and_vectors():
+def test_newest_views_undo_stacking_and_flattening():
     frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
     stacked = np.concatenate(list(frames), axis=-1)[None]
     np.testing.assert_array_equal(newest_views(stacked, (3, 4, 2)), frames[1:])
@@ -166,22 +168,22 @@ def test_views_come_out_of_stacks_and_vectors():
     np.testing.assert_array_equal(newest_views(flat, (3, 4, 2)), frames[1:])
 
 
-def test_small_images_are_drawn_and_vectors_are_not():
+def test_find_scene_supports_small_images_but_not_vectors():
     config, env = make("Catch-bsuite")
     view = np.asarray(env.reset(jax.random.key(0)[None])[1].observation.agent_view[0])
     axes = Figure().add_subplot()
     recording = Recording(None, view[None], np.zeros(1), np.zeros(1))
     find_scene(config, env).draw(axes, env, recording)(0)
-    picture = np.asarray(axes.images[0].get_array())
-    bright = picture.sum(-1) > 1
+    image = np.asarray(axes.images[0].get_array())
+    bright = image.sum(-1) > 1
     np.testing.assert_array_equal(bright, view > 0)
     config = parse_config(compose_config(["env=probe/value"])).env
-    with pytest.raises(ConfigError, match="cannot be drawn: there is CartPole-v1, .*Breakout-MinAtar, .* 64 x 64"):
+    with pytest.raises(ConfigError, match="has no rendering: use CartPole-v1, .*Breakout-MinAtar, .* 64 × 64 pixels"):
         find_scene(config, factory.make_eval(config))
 
 
 @pytest.mark.parametrize("length", [0, 1, 499, 500, 998, 999, 27_000])
-def test_long_episodes_are_thinned_out(length):
+def test_frame_steps_are_evenly_spaced_and_bounded(length):
     steps = frame_steps(length)
     assert len(steps) <= MAX_FRAMES
     assert (steps[0], steps[-1]) == (0, length)
@@ -189,33 +191,33 @@ def test_long_episodes_are_thinned_out(length):
     assert length >= MAX_FRAMES or steps == list(range(length + 1))
 
 
-def test_a_gif_of_an_episode(cart_pole, tmp_path):
+def test_write_gif_writes_an_animation(cart_pole, tmp_path):
     env, recording = cart_pole
     path = tmp_path / "episode.gif"
-    check_picture(path)
-    path.write_text("replaced")
+    check_gif_path(path)
+    path.write_text("overwritten")
     frames = write_gif(path, CLASSIC_CONTROL["CartPole-v1"], env, recording)
     assert [entry.name for entry in tmp_path.iterdir()] == ["episode.gif"]
-    with Image.open(path) as picture:
-        assert picture.format == "GIF"
-        assert picture.n_frames == frames == len(recording.returns)
-        assert picture.info["duration"] == 20  # 50 per second
-        assert picture.info["loop"] == 0
-        picture.seek(frames - 1)
-        assert len(picture.convert("RGB").getcolors(1 << 16)) > 3
+    with Image.open(path) as gif:
+        assert gif.format == "GIF"
+        assert gif.n_frames == frames == len(recording.returns)
+        assert gif.info["duration"] == 20  # ms, for 50 frames per second
+        assert gif.info["loop"] == 0
+        gif.seek(frames - 1)
+        assert len(gif.convert("RGB").getcolors(1 << 16)) > 3
     assert path.stat().st_size < 5000 * frames
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("out.mp4", "the picture is an animated gif: use out.gif"), ("not/there/out.gif", "is no directory")],
+    [("out.mp4", "must be an animated gif: use out.gif"), ("missing/out.gif", "is not a writable directory")],
 )
-def test_pictures_that_cannot_be_written(name, message, tmp_path):
+def test_invalid_gif_path_raises(name, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
-        check_picture(tmp_path / name)
+        check_gif_path(tmp_path / name)
 
 
-def test_drawing_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
+def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
-        check_picture(tmp_path / "out.gif")
+        check_gif_path(tmp_path / "out.gif")

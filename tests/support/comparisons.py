@@ -1,4 +1,4 @@
-"""Whether two runs are the same."""
+"""Comparison of two runs."""
 
 import jax
 import numpy as np

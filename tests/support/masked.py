@@ -1,4 +1,4 @@
-"""A suite of one environment, in which an action is legal in some states and not in others."""
+"""A suite with one environment, whose legal actions depend on the state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from stoix_like.envs.spaces import Box, Discrete
 
 
 class Masked(Environment):
-    """Three steps; in step `t` the action `t` is the only one that is not legal."""
+    """Episodes of three steps; in step t, only action t is illegal, and it costs 1."""
 
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(3)
@@ -34,11 +34,11 @@ class Masked(Environment):
 
 
 def scenarios() -> list[str]:
-    """The one there is."""
+    """List the scenarios."""
     return ["masked"]
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Make it."""
+    """Build the environments."""
     del name, kwargs, params
     return Vectorize(Masked())

@@ -1,4 +1,4 @@
-"""Short runs of systems that learn from replay, with tiny networks."""
+"""Short runs of off-policy systems with tiny networks."""
 
 import dataclasses
 from typing import Any
@@ -23,30 +23,30 @@ SMALL = [
 
 
 def set_up_small(system: str, *overrides: str) -> RunSetup:
-    """A run of a system on the probe whose best continuous action the agent sees, unless `overrides` say else."""
+    """Set up a run of a system, on the probe `continuous_policy` by default."""
     config = compose_config([f"system={system}", "env=probe/continuous_policy", *SMALL, *overrides])
     return set_up(parse_config(config))
 
 
 def algorithm(system: str, *overrides: str) -> Any:
-    """The algorithm behind a system, with all its functions, for one shard that is alone."""
+    """Return the algorithm object of a system, for a single shard."""
     return dataclasses.replace(set_up_small(system, *overrides).build_system().init.__self__, axes=Axes())
 
 
 def training_loop(system: str, *overrides: str) -> TrainingLoop:
-    """A run that has not been trained yet."""
+    """Return the training loop of a new run."""
     return TrainingLoop(set_up_small(system, *overrides), MultiLogger([]))
 
 
 def trained(system: str, *overrides: str) -> TrainingLoop:
-    """A run after its whole budget."""
+    """Train a run for its whole budget, and return the training loop."""
     run = training_loop(system, *overrides)
     run.train()
     return run
 
 
-def a_batch(size: int) -> Batch:
-    """Steps `[size]` of the probe's shapes with numbers of all kinds."""
+def random_batch(size: int) -> Batch:
+    """Draw a batch of random steps `[size]` with the shapes of the probe."""
     keys = jax.random.split(jax.random.key(3), 5)
     action = jax.random.uniform(keys[0], (size, 1), minval=-0.9, maxval=0.9)
     reward, discount = (jax.random.uniform(key, (size,)) for key in keys[1:3])
@@ -55,5 +55,5 @@ def a_batch(size: int) -> Batch:
 
 
 def equal(tree: Any, other: Any) -> bool:
-    """Whether all arrays of two trees are the same numbers."""
+    """Whether all arrays of two trees are equal."""
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), tree, other)))

@@ -1,4 +1,4 @@
-"""A system whose numbers can be followed by hand."""
+"""A system whose state can be computed by hand."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,43 +11,49 @@ from stoix_like.base_types import Agent, Axes, System, SystemConfig, SystemSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SystemConfig):
-    """`gain` multiplies what is summed up; `sour_at` is the update whose metric becomes NaN."""
+    """Hyperparameters of the recorder.
+
+    Attributes:
+        gain: factor of the recorded rewards.
+        sour_at: the update whose metric becomes NaN.
+        forget_mean: do not average rewards over shards.
+    """
 
     gain: float = 1.0
     sour_at: float = -1.0
     forget_mean: bool = False
 
 
-class Seen(NamedTuple):
-    """The local side: how much was handed to `observe`, as a replay buffer would hold it."""
+class ObservedSums(NamedTuple):
+    """The local state: sums over the steps passed to `observe`, in place of a replay buffer."""
 
     steps: jax.Array
     action_sum: jax.Array
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """A recorder; see `make_recorder`."""
+    """Build a recorder; see `make_recorder`."""
     return make_recorder(spec.axes, config)
 
 
 def make_recorder(axes: Axes, config: Any = None) -> System:
-    """A system that adds up what it is handed.
+    """Build a system that sums its inputs.
 
-    `shared` sums the rewards of all shards (or, with `forget_mean`, those of its own), `local` counts what `observe`
-    saw. The learnt action is always 0, so that any other one was drawn by the warm-up.
+    `shared` sums the mean rewards of all shards (with `forget_mean`, of one shard); `local` counts the steps passed to
+    `observe`. `act` always returns 0, so that any other action is from the warm-up.
     """
     config = config or Config(rollout_length=3)
 
     def init(key: jax.Array, timestep: Any) -> Agent:
         shared = {"reward": jnp.zeros(()), "updates": jnp.zeros((), jnp.int32)}
-        return Agent(shared, Seen(jnp.zeros((), jnp.int32), jnp.zeros(())))
+        return Agent(shared, ObservedSums(jnp.zeros((), jnp.int32), jnp.zeros(())))
 
-    def act(shared: Any, actor: Any, key: jax.Array) -> Any:
-        return actor.carry + 1, jnp.zeros(actor.timestep.reward.shape, jnp.int32), {"carry": actor.carry}
+    def act(shared: Any, state: Any, key: jax.Array) -> Any:
+        return state.carry + 1, jnp.zeros(state.timestep.reward.shape, jnp.int32), {"carry": state.carry}
 
     def observe(agent: Agent, trajectory: Any) -> Agent:
-        action = trajectory.transitions.action
-        return agent._replace(local=Seen(agent.local.steps + action.size, agent.local.action_sum + jnp.sum(action)))
+        action, local = trajectory.transitions.action, agent.local
+        return agent._replace(local=ObservedSums(local.steps + action.size, local.action_sum + jnp.sum(action)))
 
     def update(agent: Agent, trajectory: Any, key: jax.Array) -> Any:
         reward = config.gain * jnp.mean(trajectory.transitions.reward)
@@ -62,7 +68,7 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
 
 
 def overrides(**values: Any) -> list[str]:
-    """Overrides that choose the recorder, with `values` of its own."""
+    """Return overrides that select the recorder, with `values` as its hyperparameters."""
     fields = {"name": "toy", "module": "toys", "rollout_length": 4, **values}
     written = ",".join(
         f"{name}:{str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()

@@ -1,4 +1,4 @@
-"""Small runs that several files look at; each is trained once."""
+"""Small trained runs shared by several test modules; each is trained once."""
 
 import stoix_like
 
@@ -25,7 +25,7 @@ def _train(tmp_path_factory, name, *overrides):
 
 
 def train_pendulum(tmp_path_factory):
-    """The directory of a lone agent's run; its episodes end exactly when they would be cut."""
+    """Return the directory of a run of a single agent, whose episodes end exactly at `arch.max_eval_steps`."""
     return _train(
         tmp_path_factory,
         "pendulum",
@@ -33,12 +33,12 @@ def train_pendulum(tmp_path_factory):
         "env.time_limit=20",
         "arch.max_eval_steps=20",
         "system.normalize_observations=true",
-        # Large steps, so that few of them make a policy that acts.
+        # A large learning rate, so that few updates suffice for actions away from zero.
         "system.actor_lr=0.1",
     )
 
 
 def train_members(tmp_path_factory):
-    """The directory of the run of a population of three."""
+    """Return the directory of a run of a population of three."""
     varied = "arch.population.hyperparams={actor_lr: [1e-4, 1e-1, 1e-2]}"
     return _train(tmp_path_factory, "members", varied, "env.time_limit=30")

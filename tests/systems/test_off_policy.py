@@ -24,15 +24,15 @@ NETWORKS = {
 
 
 def timestep(lengths, finished):
-    """Time steps `[N]` of episodes so long, finished or not."""
+    """Return time steps `[N]` of episodes with the given lengths, finished or not."""
     flags = jnp.asarray(finished)
     nothing = jnp.zeros(flags.shape)
     view = Observation(nothing[:, None])
     return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
 
 
-def test_keys_are_held_within_an_episode_only():
-    """The first environment is at its very first step, the second's episode has ended, the third goes on."""
+def test_noise_keys_persist_only_within_an_episode():
+    """The first environment was just reset, the second finished an episode, the third continues its episode."""
     step = timestep([0, 5, 5], [False, True, False])
     before = jax.random.split(jax.random.key(1), 3)
     after = persist_noise_keys(before, step, jax.random.key(2), 1.0)
@@ -40,8 +40,8 @@ def test_keys_are_held_within_an_episode_only():
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
-def test_held_noise_has_the_correlation_asked_for_and_the_same_distribution(correlation):
-    """Over 20,000 independent steps: the standard error of a correlation is 1 / sqrt(20,000) = 0.007."""
+def test_persistent_noise_has_the_given_correlation_and_a_standard_normal_marginal(correlation):
+    """Over 20,000 independent steps, the standard error of a correlation is 1 / sqrt(20,000) = 0.007."""
     size = 20_000
     step = timestep([1] * size, [False] * size)
     before = jax.random.split(jax.random.key(1), size)
@@ -51,12 +51,12 @@ def test_held_noise_has_the_correlation_asked_for_and_the_same_distribution(corr
     assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
 
 
-def test_first_keys_are_as_many_as_environments():
+def test_initial_noise_keys_has_one_key_per_environment():
     assert initial_noise_keys(3).shape == (3,)
 
 
-def test_a_step_is_taken_at_every_third_call():
-    """Six calls with period 3 are two steps; the mean of what they report is that of the two steps, 10 and 20."""
+def test_periodically_takes_a_step_every_period_calls():
+    """Six calls with period 3 take two steps; the mean of the metrics equals the mean over the two steps, 10 and 20."""
     reported, value = [], jnp.zeros(())
     for count in range(6):
         value, metrics = periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, jnp.asarray(count), 3)
@@ -65,8 +65,8 @@ def test_a_step_is_taken_at_every_third_call():
     assert reported == [0.0, 0.0, 30.0, 0.0, 0.0, 60.0]
 
 
-def test_a_gradient_step_goes_down_the_loss():
-    """d/dx x^2 / 2 at 3 is 3: plain descent by 0.1 gives 2.7."""
+def test_gradient_step_descends_the_loss():
+    """The gradient of x^2 / 2 at 3 is 3: a step of 0.1 gives 2.7."""
     optim = optax.sgd(0.1)
     params, _, metrics = gradient_step(
         lambda x, half: (half * x**2, {"x": x}), optim, Axes(), jnp.asarray(3.0), optim.init(jnp.asarray(3.0)), 0.5
@@ -75,22 +75,22 @@ def test_a_gradient_step_goes_down_the_loss():
     assert float(metrics["x"]) == 3.0
 
 
-def test_the_decay_follows_the_critics_steps():
-    """Over 4 updates of one step, an optimiser with half the steps has the rates 1 and 1/2, one for all 1, 3/4, ..."""
+def test_learning_rate_decay_counts_the_steps_of_the_system():
+    """Over 4 updates of one gradient step, the rates are 1, 3/4, 1/2, 1/4; with period 2, they are 1 and 1/2."""
     config = set_up_small("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").run.system
     spec = type("Spec", (), {"num_updates": 4})
     for period, rates in ((1, [1.0, 0.75, 0.5, 0.25]), (2, [1.0, 0.5])):
         optim = make_optimiser(config, spec, 1.0, period)
         state, steps = optim.init(jnp.zeros(())), []
         for _ in rates:
-            # Adam divides a constant gradient by its own size: a step is as long as the rate.
+            # Adam normalises a constant gradient to 1: the size of a step is the learning rate.
             update, state = optim.update(jnp.asarray(0.5), state)
             steps.append(-float(update))
         assert steps == pytest.approx(rates, rel=1e-4)
 
 
 @pytest.mark.parametrize("system", NETWORKS)
-def test_a_system_brings_its_network_and_the_command_line_wins(system):
+def test_system_selects_its_network_unless_overridden(system):
     def head(*overrides):
         return compose_config([f"system={system}", *overrides]).network.actor_network.action_head._target_
 
@@ -99,7 +99,7 @@ def test_a_system_brings_its_network_and_the_command_line_wins(system):
     assert compose_config([f"system={system}", "network.actor_network.pre_torso.layer_sizes=[7]"])
 
 
-def test_critics_begin_with_parameters_of_their_own_and_targets_with_theirs():
+def test_critics_start_with_different_parameters_and_targets_with_copies():
     agent = jax.jit(algorithm("ddpg/ff_td3").init)(jax.random.key(0), timestep([0], [False]))
     q_params = agent.shared.params.q_params
     jax.tree.map(np.testing.assert_array_equal, q_params.online, q_params.target)
@@ -112,53 +112,52 @@ def test_critics_begin_with_parameters_of_their_own_and_targets_with_theirs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["sac/ff_sac", "ddpg/ff_td3"])
-def test_shards_give_the_same_numbers_wherever_they_lie(system):
-    """Two shards on one device and on two, with a delayed policy."""
+def test_placement_of_shards_on_devices_does_not_change_the_results(system):
+    """Compare two shards on one device with one shard on each of two devices, with a delayed policy."""
     params = []
     for layout in (["arch.num_devices=1", "arch.update_batch_size=2"], ["arch.num_devices=2"]):
         run = training_loop(system, "system.policy_frequency=2", "arch.num_eval_episodes=2", *layout)
         before = jax.device_get(run.state.shared.params)
         run.advance(3)
         params.append(jax.device_get(run.state.shared.params))
-    # Sums over shards are taken in another order.
+    # Sums over shards are in another order, which rounds differently.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), *params)
     moved = jax.tree.map(lambda a, b: bool(np.abs(a - b).max() > 0), before, params[0])
     assert all(jax.tree.leaves(moved))
 
 
 @pytest.mark.parametrize("system", ["ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"])
-def test_probe(system):
-    """The policy does what it sees to be best."""
+def test_policy_learns_the_continuous_policy_probe(system):
     fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.num_devices=1", "arch.total_timesteps=12000"]
     support = ["system.vmin=-3", "system.vmax=3"] if system.endswith("d4pg") else []
     run = trained(system, *fast, *support)
     assert run.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.03)
 
 
-def test_discrete_actions_are_refused_by_name():
+def test_discrete_actions_raise():
     with pytest.raises(ConfigError, match="system=ddpg/ff_ddpg does not fit the 2 discrete actions of probe"):
         set_up_small("ddpg/ff_ddpg", "env=probe/policy")
 
 
-def test_a_support_upside_down_is_refused_in_one_member_as_well():
+def test_empty_support_of_one_member_raises():
     members = "arch.population.hyperparams={vmin:[-100,1]}"
     with pytest.raises(ConfigError, match="hyperparams, member 1: system.vmin=1.0 must be less than system.vmax=0.0"):
         set_up_small("ddpg/ff_d4pg", members, "system.vmax=0")
 
 
-def test_a_support_upside_down_is_refused():
+def test_empty_support_raises():
     with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
         set_up_small("ddpg/ff_d4pg", "system.vmin=3", "system.vmax=2")
 
 
-def test_actions_without_bounds_have_a_target_entropy():
-    """As those of [-1, 1], whose half width is 1 as well: minus one nat for each of two entries."""
+def test_target_entropy_of_unbounded_actions():
+    """Unbounded actions have unit 1, like those in [-1, 1]: the target is -1 nat for each of two dimensions."""
     for bound in (1.0, np.inf):
         sac = dataclasses.replace(algorithm("sac/ff_sac"), action_space=Box(-bound, bound, (2,)))
         assert float(sac.target_entropy) == -2.0
 
 
-def test_warm_up_too_short_for_a_batch_is_refused():
+def test_warmup_shorter_than_a_batch_raises():
     config = parse_config(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
     with pytest.raises(ConfigError, match=r"system.warmup_steps=0: the first update finds"):
         config.check(8, 1)

@@ -1,4 +1,4 @@
-"""Training runs of minutes, as the experiments of the package configure them."""
+"""Training runs of the configured experiments, which take minutes."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from stoix_like.run.training_loop import TrainingLoop
 
 @pytest.mark.learning
 @pytest.mark.parametrize(
-    ("experiment", "least"),
+    ("experiment", "minimum_return"),
     [
         ("sac_pendulum", -180.0),
         ("td3_pendulum", -180.0),
@@ -21,8 +21,8 @@ from stoix_like.run.training_loop import TrainingLoop
         ("sac_discrete_cartpole", 475.0),
     ],
 )
-def test_experiment(experiment, least):
+def test_experiment_reaches_the_minimum_return(experiment, minimum_return):
     overrides = [f"+experiment={experiment}", "arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
-    assert loop.summary()["absolute/episode_return_mean"] >= least
+    assert loop.summary()["absolute/episode_return_mean"] >= minimum_return

@@ -1,4 +1,4 @@
-"""Runs with a replay that are stopped and go on."""
+"""Tests of resumed runs with a replay buffer."""
 
 import pytest
 from comparisons import assert_same_state, without_times
@@ -17,23 +17,23 @@ REPLAYS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", REPLAYS)
-def test_a_replay_is_resumed_exactly(tmp_path, system):
-    """With priorities, windows that the seam of the ring cuts, and noise that is held from step to step."""
+def test_resumed_run_with_replay_is_bit_identical(tmp_path, system):
+    """Includes priorities, windows across the end of the ring buffer, and correlated noise."""
     sizes = ["system.rollout_length=4", "system.warmup_steps=16", "system.total_buffer_size=256"]
     budget = ["arch.total_num_envs=4", "arch.total_timesteps=832", "arch.num_evaluation=4", "arch.num_eval_episodes=2"]
     small = ["system.total_batch_size=16", "system.epochs=2", "network.actor_network.pre_torso.layer_sizes=[8]"]
     overrides = [f"system={system}", *REPLAYS[system], *sizes, *budget, *small, "arch.compile_cache=false"]
 
-    def session(run_dir):
+    def training_loop(run_dir):
         return TrainingLoop(
             set_up(parse_config(compose_config(overrides))), MultiLogger([]), checkpoint.Writer(run_dir, 9)
         )
 
-    whole = session(tmp_path)
+    whole = training_loop(tmp_path)
     whole.train()
     whole.writer.close()
-    resumed = session(tmp_path / "other")
-    # More steps than the replay holds, and half of the run.
+    resumed = training_loop(tmp_path / "other")
+    # Half of the run, after more steps than the replay buffer holds.
     resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
     assert resumed.exact
     assert 256 < resumed.env_steps < 500

@@ -1,12 +1,13 @@
-"""Every system with replay, on a chain of three states whose values are known, with time limits and with real ends.
+"""Tests of the values that every system learns on a chain of three states, with truncation and with termination.
 
-An episode passes the states 0, 1, 2; from 2 it would return to 1. Its rewards are -1, 1, 0, and it stops when it leaves
-2: in one half of the episodes because a time limit cuts it, in the other because the task ends. The view tells which.
+An episode visits the states 0, 1, 2, with rewards -1, 1, 0, and ends when it leaves 2, where the successor would be 1.
+Half of the episodes are truncated by a time limit, the other half terminate; the view tells which.
 
-    cut by a limit, v1 = 1 + gamma v2 and v2 = 0 + gamma v1:  v1 = 1 / (1 - gamma^2), v2 = gamma v1, v0 = -1 + gamma v1
-    ended:                                                    v2 = 0,                 v1 = 1,        v0 = -1 + gamma
+    truncated, v1 = 1 + gamma v2 and v2 = 0 + gamma v1:  v1 = 1 / (1 - gamma^2), v2 = gamma v1, v0 = -1 + gamma v1
+    terminated:                                          v2 = 0,                 v1 = 1,        v0 = -1 + gamma
 
-The state after the cut is 1, and what a reset shows is 0: to take the one for the other would give v2 = gamma v0.
+The true successor of a truncated episode is 1, and a reset returns 0: a bootstrap from the reset observation would give
+v2 = gamma v0.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ from stoix_like.systems.off_policy_actor_critic import make_critics
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
-# One row per state: those of episodes that a limit cuts, then those of episodes that end.
+# One row per state: first for truncated episodes, then for terminated ones.
 VIEWS = jnp.eye(6)
 
 
 class Chain(probes.Probe):
-    """The chain; actions change nothing."""
+    """The chain; actions have no effect."""
 
     optimal_return = 0.0
     observation_space = Box(0.0, 1.0, (6,))
@@ -61,18 +62,18 @@ class Chain(probes.Probe):
 
 
 def expected(gamma):
-    """The values of the six states."""
-    endless = 1.0 / (1.0 - gamma**2)
-    return np.array([-1.0 + gamma * endless, endless, gamma * endless, -1.0 + gamma, 1.0, 0.0])
+    """Return the values of the six states."""
+    v1 = 1.0 / (1.0 - gamma**2)
+    return np.array([-1.0 + gamma * v1, v1, gamma * v1, -1.0 + gamma, 1.0, 0.0])
 
 
 class Case(typing.NamedTuple):
-    """A system.
+    """A system to test.
 
     Attributes:
-        overrides: a budget and sizes that are enough for the chain.
-        values: `(networks, shared, hyperparams) -> [6]`, what one member believes.
-        atol: how near that comes.
+        overrides: budget and sizes that suffice for the chain.
+        values: `(networks, shared, hyperparams) -> [6]`, the values learned by one member.
+        atol: tolerance of the values.
     """
 
     overrides: list[str]
@@ -81,7 +82,7 @@ class Case(typing.NamedTuple):
 
 
 def q_values(networks, shared, hyperparams):
-    """The greedy action's value, from the first of what the head makes."""
+    """Compute the values of the greedy actions."""
     actor = networks.actor_network
     head = actor.action_head
     head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
@@ -92,7 +93,7 @@ def q_values(networks, shared, hyperparams):
 
 
 def critic_values(networks, shared, hyperparams):
-    """The least of what the critics say of the policy's action, or of the best one where they value all."""
+    """Compute the minimum over critics of the value of the policy's action, or of the best discrete action."""
     network, params = networks.q_network, shared.params.q_params.online
     head = network.critic_head
     head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
@@ -124,24 +125,24 @@ ACTOR_CRITIC = [
     *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
 ]
 CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
-# The values are read with the network's own number of atoms or quantiles.
+# The number of atoms or quantiles of the configured head, with which the tests compute values.
 HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
-# The worth of entropy is made small, too.
+# A small temperature: soft values include the entropy.
 ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
 CASES = {
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
-    # Critics must learn that actions do not matter, from noise that reaches all of them.
+    # Critics must learn that actions have no effect, from noise that covers all actions.
     "ddpg/ff_ddpg": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
     "ddpg/ff_td3": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
-    # As many atoms as the network says, which is what the values are read with.
+    # 51 atoms, the number of the configured head, with which the tests compute values.
     "ddpg/ff_d4pg": Case(
         [*CONTINUOUS, *NOISE, *ATOMS, "system.num_atoms=51", "system.n_step=2"], critic_values, atol=0.1
     ),
     "q_learning/ff_dqn": Case(DQN, q_values),
     "q_learning/ff_ddqn": Case(DQN, q_values),
-    # The pull of the regulariser and the soft maximum move the values: both are made small.
+    # Small coefficients: the regulariser and the soft maximum bias the values.
     "q_learning/ff_dqn_reg": Case([*DQN, "system.regularizer_weight=1e-3"], q_values),
     "q_learning/ff_mdqn": Case([*DQN, "system.entropy_temperature=1e-3"], q_values),
     "q_learning/ff_c51": Case([*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.n_step=2"], q_values),
@@ -176,7 +177,7 @@ def trained(system, overrides):
 
 
 def varied(system):
-    """Two members that differ in every float of the system: the second one's are a tenth smaller, or not 0."""
+    """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
     config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
     hints = typing.get_type_hints(type(config))
     floats = [field.name for field in dataclasses.fields(config) if hints[field.name] is float]
@@ -189,14 +190,14 @@ def varied(system):
 
 @pytest.mark.parametrize(
     "system",
-    # Two families' bases among the quick tests; the others take a quarter of a minute each.
+    # The bases of two families run with the quick tests; the others take a quarter of a minute each.
     [
         name if name in ("q_learning/ff_dqn", "ddpg/ff_ddpg") else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES
     ],
 )
-def test_values_at_limits_and_ends_with_every_float_varied(system):
-    """Each member of a population that differs in everything learns the values of its own discount and rewards."""
+def test_truncation_is_bootstrapped_and_termination_is_not(system):
+    """Each member of a population that varies every float learns the values of its own discount and reward scale."""
     setup, state = trained(system, varied(system))
     for member in range(setup.population.num_members):
         hyperparams = setup.population.of(member)
@@ -208,11 +209,11 @@ def test_values_at_limits_and_ends_with_every_float_varied(system):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", CASES)
-def test_a_limit_taken_for_an_end_would_be_seen(system):
-    """With every truncation reported as a termination, the values of the first half become those of the second."""
+def test_truncation_treated_as_termination_changes_the_values(system):
+    """With every truncation reported as termination, the values of the first half equal those of the second."""
     setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
     values = CASES[system].values(setup.networks, state.shared, dataclasses.asdict(setup.run.system))
-    right = expected(GAMMAS[0])
-    finite = right[3:]
-    np.testing.assert_allclose(values, [*finite, *finite], atol=CASES[system].atol)
-    assert (np.abs(np.asarray(values[:3]) - right[:3]) > 3 * CASES[system].atol).all()
+    correct = expected(GAMMAS[0])
+    terminated = correct[3:]
+    np.testing.assert_allclose(values, [*terminated, *terminated], atol=CASES[system].atol)
+    assert (np.abs(np.asarray(values[:3]) - correct[:3]) > 3 * CASES[system].atol).all()

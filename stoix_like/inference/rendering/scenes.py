@@ -75,7 +75,7 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
         return Scene(draw_grid, fps=10)
     raise ConfigError(
         f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR])}, or an environment"
-        f" with image observations of at most {MAX_SIDE} x {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
+        f" with image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
     )
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import a_batch, algorithm, equal
+from off_policy_runs import algorithm, equal, random_batch
 
 from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
@@ -12,8 +12,8 @@ from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss
 WIDE = ["env=gymnax/pendulum", "env.rescale_actions=false"]
 
 
-def an_agent(system, *overrides):
-    """An algorithm, and a new agent of it that sees 4 environments in the middle of an episode."""
+def make_agent(system, *overrides):
+    """Return an algorithm, a new agent, and the time step of 4 environments in the middle of an episode."""
     ddpg = algorithm(system, *overrides)
     size = ddpg.actions.minimum.shape[-1]
     assert size == 1
@@ -24,35 +24,35 @@ def an_agent(system, *overrides):
     return ddpg, jax.jit(ddpg.init)(jax.random.key(0), timestep), timestep
 
 
-def test_exploration_noise_is_measured_in_half_the_range():
-    """Torques lie in [-2, 2]: noise of 0.1 has a standard deviation of 0.2; and nothing leaves the bounds."""
-    ddpg, agent, timestep = an_agent("ddpg/ff_ddpg", *WIDE)
-    actor = RolloutState((), timestep, jax.random.split(jax.random.key(9), 4))
-    act = jax.vmap(lambda key: ddpg.act(agent.shared, actor, key)[1])
-    noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, actor, None, greedy=True)[1][None]
+def test_exploration_noise_scales_with_the_action_range():
+    """Torques are in [-2, 2]: noise of 0.1 has a standard deviation of 0.2. Noisy actions stay in the bounds."""
+    ddpg, agent, timestep = make_agent("ddpg/ff_ddpg", *WIDE)
+    state = RolloutState((), timestep, jax.random.split(jax.random.key(9), 4))
+    act = jax.vmap(lambda key: ddpg.act(agent.shared, state, key)[1])
+    noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, state, None, greedy=True)[1][None]
     assert float(noise.std()) == pytest.approx(0.2, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
     assert ddpg.add_noise(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
 
 
-def test_td3_smooths_its_target_within_the_clip():
-    """Noise of 0.2 clipped to 0.25, in half of the range [-2, 2]: at most 0.5, and seldom that."""
-    ddpg, agent, timestep = an_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
+def test_td3_clips_the_target_policy_noise():
+    """Noise of deviation 0.2 is clipped to 0.25, in units of half the range [-2, 2]: to 0.5."""
+    ddpg, agent, timestep = make_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
     params = agent.shared.params.actor_params.target
     plain = ddpg.policy(params, timestep.observation)
     smooth = jax.vmap(lambda key: ddpg.target_action(params, timestep.observation, key))
     noise = smooth(jax.random.split(jax.random.key(1), 2000)) - plain[None]
     assert float(jnp.abs(noise).max()) == pytest.approx(0.5, abs=1e-5)
-    # P(|x| > 1.25) of a normal x is 0.211.
+    # For a standard normal x, P(|x| > 0.25 / 0.2) = 0.211.
     assert float(jnp.mean(jnp.abs(noise) > 0.4999)) == pytest.approx(0.211, abs=0.02)
 
 
-def test_losses_are_those_of_the_papers():
-    """The same numbers as from the formulas on whole batches, whose items all weigh one half here."""
-    batch, key = a_batch(16), jax.random.key(4)
+def test_critic_losses_equal_those_of_the_papers():
+    """With weights of one half, the losses are half of the papers' losses of the batch."""
+    batch, key = random_batch(16), jax.random.key(4)
     batch = batch._replace(weight=jnp.full((16,), 0.5))
     for system in ("ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"):
-        ddpg, agent, _ = an_agent(system, "system.policy_noise=0.0") if "td3" in system else an_agent(system)
+        ddpg, agent, _ = make_agent(system, "system.policy_noise=0.0") if "td3" in system else make_agent(system)
         params = agent.shared.params
         action = ddpg.policy(params.actor_params.target, batch.next_observation)
         q_t = ddpg.critics.apply(params.q_params.target, batch.next_observation, {"action": action})
@@ -67,25 +67,25 @@ def test_losses_are_those_of_the_papers():
         assert float(loss) == pytest.approx(0.5 * float(expected), rel=1e-5)
 
 
-def test_the_policy_climbs_the_first_critic():
-    """The gradient of its loss is that of the chain rule: -mean(dq/da da/dtheta), equation 6."""
-    ddpg, agent, _ = an_agent("ddpg/ff_td3")
-    (actor_params, q_params), batch = agent.shared.params, a_batch(16)
-    action, back = jax.vjp(lambda params: ddpg.policy(params, batch.observation), actor_params.online)
-    slope = jax.grad(lambda a: ddpg.q_values(q_params.online, batch.observation, a)[:, 0].sum())(action)
-    (expected,) = back(-slope * batch.weight[:, None] / 16)
+def test_policy_gradient_is_that_of_the_first_critic():
+    """The gradient of the actor loss follows from the chain rule: -mean(dq/da da/dtheta), equation 6."""
+    ddpg, agent, _ = make_agent("ddpg/ff_td3")
+    (actor_params, q_params), batch = agent.shared.params, random_batch(16)
+    action, vjp = jax.vjp(lambda params: ddpg.policy(params, batch.observation), actor_params.online)
+    dq_da = jax.grad(lambda a: ddpg.q_values(q_params.online, batch.observation, a)[:, 0].sum())(action)
+    (expected,) = vjp(-dq_da * batch.weight[:, None] / 16)
     got = jax.grad(lambda params: ddpg.actor_loss(params, q_params.online, batch)[0])(actor_params.online)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), got, expected)
 
 
-def test_policy_and_all_targets_wait_for_their_turn():
-    ddpg, agent, _ = an_agent("ddpg/ff_td3", "system.policy_frequency=2")
-    learn, batch = jax.jit(ddpg.sgd_step), a_batch(16)
-    seen = [agent.shared]
+def test_policy_and_targets_update_every_policy_frequency_steps():
+    ddpg, agent, _ = make_agent("ddpg/ff_td3", "system.policy_frequency=2")
+    sgd_step, batch = jax.jit(ddpg.sgd_step), random_batch(16)
+    states = [agent.shared]
     for step in range(3):
-        seen.append(learn(seen[-1], batch, jax.random.key(step))[0])
+        states.append(sgd_step(states[-1], batch, jax.random.key(step))[0])
     parts = [lambda p: p.q_params.online, lambda p: p.q_params.target, lambda p: p.actor_params]
     changed = [
-        [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(seen)] for part in parts
+        [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(states)] for part in parts
     ]
     assert changed == [[True] * 3, [False, True, False], [False, True, False]]

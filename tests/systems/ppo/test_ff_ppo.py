@@ -56,20 +56,20 @@ def values(loop, views):
     "layout", [pytest.param(name, marks=() if name == "1 device" else pytest.mark.slow) for name in LAYOUTS]
 )
 @pytest.mark.parametrize("name", PROBES)
-def test_probe(name, layout):
-    """The policy does what is best, and the critic knows what it is worth."""
+def test_policy_and_critic_learn_the_probes(name, layout):
+    """The policy reaches the optimal return, and the critic the optimal values."""
     probe = PROBES[name]()
     loop = trained([f"env=probe/{name}", *PROBE, *LAYOUTS[layout]])
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(probe.optimal_return, abs=0.05)
     keys = jax.random.split(jax.random.key(1), 16)
     first_views = jax.vmap(lambda key: probe.reset(key)[1].observation.agent_view)(keys)
-    # The critic values the policy that explores: in the continuous probes, that costs its variance.
+    # The critic values the stochastic policy, which loses its variance in the continuous probes.
     tolerance = 0.25 if name.startswith("continuous") else 0.1
     np.testing.assert_allclose(values(loop, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
 
 
-def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
-    """The probe of time limits, with every truncation reported as a termination, learns the value of a short task."""
+def test_truncation_treated_as_termination_lowers_the_value(monkeypatch):
+    """With every truncation of the time limit probe reported as termination, the critic learns too low a value."""
     from stoix_like.envs.suites import probes
 
     monkeypatch.setattr(
@@ -85,8 +85,8 @@ def test_a_time_limit_taken_for_an_end_would_be_seen(monkeypatch):
     assert float(values(loop, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
 
 
-def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
-    """Everything else, the runner's own metrics included, is averaged as ever."""
+def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
+    """Only the gradients are not averaged; metrics and statistics are."""
     step = ff_ppo.PPO.sgd_step
     monkeypatch.setattr(ff_ppo.PPO, "sgd_step", lambda self, *args: step(dataclasses.replace(self, axes=Axes()), *args))
     with pytest.raises(ValueError, match="vmap has mapped output"):
@@ -94,8 +94,8 @@ def test_forgetting_to_average_the_gradients_is_refused(monkeypatch):
 
 
 def test_advantages_are_standardised_over_all_shards(monkeypatch):
-    """Two shards whose rewards differ in scale: only together do their advantages have mean 0 and deviation 1."""
-    seen = []
+    """With rewards of different scale in two shards, only their joint advantages have mean 0 and deviation 1."""
+    recorded = []
     evaluate = ff_ppo.PPO.evaluate
 
     def spy(self, shared, trajectory):
@@ -104,7 +104,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
         batch = evaluate(self, shared, trajectory._replace(transitions=steps))
         moments = jnp.stack([jnp.mean(batch.advantage), jnp.mean(batch.advantage**2)])
         jax.debug.callback(
-            lambda all_moments: seen.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
+            lambda all_moments: recorded.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
         )
         return batch
 
@@ -113,14 +113,14 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.advance(1)
     jax.effects_barrier()
-    mean, square = seen[0].reshape(-1, 2, 2)[0].mean(axis=0)
+    mean, square = recorded[0].reshape(-1, 2, 2)[0].mean(axis=0)
     assert mean == pytest.approx(0.0, abs=1e-4)
     assert square == pytest.approx(1.0, abs=1e-3)
-    # Each alone is far from it: the second has most of the variance.
-    assert abs(seen[0].reshape(-1, 2, 2)[0][:, 1] - 1.0).min() > 0.3
+    # A single shard is far from deviation 1: the second has most of the variance.
+    assert abs(recorded[0].reshape(-1, 2, 2)[0][:, 1] - 1.0).min() > 0.3
 
 
-def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation():
+def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
     loop = TrainingLoop(
         set_up(parse_config(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
         MultiLogger([]),
@@ -129,7 +129,7 @@ def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation()
     statistics = jax.device_get(loop.state.shared.statistics)
     # 3 updates of 8 environments x 128 steps.
     assert float(statistics.count) == 3 * 8 * 128
-    # Cosine and sine of an angle, and a speed of at most 8.
+    # Cosine and sine of an angle, and an angular speed of at most 8.
     assert (np.abs(statistics.mean) <= [1, 1, 8]).all()
     assert (statistics.std[:2] < 1).all()
     assert statistics.std[2] > 1
@@ -137,8 +137,8 @@ def test_observations_are_normalised_by_what_was_seen_and_frozen_in_evaluation()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(loop.state.shared.statistics), statistics)
 
 
-def test_the_first_ratio_is_one():
-    """With one epoch of one minibatch, the surrogate is evaluated where the policy that acted is."""
+def test_first_probability_ratio_is_one():
+    """With one epoch of one minibatch, the current policy in the loss is the behaviour policy."""
     overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
     loop = TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]))
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_the_first_ratio_is_one():
 
 
 def test_learning_rates_decay_to_zero():
-    """With a budget of one update, the schedule ends where the update does: a second one would change nothing."""
+    """With a budget of one update, a second update has a learning rate of zero and changes no parameter."""
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     before = jax.device_get(loop.state.shared.params)
@@ -160,7 +160,7 @@ def test_learning_rates_decay_to_zero():
     jax.tree.map(np.testing.assert_array_equal, after, later)
 
 
-def test_cartpole():
+def test_ppo_solves_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
     loop = trained([*overrides, "arch.compile_cache=false"])
     assert loop.summary()["absolute/episode_return_mean"] >= 475

@@ -1,4 +1,4 @@
-"""What is particular to the value-based systems; their values at time limits are tested together with the others."""
+"""Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
 
 import jax
 import jax.numpy as jnp
@@ -25,20 +25,20 @@ def epsilons(**values):
     return [round(float(schedule(jnp.asarray(updates))), 6) for updates in range(6)]
 
 
-def test_epsilon_fades_linearly():
-    # Over half of eight updates: by a quarter of 0.8 in each.
+def test_epsilon_decays_linearly():
+    # From 1 to 0.2 over half of eight updates: by 0.2 per update.
     assert epsilons() == [1.0, 0.8, 0.6, 0.4, 0.2, 0.2]
     assert epsilons(exploration_fraction=0.0) == [0.2] * 6
-    # Traced, as between the members of a population.
+    # An array, as for the members of a population.
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
 
 
-def test_illegal_actions_are_not_bootstrapped_from():
-    """The value of a successor is that of its best legal action, whatever the network says of the others."""
+def test_illegal_actions_are_excluded_from_the_bootstrap_value():
+    """The bootstrap value is that of the best legal action, even if the network prefers an illegal one."""
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL])))
     actor = setup.networks.actor_network
     network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
-    dqn = ff_dqn.DQN(None, None, network, None, None, None, ff_dqn.q_loss)
+    dqn = ff_dqn.DQN(None, None, network, None, None, None)
     view = jax.random.normal(jax.random.key(0), (5, 4))
     params = network.init(jax.random.key(1), Observation(view))
     (free,) = dqn.q(params, Observation(view))
@@ -49,8 +49,8 @@ def test_illegal_actions_are_not_bootstrapped_from():
 
 
 @pytest.mark.slow
-def test_the_same_numbers_from_one_device_and_from_two():
-    """Rainbow has everything that looks at a whole batch: weights relative to the largest of all shards."""
+def test_number_of_devices_does_not_change_the_results():
+    """Rainbow needs the most communication: importance weights relative to the maximum over all shards."""
     overrides = [
         *("system=q_learning/ff_rainbow", *SMALL, "network.actor_network.action_head.layer_sizes=[8]"),
         *("system.rollout_length=2", "system.warmup_steps=16", "system.epochs=2", "system.total_batch_size=16"),
@@ -62,47 +62,47 @@ def test_the_same_numbers_from_one_device_and_from_two():
     jax.tree.map(compare, jax.device_get(one.shared.params), jax.device_get(two.shared.params))
 
 
-REFUSED = {
+INVALID = {
     "atoms": (["system=q_learning/ff_c51", "system.vmin=3", "system.vmax=2"], "system.vmin=3.0 must be less"),
     "head": (["system=q_learning/ff_c51", "network=mlp_dqn"], "DiscreteQNetworkHead has no num_atoms"),
     "minibatches": (
         ["system=q_learning/ff_pqn", "system.num_minibatches=7"],
-        "system.num_minibatches=7 does not divide",
+        "system.num_minibatches=7 must divide the per-shard batch of 256",
     ),
     "warm-up": (["system=q_learning/ff_pqn", "+system.warmup_steps=32"], "system.warmup_steps=32: this system learns"),
     "actions": (
         ["system=q_learning/ff_dqn", "env=gymnax/pendulum"],
         "system=q_learning/ff_dqn does not fit the bounded cont.*Pendulum-v1",
     ),
-    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=1e12"], "total_buffer_size.*GiB on each device"),
+    "memory": (["system=q_learning/ff_dqn", "system.total_buffer_size=1e12"], "total_buffer_size.*GiB per device"),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    overrides, message = REFUSED[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_configuration_raises(name):
+    overrides, message = INVALID[name]
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config(overrides)))
 
 
-def test_the_run_says_how_large_the_replay_is():
+def test_plan_reports_the_size_of_the_replay_buffer():
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "arch.update_batch_size=2"])))
-    # Twice four floats, action and reward of four bytes, one flag: 41 bytes, of 5000 steps, twice on the device.
-    assert "1 member(s) x 2 update batch(es) x 0.196 MiB = 0.391 MiB on each device" in setup.plan.notes[-1]
+    # Two observations of four floats, action and reward of four bytes each, one flag: 41 bytes, for 5000 steps.
+    assert "1 member(s) × 2 update batch(es) × 0.196 MiB = 0.391 MiB per device" in setup.plan.notes[-1]
 
 
-def test_illegal_actions_are_neither_tried_nor_learnt_from(monkeypatch):
-    """One action of three is illegal at each step, and costs 1: the last windows see none, nor anything infinite."""
+def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
+    """At each step, one of three actions is illegal and costs 1: all rewards are zero, and the loss is finite."""
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
     environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "arch.total_num_envs=4"]
     sizes = ["system.warmup_steps=32", "arch.total_timesteps=448", "network.actor_network.pre_torso.layer_sizes=[8]"]
     _, state = train(["system=q_learning/ff_dqn", *environment, *sizes])
     assert float(state.shards.local.experience.reward.min()) == 0.0
-    assert np.isfinite(state.tally.metrics["q_loss"])
+    assert np.isfinite(state.sums.metrics["q_loss"])
 
 
 @pytest.mark.learning
-def test_cartpole():
+def test_dqn_solves_cartpole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()

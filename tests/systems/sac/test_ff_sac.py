@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import a_batch, algorithm, equal, trained
+from off_policy_runs import algorithm, equal, random_batch, trained
 
+from stoix_like.base_types import OnlineAndTarget
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.sac.sac_types import SACParams
@@ -20,32 +21,32 @@ FAST = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "system.alpha_lr=1e-2"]
 
 @pytest.fixture(scope="module")
 def run():
-    """A short run with a learnt temperature."""
+    """Train a short run with a learned temperature."""
     return trained("sac/ff_sac", *FAST, "arch.total_timesteps=16000", "arch.num_devices=1")
 
 
-def test_it_learns_the_policy_and_its_entropy(run):
-    """With a target of -1 nat, the entropy ends there: that of a uniform one on an interval of e^-1 = 0.37."""
+def test_policy_reaches_the_optimal_return_and_the_target_entropy(run):
+    """The target is -1 nat, the entropy of a uniform distribution on an interval of length e^-1 = 0.37."""
     metrics = run.history[-1]
     assert metrics["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.05)
     assert run.advance(50)["train/entropy"] == pytest.approx(-1.0, abs=0.4)
 
 
-def test_the_temperature_moves_towards_the_target_entropy():
-    """Too much entropy makes it cheaper, too little dearer."""
+def test_temperature_decreases_above_the_target_entropy_and_increases_below():
+    """A gradient step lowers the temperature where the gradient is positive."""
     sac = algorithm("sac/ff_sac")
     for entropy, sign in ((0.5, 1.0), (-3.0, -1.0)):
-        slope, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy))
-        assert float(slope) * sign > 0.0
+        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy))
+        assert float(gradient) * sign > 0.0
 
 
-def test_without_entropy_nothing_of_it_is_left(run):
-    """The entropy-free check: with a temperature of zero the soft value is the least of what the critics say."""
+def test_zero_temperature_removes_the_entropy(run):
+    """With a temperature of zero, the soft value is the minimum of the critics."""
     sac, params, key = algorithm("sac/ff_sac", *FIXED), run.state.shared.params, jax.random.key(0)
     assert sac.temperature(params) == 0.0
-    observation = a_batch(8).observation
+    observation = random_batch(8).observation
     q_policy, log_prob = sac.evaluate_policy(params, params.q_params.online, observation, key)
-    loss, _ = sac.actor_loss(params.actor_params, params, a_batch(8), key)
+    loss, _ = sac.actor_loss(params.actor_params, params, random_batch(8), key)
     action = sac.actor.apply(params.actor_params, observation).sample(seed=key)
     q = sac.critics.apply(params.q_params.online, observation, {"action": action})
     np.testing.assert_allclose(q_policy, q, rtol=1e-5)
@@ -53,9 +54,9 @@ def test_without_entropy_nothing_of_it_is_left(run):
     assert float(loss) == pytest.approx(-float(q.min(-1).mean()), rel=1e-5)
 
 
-def test_losses_are_those_of_the_paper(run):
-    """The same numbers as from the formulas written out, for the items that count."""
-    sac, params, batch, key = algorithm("sac/ff_sac"), run.state.shared.params, a_batch(32), jax.random.key(4)
+def test_losses_equal_those_of_the_paper(run):
+    """With weights of zero for the second half of the batch, the losses are half of the paper's for the first half."""
+    sac, params, batch, key = algorithm("sac/ff_sac"), run.state.shared.params, random_batch(32), jax.random.key(4)
     alpha = sac.temperature(params)
     half = jax.tree.map(lambda x: x[:16], batch)
     batch = batch._replace(weight=jnp.where(jnp.arange(32) < 16, 1.0, 0.0))
@@ -68,7 +69,7 @@ def test_losses_are_those_of_the_paper(run):
     q_t, log_prob_t = sampled(batch.next_observation, params.q_params.target)
     q_tm1 = sac.critics.apply(params.q_params.online, half.observation, {"action": half.action})
     expected = sac_critic_loss(q_tm1, half.reward, half.discount, q_t, log_prob_t, alpha)
-    # Half of the weights are zero, and the mean is over all items.
+    # The mean is over all 32 items.
     loss, _ = sac.critic_loss(params.q_params.online, params, batch, key)
     assert float(loss) == pytest.approx(float(expected) / 2, rel=1e-4)
 
@@ -77,31 +78,31 @@ def test_losses_are_those_of_the_paper(run):
     assert float(loss) == pytest.approx(float(sac_actor_loss(log_prob, q, alpha)) / 2, rel=1e-4)
 
 
-def test_the_target_entropy_is_measured_in_half_the_range():
-    """On [-1, 1] minus one nat; a range three times as wide has log 3 nats more for the same policy."""
+def test_target_entropy_scales_with_the_action_range():
+    """The target is -1 nat on [-1, 1]; in a range k times as wide, the same policy has log k nats more."""
     assert algorithm("sac/ff_sac").target_entropy == pytest.approx(-1.0)
     wide = ["env=gymnax/pendulum", "env.rescale_actions=false"]
-    # Torques lie in [-2, 2].
+    # Torques are in [-2, 2].
     assert algorithm("sac/ff_sac", *wide).target_entropy == pytest.approx(-1.0 + math.log(2.0))
 
 
-def test_the_policy_waits_for_its_turn_and_targets_follow_by_tau(run):
+def test_policy_updates_every_policy_frequency_steps_and_targets_at_every_step(run):
     sac = algorithm("sac/ff_sac", "system.policy_frequency=3")
-    learn, batch = jax.jit(sac.sgd_step), a_batch(32)
-    seen = [run.state.shared._replace(steps=jnp.zeros((), jnp.int32))]
+    sgd_step, batch = jax.jit(sac.sgd_step), random_batch(32)
+    states = [run.state.shared._replace(steps=jnp.zeros((), jnp.int32))]
     for step in range(4):
-        seen.append(learn(seen[-1], batch, jax.random.key(step))[0])
+        states.append(sgd_step(states[-1], batch, jax.random.key(step))[0])
     changed = [
-        [not equal(getattr(old.params, part), getattr(new.params, part)) for old, new in itertools.pairwise(seen)]
+        [not equal(getattr(old.params, part), getattr(new.params, part)) for old, new in itertools.pairwise(states)]
         for part in ("q_params", "actor_params", "log_alpha")
     ]
     assert changed == [[True] * 4, [False, False, True, False], [False, False, True, False]]
-    for old, new in itertools.pairwise(shared.params.q_params for shared in seen):
+    for old, new in itertools.pairwise(shared.params.q_params for shared in states):
         expected = jax.tree.map(lambda target, online: target + 0.05 * (online - target), old.target, new.online)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), new.target, expected)
 
 
-def test_discrete_soft_values_by_hand():
+def test_discrete_soft_values_match_hand_computed_values():
     """Two actions with probabilities 1/4 and 3/4, temperature 2.
 
     v = (1/4) min(1, 3) + (3/4) min(5, 2) + 2 h,   h = (1/4) log 4 + (3/4) log(4/3) = 0.5623
@@ -116,22 +117,23 @@ def test_discrete_soft_values_by_hand():
     )
     assert sac.target_entropy == pytest.approx(0.98 * math.log(2.0))
 
-    class Given:
+    class Constant:
         def __init__(self, output):
             self.apply = lambda params, observation: output
 
     q = jnp.asarray([[[1.0, 3.0], [5.0, 2.0]]])
     fixed = replace(
         sac,
-        actor=Given(Categorical(probs=jnp.asarray([[0.25, 0.75]]))),
-        critics=Given(SimpleNamespace(preferences=q)),
+        actor=Constant(Categorical(probs=jnp.asarray([[0.25, 0.75]]))),
+        critics=Constant(SimpleNamespace(preferences=q)),
     )
     params = SimpleNamespace(actor_params=None)
     value, log_prob = fixed.evaluate_policy(params, None, None, jax.random.key(0))
     np.testing.assert_allclose(value, [[1.75, 1.75]])
     assert float(log_prob[0]) == pytest.approx(-0.56234, rel=1e-4)
     batch = SimpleNamespace(observation=None, weight=jnp.ones(1))
-    loss, _ = fixed.actor_loss(None, SACParams(None, None, jnp.zeros(())), batch, jax.random.key(0))
+    params = SACParams(None, OnlineAndTarget(None, None), jnp.zeros(()))
+    loss, _ = fixed.actor_loss(None, params, batch, jax.random.key(0))
     assert float(loss) == pytest.approx(-2.87467, rel=1e-4)
     taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])))
     assert taken.tolist() == [[5.0, 2.0]]
@@ -144,13 +146,13 @@ def test_discrete_soft_values_by_hand():
         ("ff_sac_discrete", 1.0, r"in \[0\.0, 1\.0\)"),
     ],
 )
-def test_no_policy_is_more_random_than_the_uniform_one(system, scale, wanted):
-    """On [-1, 1] it has log 2 = 0.69 nats."""
+def test_target_entropy_of_the_uniform_policy_or_above_raises(system, scale, wanted):
+    """On [-1, 1], the uniform policy has the maximum entropy, log 2 = 0.69 nats."""
     with pytest.raises(ConfigError, match=rf"target_entropy_scale={scale} is out of range: it must be {wanted}"):
         algorithm(f"sac/{system}", f"system.target_entropy_scale={scale}")
 
 
-def test_discrete_actions():
+def test_discrete_sac_solves_the_policy_probe():
     run = trained(
         "sac/ff_sac_discrete",
         *("env=probe/policy", "arch.total_timesteps=8000", "arch.num_devices=1", *FAST),
