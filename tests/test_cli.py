@@ -141,7 +141,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=() if form == "command" else pytest.mark.slow) for form in FORMS]
+)
 def test_a_module_a_file_and_the_command_launch_from_any_directory(form, tmp_path):
     done = subprocess.run([*FORMS[form], *TINY, "arch.seed=3"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -154,6 +156,7 @@ def test_a_module_a_file_and_the_command_launch_from_any_directory(form, tmp_pat
     assert not re.search("HYDRA|orbax|absl", done.stdout)
 
 
+@pytest.mark.slow
 def test_flags_and_overrides_come_in_any_order(tmp_path):
     for arguments in (["--cfg", "job", "arch.seed=7"], ["arch.seed=7", "--cfg", "job"]):
         done = subprocess.run([*FORMS["module"], *arguments], cwd=tmp_path, capture_output=True, text=True)
@@ -169,6 +172,7 @@ def test_a_sweep_is_never_overwritten(capfd, tmp_path):
     assert "is not empty" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_multirun_runs_every_combination(tmp_path):
     command = [*FORMS["module"], "-m", *TINY, "arch.seed=0,1", "system.clip_eps=0.1,0.2", "logger=silent"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -179,6 +183,7 @@ def test_multirun_runs_every_combination(tmp_path):
     assert all((sweep / run / "summary.json").exists() for run in runs)
 
 
+@pytest.mark.slow
 def test_help_of_a_system_module_shows_its_documentation(tmp_path):
     done = subprocess.run([*FORMS["module"], "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0

@@ -141,6 +141,7 @@ def test_overrides_are_derived_from_the_configuration_if_not_recorded(overrides)
     assert len(derived) <= len(overrides) + 1
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     # In a separate process, because Hydra reconfigures logging.
     command = [Path(sys.executable).parent / "stoix-like", "train", "-m", *TINY, "arch.seed=0,1"]

@@ -20,6 +20,7 @@ def benchmark(monkeypatch):
     sys.modules.pop("benchmark")
 
 
+@pytest.mark.slow
 def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path, monkeypatch):
     # The other framework is a trivial script that runs in this process's Python.
     monkeypatch.setattr(benchmark, "SCRIPTS", tmp_path)

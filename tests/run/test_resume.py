@@ -94,7 +94,12 @@ def assert_same_results(run_dir, reference):
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """Environment variables of processes that share their compiled programs."""
-    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    # Bits are compared: compiled as users' runs are.
+    return {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +160,7 @@ def test_a_run_that_is_killed_repeatedly_is_bit_identical_to_an_uninterrupted_ru
     assert_same_results(run_dir, reference)
 
 
+@pytest.mark.slow
 def test_a_second_process_in_the_same_run_directory_is_refused(tmp_path, environment, reference):
     run_dir = shutil.copytree(reference, tmp_path / "run")
     resume = [COMMAND, "resume", str(run_dir), "arch.total_timesteps=1e6"]
@@ -188,6 +194,7 @@ cli.main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_once_and_training_continues(tmp_path, environment, reference):
     """A limit of 40 bytes per file simulates a full disk for some of the checkpoints."""
     run_dir = tmp_path / "run"
