@@ -79,7 +79,7 @@ def site(tmp_path_factory):
 
 # The budgets of the pages are those of real runs; here they only have to run.
 SMALL_BUDGETS = {
-    '"arch.seed=1"]': '"arch.seed=1", "arch.total_timesteps=8192", "arch.num_evaluation=2"]',
+    '"arch.seed=1"]': '"arch.seed=1", "arch.total_timesteps=8192", "arch.max_eval_steps=50"]',
     '"arch.total_timesteps=6e5"': '"arch.total_timesteps=16384"',
 }
 
