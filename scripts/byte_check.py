@@ -72,12 +72,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="a branch, a tag or a commit to compare with")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument(
-        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="parallel runs (default: one per core)"
-    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs (default: one per core)")
     parser.add_argument("--keep", type=Path, help="a directory that keeps the runs of the revision for the next call")
     args = parser.parse_args()
     cases = {name: overrides for name, overrides in all_cases().items() if args.only in name}
+    if not cases:
+        parser.error(f"--only {args.only}: no case has this text in its name; use one of {', '.join(all_cases())}")
     with tempfile.TemporaryDirectory() as scratch:
         commit = git("rev-parse", args.revision).strip()
         before = (args.keep or Path(scratch)) / commit
@@ -132,6 +132,7 @@ def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str
     """Train with the code in `source`; return the lines of `metrics.jsonl` without times."""
     metrics = run_dir / "metrics.jsonl"
     if not (run_dir / "summary.json").exists():
+        shutil.rmtree(run_dir, ignore_errors=True)  # what an earlier call left unfinished
         environment = {**os.environ, "PYTHONPATH": str(source), "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
         command = [sys.executable, "-c", "from stoix_like.cli import main; main()", "train", *overrides]
         done = subprocess.run(

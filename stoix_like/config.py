@@ -92,9 +92,9 @@ class ArchConfig:
     absolute_metric: bool
     on_nan: Annotated[str, one_of("stop", "ignore")]
     compile_cache: bool
-    hoist_randomness: bool
     resume_from: str | None
     population: PopulationConfig
+    hoist_randomness: bool = True
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 # Before jax starts its backend: two devices on any machine, and no accelerator.
 os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Most tests compile programs that run for less time than optimising them takes; `optimized` modules opt out.
+# Most tests compile programs that run for less time than optimising them takes; tests marked `optimized` opt out.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # Programs are kept for the next run of the tests, also those of the processes that tests start.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
@@ -15,17 +15,14 @@ import hypothesis
 import jax
 import pytest
 
-# What passes here passes everywhere.
+# Reproducible examples.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compilation(request):
-    """Compile with all optimisations in modules marked `optimized`, quickly elsewhere."""
-    optimized = request.node.get_closest_marker("optimized") is not None
-    jax.config.update("jax_disable_most_optimizations", not optimized)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Compile with all optimisations where a test or its module is marked `optimized`, quickly elsewhere."""
+    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimized") is None)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
 from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, Program, ProgramSpec
-from stoix_like.architectures.update import Learner
+from stoix_like.architectures.update import ShardProgram
 from stoix_like.base_types import System
 from stoix_like.envs.environment import VectorEnvironment
 
@@ -38,16 +38,16 @@ def make_program(
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
     def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
-        learner = Learner(build(hyperparams), env, axes, spec)
-        mapped = map_over_shards(learner.init_shard, (None, 0), shards_of_state, num_shards=len(shard_keys))
+        program = ShardProgram(build(hyperparams), env, axes, spec)
+        mapped = map_over_shards(program.init_shard, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def train(
         state: LearnerState, hyperparams: Hyperparams, num_updates: jax.Array, new_interval: jax.Array
     ) -> tuple[LearnerState, IntervalMetrics]:
-        learner = Learner(build(hyperparams), env, axes, spec)
+        program = ShardProgram(build(hyperparams), env, axes, spec)
         mapped = map_over_shards(
-            learner.train_shard,
+            program.train_shard,
             in_axes=(shards_of_state, None, None),
             out_axes=(shards_of_state, None),
             num_shards=len(state.shards.key),

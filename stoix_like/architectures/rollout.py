@@ -36,8 +36,8 @@ def rollout(
         The state at the end, the trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step.
     """
     num_envs = state.timestep.reward.shape[0]
-    key_begin, key_act, key_env = jax.random.split(key, 3)
-    first = state._replace(env_state=env.begin_rollout(key_begin, state.env_state))
+    key_start, key_act, key_env = jax.random.split(key, 3)
+    first = state._replace(env_state=env.start_rollout(key_start, state.env_state))
 
     def step(state: RolloutState, keys: tuple[jax.Array, jax.Array]) -> Any:
         after, action, extras = act_and_step(env, act, shared, state, *keys)

@@ -16,7 +16,7 @@ from stoix_like.base_types import Agent, Axes, EpisodeMetrics, Metrics, RolloutS
 from stoix_like.envs.environment import VectorEnvironment
 
 
-class Learner(NamedTuple):
+class ShardProgram(NamedTuple):
     """A system with its environments and mapped axes.
 
     Attributes:

@@ -15,7 +15,7 @@ from stoix_like.schema import above
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
-Loss = Callable[..., tuple[jax.Array, Metrics]]
+Loss = Callable[..., tuple[jax.Array, Any]]
 """A function `(params, ...) -> (loss, metrics)`."""
 
 
@@ -68,7 +68,7 @@ def make_optimiser(
 
 def gradient_step(
     loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
-) -> tuple[PyTree, PyTree, Metrics]:
+) -> tuple[PyTree, PyTree, Any]:
     """Take one gradient step on a loss, averaging the gradient over all shards.
 
     Args:

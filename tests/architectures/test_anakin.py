@@ -15,6 +15,8 @@ from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.setup import set_up
 
+pytestmark = pytest.mark.optimized
+
 
 def recorder_program(
     num_devices=1,
@@ -156,7 +158,7 @@ def test_single_device_program_has_no_collectives():
 
 
 def test_non_finite_metric_is_reported_and_excluded_from_the_average():
-    program = recorder_program(sour_at=3.0)
+    program = recorder_program(nan_at=3.0)
     state, interval = train(program, start(program, 1), 5)
     assert not state.healthy
     assert interval.healthy_updates == 2
@@ -168,7 +170,7 @@ def test_non_finite_metric_is_reported_and_excluded_from_the_average():
 
 @pytest.mark.parametrize("population", [1, 2])
 def test_ignored_nan_neither_freezes_members_nor_stops_the_sums(population):
-    program = recorder_program(sour_at=3.0, population=population, ignore=True)
+    program = recorder_program(nan_at=3.0, population=population, ignore=True)
     keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
     shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
     state, interval = train(program, program.init({}, keys, shard_keys), 5)

@@ -29,9 +29,9 @@ class Countdown(Probe):
 
 def roll(env, actions, key=0):
     """Take actions `[T, N]`; return the first time step, the time steps `[T, N, ...]` and the last state."""
-    key_reset, key_begin, key_steps = jax.random.split(jax.random.key(key), 3)
+    key_reset, key_start, key_steps = jax.random.split(jax.random.key(key), 3)
     state, first = env.reset(jax.random.split(key_reset, actions.shape[1]))
-    state = env.begin_rollout(key_begin, state)
+    state = env.start_rollout(key_start, state)
 
     def step(state, inputs):
         return env.step(inputs[0], state, inputs[1])
@@ -118,7 +118,7 @@ def test_pool_reset_cycles_through_the_pool():
     taken = positions(timesteps.observation)[np.asarray(timesteps.terminated)]
     np.testing.assert_array_equal(taken, pool[[0, 1, 2, 3, 0]])
     assert last.store.taken == 5
-    refilled = env.begin_rollout(jax.random.key(9), last)
+    refilled = env.start_rollout(jax.random.key(9), last)
     assert refilled.store.taken == 0
     assert not np.isin(positions(refilled.store.starts.observation), pool).any()
     np.testing.assert_array_equal(refilled.env_state.view, last.env_state.view)

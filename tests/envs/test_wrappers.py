@@ -144,7 +144,7 @@ def test_vectorize_does_not_reset():
     for count in (1, 2):
         state, timestep = env.step(jax.random.split(KEY, 2), state, jnp.zeros((2, 2)))
         np.testing.assert_array_equal(timestep.observation.agent_view[:, 0, 0], [count, count])
-    assert env.begin_rollout(KEY, state) is state
+    assert env.start_rollout(KEY, state) is state
 
 
 def test_native_action_undoes_action_wrappers():

@@ -39,7 +39,7 @@ def run_info(run_dir):
         num_evaluations=2,
         config={},
         notes=("arch.total_timesteps [1300] is rounded down to 1,280",),
-        devices="1 x cpu",
+        devices="1 × cpu",
     )
 
 
@@ -72,7 +72,7 @@ def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
     assert captured.out.splitlines() == [
         "ppo/ff_ppo on gymnax/CartPole-v1, seed 3",
         "  budget          1,280 env steps, 10 updates, 2 evaluations",
-        "  devices         1 x cpu",
+        "  devices         1 × cpu",
         "  run directory   runs/1",
         "  note            arch.total_timesteps [1300] is rounded down to 1,280",
         "      0   0%   return     9.25 ± 12.10    length    9.25      - steps/s  0:01",

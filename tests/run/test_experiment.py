@@ -173,13 +173,13 @@ def test_a_diverged_run_stops_and_names_the_metric_and_the_last_good_checkpoint(
     with pytest.raises(
         TrainingError, match=r"train/reward became non-finite in update 20; .*/1664; arch.on_nan=ignore"
     ):
-        toy(tmp_path, rollout_length=32, sour_at=20)
+        toy(tmp_path, rollout_length=32, nan_at=20)
     # The earlier records are kept: the evaluations at step 0 and after 13 updates.
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_diverged_run_continues_with_on_nan_ignore(tmp_path):
-    done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, sour_at=20)
+    done = toy(tmp_path, "arch.on_nan=ignore", rollout_length=32, nan_at=20)
     assert done.summary["updates"] == 39
 
 

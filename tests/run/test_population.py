@@ -233,8 +233,8 @@ def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
 
 
 def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
-    overrides = [*toys.overrides(sour_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
-    overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={sour_at: [-1.0, 7.0, -1.0]}"]
+    overrides = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
+    overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
     # 10 updates in 2 intervals: member 1 keeps its state after 6 updates.

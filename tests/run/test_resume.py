@@ -30,6 +30,8 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint, config_file, trust
 
+pytestmark = pytest.mark.optimized
+
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",
@@ -516,7 +518,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path):
 
 
 def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
-    overrides = [*toys.overrides(rollout_length=4, sour_at=13), *TOY_RUN[2:]]
+    overrides = [*toys.overrides(rollout_length=4, nan_at=13), *TOY_RUN[2:]]
     with pytest.raises(
         stoix_like.TrainingError, match=r"train/reward became non-finite in update 13; .*/checkpoints/160; "
     ):

@@ -15,12 +15,12 @@ class Config(SystemConfig):
 
     Attributes:
         gain: factor of the recorded rewards.
-        sour_at: the update whose metric becomes NaN.
+        nan_at: the update whose metric becomes NaN.
         forget_mean: do not average rewards over shards.
     """
 
     gain: float = 1.0
-    sour_at: float = -1.0
+    nan_at: float = -1.0
     forget_mean: bool = False
 
 
@@ -61,7 +61,7 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
             reward = axes.mean(reward)
         updates = agent.shared["updates"] + 1
         shared = {"reward": agent.shared["reward"] + reward, "updates": updates}
-        noise = jnp.where(updates == config.sour_at, jnp.nan, 0.0)
+        noise = jnp.where(updates == config.nan_at, jnp.nan, 0.0)
         return Agent(shared, agent.local), {"reward": reward + noise, "first_carry": jnp.mean(trajectory.first_carry)}
 
     return System(init, act, observe, update, act, lambda num_envs: jnp.zeros((num_envs,)))

@@ -7,6 +7,8 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.learning
 @pytest.mark.parametrize(

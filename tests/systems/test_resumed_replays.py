@@ -9,6 +9,8 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 
+pytestmark = pytest.mark.optimized
+
 REPLAYS = {
     "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],

@@ -190,7 +190,7 @@ def varied(system):
 
 @pytest.mark.parametrize(
     "system",
-    # The bases of two families run with the quick tests; the others take a quarter of a minute each.
+    # The bases of two families run with the quick tests; the others take 15 s each.
     [
         name if name in ("q_learning/ff_dqn", "ddpg/ff_ddpg") else pytest.param(name, marks=pytest.mark.slow)
         for name in CASES

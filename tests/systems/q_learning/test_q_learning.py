@@ -38,7 +38,7 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL])))
     actor = setup.networks.actor_network
     network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
-    dqn = ff_dqn.DQN(None, None, network, None, None, None)
+    dqn = ff_dqn.DQN(None, None, network, None, None, 1, None)
     view = jax.random.normal(jax.random.key(0), (5, 4))
     params = network.init(jax.random.key(1), Observation(view))
     (free,) = dqn.q(params, Observation(view))
@@ -102,6 +102,7 @@ def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
 
 
 @pytest.mark.learning
+@pytest.mark.optimized
 def test_dqn_solves_cartpole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))

@@ -60,7 +60,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         The system.
     """
     head = configure_head(spec.networks.q_network.critic_head, config.support)
-    return ff_ddpg.build(config, spec, D4PG, critic_head=head)
+    return ff_ddpg.assemble(config, spec, D4PG, critic_head=head)
 
 
 run_experiment, hydra_entry_point = entry_points("ddpg/ff_d4pg", build)

@@ -34,8 +34,6 @@ from stoix_like.systems.off_policy_actor_critic import (
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
-Learner = tuple[DDPGParams, DDPGOptStates]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ActorCriticConfig):
@@ -84,23 +82,24 @@ class DDPG(ActorCritic):
             self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
             params, batch, key,
         )  # fmt: skip
-        learner = (
-            params._replace(q_params=params.q_params._replace(online=online)),
-            opt_states._replace(q_opt_state=q_opt_state),
+        shared = shared._replace(
+            params=params._replace(q_params=params.q_params._replace(online=online)),
+            opt_states=opt_states._replace(q_opt_state=q_opt_state),
         )
         improve = partial(self.improve, batch=batch)
-        learner, metrics = periodically(improve, learner, steps, self.config.policy_frequency)
-        return DDPGShared(learner[0], learner[1], steps + 1), q_metrics | metrics
+        shared, metrics = periodically(improve, shared, steps, self.config.policy_frequency)
+        return shared._replace(steps=steps + 1), q_metrics | metrics
 
-    def improve(self, learner: Learner, batch: Batch) -> tuple[Learner, Metrics]:
+    def improve(self, shared: DDPGShared, batch: Batch) -> tuple[DDPGShared, Metrics]:
         """Update the policy and all target parameters."""
-        (actor_params, q_params), opt_states = learner
+        actor_params, q_params = shared.params
         online, actor_opt_state, metrics = gradient_step(
-            self.actor_loss, self.actor_optim, self.axes, actor_params.online, opt_states.actor_opt_state,
+            self.actor_loss, self.actor_optim, self.axes, actor_params.online, shared.opt_states.actor_opt_state,
             q_params.online, batch,
         )  # fmt: skip
         params = DDPGParams(self.update_target(actor_params._replace(online=online)), self.update_target(q_params))
-        return (params, opt_states._replace(actor_opt_state=actor_opt_state)), metrics
+        opt_states = shared.opt_states._replace(actor_opt_state=actor_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
 
     def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
         """Apply a soft update to the target parameters."""
@@ -140,7 +139,7 @@ class DDPG(ActorCritic):
         return self.policy(actor_params, observation)
 
 
-def build(
+def assemble(
     config: Config,
     spec: SystemSpec,
     algorithm: type[DDPG] = DDPG,
@@ -166,6 +165,11 @@ def build(
 def _action_range(space: Any) -> ActionRange:
     bounds = (space.low, space.high, space.half_width)
     return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build DDPG; see `assemble`."""
+    return assemble(config, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("ddpg/ff_ddpg", build)

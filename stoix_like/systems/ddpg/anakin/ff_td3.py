@@ -48,7 +48,7 @@ def build(config: Config, spec: SystemSpec) -> System:
     Returns:
         The system.
     """
-    return ff_ddpg.build(config, spec, TD3, num_critics=2)
+    return ff_ddpg.assemble(config, spec, TD3, num_critics=2)
 
 
 run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", build)

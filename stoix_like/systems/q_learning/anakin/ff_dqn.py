@@ -68,6 +68,7 @@ class DQN:
     network: FeedForwardActor
     optim: optax.GradientTransformation
     replay: Replay
+    num_updates: int
     epsilon: Callable[[jax.Array], jax.Array]
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -107,25 +108,25 @@ class DQN:
         def epoch(agent: Agent, key: jax.Array) -> tuple[Agent, Metrics]:
             sample_key, loss_key = jax.random.split(key)
             batch = self.sample(agent, sample_key)
-            shared, metrics = self.sgd_step(agent.shared, batch, loss_key)
-            return Agent(shared, self.set_priorities(agent.local, batch, metrics.pop("losses"))), metrics
+            shared, losses = self.sgd_step(agent.shared, batch, loss_key)
+            local = self.set_priorities(agent.local, batch, losses)
+            return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses)}
 
         agent, metrics = jax.lax.scan(epoch, agent, jax.random.split(key, self.config.epochs))
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
 
-    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, Metrics]:
-        """Take one gradient step and update the target parameters; the metrics include the losses `[B]`."""
+    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array]:
+        """Take one gradient step and update the target parameters; return the losses `[B]`, too."""
         params, opt_state, updates = shared
 
-        def loss(online: PyTree) -> tuple[jax.Array, Metrics]:
+        def loss(online: PyTree) -> tuple[jax.Array, jax.Array]:
             losses = self.losses(OnlineAndTarget(online, params.target), batch, key)
-            return jnp.mean(batch.weight * losses), {"losses": losses}
+            return jnp.mean(batch.weight * losses), losses
 
-        online, opt_state, metrics = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
+        online, opt_state, losses = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
         target = optax.incremental_update(online, params.target, self.config.tau)
-        metrics["q_loss"] = jnp.mean(batch.weight * metrics["losses"])
-        return QShared(OnlineAndTarget(online, target), opt_state, updates), metrics
+        return QShared(OnlineAndTarget(online, target), opt_state, updates), losses
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the loss of each window `[B]`, with the largest target value as bootstrap value (algorithm 1)."""
@@ -156,7 +157,7 @@ def _policy(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def assemble(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN] = DQN, head: Any = None) -> System:
+def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[DQN] = DQN, head: Any = None) -> System:
     """Build DQN or a variant.
 
     Args:
@@ -176,6 +177,7 @@ def assemble(config: BaseConfig, spec: SystemSpec, algorithm: Callable[..., DQN]
         network=FeedForwardActor(head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.q_lr),
         replay=make_replay(config, spec),
+        num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
     return System(

@@ -6,7 +6,6 @@ Priorities are the cross-entropies of the loss; the KL divergences of the paper 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -37,15 +36,8 @@ class Config(ff_c51.Config):
     sigma_zero: Annotated[float, at_least(0.0)]
 
 
-@dataclass(frozen=True)
 class Rainbow(ff_dqn.DQN):
-    """DQN with noisy, distributional double targets that samples by priority.
-
-    Attributes:
-        num_updates: number of updates in the whole run.
-    """
-
-    num_updates: int = 1
+    """DQN with noisy, distributional double targets that samples by priority."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute cross-entropies `[B]` to the projected target distribution of the greedy online action."""
@@ -73,7 +65,7 @@ def build(config: Config, spec: SystemSpec) -> System:
     """Build Rainbow; see `ff_dqn.assemble`."""
     hyperparams = config.support | {"sigma_zero": config.sigma_zero}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
-    return ff_dqn.assemble(config, spec, partial(Rainbow, num_updates=spec.num_updates), head)
+    return ff_dqn.assemble(config, spec, Rainbow, head)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_rainbow", build)

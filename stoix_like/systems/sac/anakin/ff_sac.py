@@ -101,14 +101,14 @@ class SAC(ActorCritic):
             params, batch, q_key,
         )  # fmt: skip
         target = optax.incremental_update(online, params.q_params.target, self.config.tau)
-        learner = (
-            params._replace(q_params=OnlineAndTarget(online, target)),
-            opt_states._replace(q_opt_state=q_opt_state),
+        shared = shared._replace(
+            params=params._replace(q_params=OnlineAndTarget(online, target)),
+            opt_states=opt_states._replace(q_opt_state=q_opt_state),
         )
         improve = partial(self.improve, batch=batch, key=actor_key)
-        learner, metrics = periodically(improve, learner, steps, self.config.policy_frequency)
+        shared, metrics = periodically(improve, shared, steps, self.config.policy_frequency)
         metrics |= {"temperature": self.temperature(params)}
-        return SACShared(learner[0], learner[1], steps + 1), q_metrics | metrics
+        return shared._replace(steps=steps + 1), q_metrics | metrics
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the soft value of the successor (equations 5 and 6).
@@ -123,11 +123,9 @@ class SAC(ActorCritic):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
 
-    def improve(
-        self, learner: tuple[SACParams, SACOptStates], batch: Batch, key: jax.Array
-    ) -> tuple[tuple[SACParams, SACOptStates], Metrics]:
+    def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
-        params, opt_states = learner
+        params, opt_states, _ = shared
         actor_params, actor_opt_state, metrics = gradient_step(
             self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
             params, batch, key,
@@ -139,7 +137,8 @@ class SAC(ActorCritic):
             )
             metrics |= alpha_metrics
         params = SACParams(actor_params, params.q_params, log_alpha)
-        return (params, SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)), metrics
+        opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
 
     def actor_loss(
         self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
@@ -191,7 +190,7 @@ class SAC(ActorCritic):
         return observation, {"action": action}
 
 
-def build(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> System:
+def assemble(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> System:
     """Build SAC.
 
     Args:
@@ -208,6 +207,11 @@ def build(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> Syste
         action_space=spec.action_space,
     )
     return sac.system(spec)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build SAC; see `assemble`."""
+    return assemble(config, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_sac", build)

@@ -64,8 +64,8 @@ class DiscreteSAC(ff_sac.SAC):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build discrete SAC; see `ff_sac.build`."""
-    return ff_sac.build(config, spec, DiscreteSAC)
+    """Build discrete SAC; see `ff_sac.assemble`."""
+    return ff_sac.assemble(config, spec, DiscreteSAC)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", build)
