@@ -1,4 +1,4 @@
-"""Writes the reference, the configuration pages and their navigation; mkdocs runs it in every build."""
+"""Generate the reference and configuration pages; run by mkdocs."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ PACKAGE = "stoix_like"
 
 
 def public_modules() -> dict[tuple[str, ...], str]:
-    """The page of every public module, below `reference/`, by the parts of its name after the package's."""
+    """Map the name of each public module, split and without the package, to its page below `reference/`."""
     pages = {}
     for source in (ROOT / PACKAGE).rglob("*.py"):
         parts = source.relative_to(ROOT / PACKAGE).with_suffix("").parts
@@ -23,21 +23,21 @@ def public_modules() -> dict[tuple[str, ...], str]:
 
 
 def first_line(parts: tuple[str, ...]) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     path = ROOT.joinpath(PACKAGE, *parts)
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return (ast.get_docstring(ast.parse(source.read_text("utf-8"))) or "").partition("\n")[0]
 
 
 def contents(pages: dict[tuple[str, ...], str], package: tuple[str, ...]) -> str:
-    """Links to the modules right below a package, for the page `index.md` of its folder."""
+    """List links to the modules directly below a package, relative to its page."""
     below = [parts for parts in pages if parts and parts[:-1] == package]
     links = [f"[{parts[-1]}]({'/'.join(Path(pages[parts]).parts[len(package) :])})" for parts in below]
     return "".join(f"- {link}: {first_line(parts)}\n" for link, parts in zip(links, below, strict=True))
 
 
 def write_reference() -> None:
-    """One page per module; `reference/index.md` is kept by hand and gets a list of the modules."""
+    """Write one page per module, and append a list of the modules to `reference/index.md`, which is written by hand."""
     pages = public_modules()
     nav = mkdocs_gen_files.Nav()
     for parts, page in pages.items():
@@ -55,12 +55,12 @@ def write_reference() -> None:
 
 
 def shown(source: Path) -> str:
-    """A yaml file in a fence."""
+    """Return a yaml file as a fenced block."""
     return f"```yaml\n{source.read_text('utf-8').strip()}\n```\n"
 
 
 def write_configuration() -> None:
-    """One page per group of `configs`, which shows its files as they are."""
+    """Write one page per group of `configs`, with its files verbatim."""
     configs = ROOT / "configs"
     groups = sorted(path.name for path in configs.iterdir() if path.is_dir())
     nav = mkdocs_gen_files.Nav()

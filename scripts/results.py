@@ -77,7 +77,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
-            raise ConfigError(f"{path} is no directory")
+            raise ConfigError(f"{path} is not a directory")
         runs = sorted(file.parent.resolve() for file in path.rglob("metrics.jsonl"))
         if not runs:
             raise ConfigError(f"{path} holds no run: a run is a directory with a metrics.jsonl")
@@ -112,7 +112,7 @@ def members(run: Run) -> Iterator[Member]:
     for member in run.summary.get("population/members", alone):
         final, best = (member.get(f"{kind}/episode_return_mean") for kind in ("eval", "absolute"))
         if final is None:
-            raise ConfigError(f"{run.directory}: the return of seed {member['seed']} is no finite number")
+            raise ConfigError(f"{run.directory}: the return of seed {member['seed']} is not finite")
         hyperparams = {name: member[name] for name in varied}
         yield Member(run, member["seed"], hyperparams, final, best, member.get("failure") is not None)
 
@@ -126,7 +126,7 @@ def group(runs: Iterable[Run]) -> list[list[Member]]:
         seeds = groups.setdefault(json.dumps(config, sort_keys=True), {})
         if member.seed in seeds:
             raise ConfigError(
-                f"seed {member.seed} is there twice, in {seeds[member.seed].run.directory} and {member.run.directory}:"
+                f"seed {member.seed} occurs twice, in {seeds[member.seed].run.directory} and {member.run.directory}:"
                 " a seed counts once, leave one of them out"
             )
         seeds[member.seed] = member
@@ -289,15 +289,15 @@ def format_steps(number: float | None) -> str:
 def _format_seeds(rows: Sequence[Member]) -> str:
     seeds, failed = [member.seed for member in rows], sum(member.failed for member in rows)
     listed = f"{seeds[0]}–{seeds[-1]}" if _consecutive(seeds) else ", ".join(map(str, seeds))
-    return f"{listed} ({failed} went bad)" if failed else listed
+    return f"{listed} ({failed} diverged)" if failed else listed
 
 
 def _legend(groups: Sequence[Sequence[Member]], references: References | None) -> list[str]:
     runs = [member.run for rows in groups for member in rows]
     lines = [
         "Interquartile means over seeds of the mean episode return, with 95 % bootstrap intervals. Env steps and"
-        " episodes are those of each seed. The best policy of a run, by its evaluations, plays ten times as many"
-        " episodes once more.",
+        " episodes are those of each seed. The best policy, selected by its evaluations, is evaluated again on ten"
+        " times as many episodes.",
         *(f"Measured with {line}." for line in dict.fromkeys(map(_measured_with, runs))),
     ]
     used = dict.fromkeys(entry.source for rows in groups for entry in references.of(rows)) if references else {}

@@ -128,9 +128,9 @@ class PoolReset(AutoReset):
         super().__init__(env)
         self.pool_size = pool_size
 
-    def begin_rollout(self, key: jax.Array, state: AutoResetState) -> AutoResetState:
-        """Fill the pool; see `VectorEnvironment.begin_rollout`."""
-        env_state = self.env.begin_rollout(key, state.env_state)
+    def start_rollout(self, key: jax.Array, state: AutoResetState) -> AutoResetState:
+        """Fill the pool; see `VectorEnvironment.start_rollout`."""
+        env_state = self.env.start_rollout(key, state.env_state)
         return AutoResetState(env_state, self._fill(key))
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:

@@ -82,7 +82,7 @@ class VectorEnvironment(ABC):
             The next state and the time step `[N, ...]`.
         """
 
-    def begin_rollout(self, key: jax.Array, state: State) -> State:
+    def start_rollout(self, key: jax.Array, state: State) -> State:
         """Prepare for a rollout; by default, do nothing.
 
         Args:

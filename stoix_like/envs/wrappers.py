@@ -35,9 +35,9 @@ class Wrapper(VectorEnvironment):
         """See `VectorEnvironment.step`."""
         return self.env.step(keys, state, self.inner_action(action))
 
-    def begin_rollout(self, key: jax.Array, state: State) -> State:
-        """See `VectorEnvironment.begin_rollout`."""
-        return self.with_inner_state(state, self.env.begin_rollout(key, self.inner_state(state)))
+    def start_rollout(self, key: jax.Array, state: State) -> State:
+        """See `VectorEnvironment.start_rollout`."""
+        return self.with_inner_state(state, self.env.start_rollout(key, self.inner_state(state)))
 
     @property
     def unwrapped(self) -> VectorEnvironment:

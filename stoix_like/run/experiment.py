@@ -186,7 +186,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         num_evaluations=len(plan.evaluations) + 1,
         config=run.resolved,
         notes=(*plan.notes, *notes),
-        devices=f"{devices.size} x {devices.flat[0].device_kind}",
+        devices=f"{devices.size} × {devices.flat[0].device_kind}",
         num_members=setup.population.num_members,
         history=history,
     )

@@ -1,4 +1,4 @@
-"""Memory checks, made before anything is allocated."""
+"""Memory checks before allocation."""
 
 from __future__ import annotations
 

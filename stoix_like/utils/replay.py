@@ -75,7 +75,7 @@ class ReplayConfig(SystemConfig):
         """
         unit = num_shards * (num_envs if self.per_env_rows else 1)
         if self.total_buffer_size % unit:
-            factors = f"{num_shards} shard(s)" + (f" x {num_envs} environments" if self.per_env_rows else "")
+            factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
                 f" {multiples_near(self.total_buffer_size, unit)}"

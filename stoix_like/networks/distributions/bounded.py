@@ -67,7 +67,7 @@ def map_samples(function: Callable[[Array], Array], num_axes: int) -> Callable[[
 class Bounded(distrax.Distribution):
     """A distribution of scalars, mapped one to one to [minimum, maximum] by `_forward`.
 
-    Constant bounds are stored as Python floats: they are no leaves of the pytree, so `vmap` over a batch of
+    Constant bounds are stored as Python floats: they are not leaves of the pytree, so `vmap` over a batch of
     distributions does not map over them. Array bounds, which may be traced, are leaves and have the shape of the batch.
 
     Args:
