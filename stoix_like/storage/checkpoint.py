@@ -8,11 +8,15 @@ detects a truncated file, but not a flipped bit.
 from __future__ import annotations
 
 import contextlib
+import errno
+import gc
+import inspect
 import itertools
 import json
 import logging
 import os
 import re
+import stat
 import sys
 import tempfile
 import time
@@ -26,10 +30,21 @@ import orbax.checkpoint as ocp
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage.checksums import checksums
+from stoix_like.storage.files import check_directory
 
 DIRECTORY = "checkpoints"
 QUARANTINE = "checkpoints-damaged"
 HOST_STATE = "host_state"
+# Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.
+MAX_BYTES_READ_BACK = 2**28
+# What the file system and the process can fail with, whatever the bytes of a checkpoint are.
+_TRANSIENT = tuple(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "EIO", "ESTALE", "EINTR", "EAGAIN", "ETIMEDOUT")
+    if hasattr(errno, name)
+)
+
+_GLOB = re.compile(r"[*?\[]")
 
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
@@ -57,7 +72,8 @@ class DamagedError(Exception):
 class Writer:
     """A writer of checkpoints that keeps the newest ones.
 
-    A failed write is reported once; older checkpoints stay, and later writes are tried again.
+    A failed write is reported once; older checkpoints stay, and later writes are tried again. The first checkpoint is
+    read back once, and reported if it differs from what was written.
 
     Args:
         run_dir: the directory of the run.
@@ -69,8 +85,11 @@ class Writer:
         self.directory = self.run_dir / DIRECTORY
         self._keep = keep
         self._manager: ocp.CheckpointManager | None = None
+        self._open_path = contextlib.ExitStack()
         self._pending: int | None = None
         self._failing = False
+        self._shapes: dict[str, Any] = {}
+        self._usable: bool | None = None  # unknown before the first checkpoint was read back
 
     def save(self, step: int, items: Arrays, host_state: Mapping[str, Any]) -> None:
         """Start to write a checkpoint; return as soon as the arrays may be donated.
@@ -86,6 +105,7 @@ class Writer:
             text = json.dumps({HOST_STATE: host_state, "checksums": checksums(present)})
             manager = self._open()
             self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text))
+            self._shapes = jax.tree.map(_shape, present)
             self._pending = step
             if step in manager.all_steps():
                 # The run stopped here between two evaluations; with the new budget, one of them is at this step.
@@ -101,31 +121,70 @@ class Writer:
 
     def wait(self) -> None:
         """Wait until the pending checkpoint is complete."""
-        if self._pending is not None:
+        step = self._pending
+        if step is not None:
             with self._reported():
                 self._open().wait_until_finished()
                 self._pending, self._failing = None, False
+                if not self._usable:
+                    self._read_back(step)
 
     def close(self) -> None:
         """Wait, and stop the threads of the writer."""
         self.wait()
-        manager, self._manager = self._manager, None
-        if manager is not None:
-            with contextlib.suppress(Exception):
-                manager.close()
+        self._close_manager()
 
     @property
     def newest(self) -> int | None:
         """Environment steps of the newest complete checkpoint."""
-        return max(steps(self.run_dir), default=None)
+        return max((step for step in steps(self.run_dir) if self._is_complete(step)), default=None)
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a complete checkpoint, and none is known to be unreadable."""
+        return self.newest is not None and self._usable is not False
+
+    def _is_complete(self, step: int) -> bool:
+        path = self.directory / str(step)
+        return path.is_dir() and not path.is_symlink()
 
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
+            check_directory(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
             # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
-            self._manager = ocp.CheckpointManager(self.directory, options=options)
+            place = self._open_path.enter_context(_without_glob_characters(self.directory))
+            self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager
+
+    def _close_manager(self) -> None:
+        manager, self._manager = self._manager, None
+        with contextlib.suppress(Exception):
+            if manager is not None:
+                manager.close()
+        with contextlib.suppress(OSError):
+            self._open_path.close()
+
+    def _read_back(self, step: int) -> None:
+        """Verify the first checkpoint, so that a run whose checkpoints are unreadable is reported while it trains."""
+        known, self._usable = self._usable is not None, False
+        small = {
+            name: leaves
+            for name, leaves in self._shapes.items()
+            if sum(leaf.size * leaf.dtype.itemsize for leaf in leaves.values()) <= MAX_BYTES_READ_BACK
+        }
+        try:
+            read(self.run_dir, step, small)
+            _check_shapes(self.run_dir, step, {name: self._shapes[name] for name in self._shapes.keys() - small.keys()})
+            self._usable = True
+        except (DamagedError, ConfigError) as error:
+            if not known:
+                print(
+                    f"WARNING: the checkpoint that was just written cannot be read back: {error}; training continues,"
+                    " but this run may be impossible to resume or to evaluate",
+                    file=sys.stderr,
+                )
 
     def _check_room(self, num_bytes: int) -> None:
         """Reserve the space first, so that a full disk raises one error instead of one per Orbax thread."""
@@ -137,13 +196,15 @@ class Writer:
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
         try:
-            yield
+            with _quiet_threads():
+                try:
+                    yield
+                except BaseException:
+                    # While its threads are quiet.
+                    self._close_manager()
+                    raise
         except Exception as error:  # A failed checkpoint must not stop training.
-            self._pending, failed = None, self._manager
-            self._manager = None
-            with contextlib.suppress(Exception):
-                if failed is not None:
-                    failed.close()
+            self._pending = None
             if not self._failing:
                 print(
                     f"cannot write a checkpoint to {self.directory}: {_reason(error)}; training continues, and the last"
@@ -154,16 +215,24 @@ class Writer:
 
 
 def steps(run_dir: Path) -> list[int]:
-    """List the complete checkpoints of a run.
+    """List the checkpoints of a run.
 
     Args:
         run_dir: the directory of the run.
 
     Returns:
-        Their environment steps, the newest last.
+        Their environment steps, the newest last; what has the name of a checkpoint and is none counts as a damaged one.
+
+    Raises:
+        ConfigError: the directory of the checkpoints is a link or a file, or cannot be read.
     """
-    found = (run_dir / DIRECTORY).glob("*") if (run_dir / DIRECTORY).is_dir() else ()
-    return sorted(int(path.name) for path in found if re.fullmatch("[0-9]+", path.name) and path.is_dir())
+    directory = run_dir / DIRECTORY
+    try:
+        check_directory(directory)
+        names = os.listdir(directory) if directory.exists() else []
+    except OSError as error:
+        raise ConfigError(f"{directory} {error.strerror}: no checkpoint can be read there") from error
+    return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
 
 def read_host_state(run_dir: Path, step: int) -> dict[str, Any]:
@@ -201,16 +270,19 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
     text = _read_text(run_dir, step)
     written = text["checksums"]
     wanted = {name: tree for name, tree in targets.items() if name in written}
-    restored = _restore(run_dir, step, {name: ocp.args.StandardRestore(_named(tree)) for name, tree in wanted.items()})
-    for name in wanted:
-        found = checksums({name: restored[name]})[name]
+    shapes = {name: _named(tree) for name, tree in wanted.items()}
+    restored = _restore(run_dir, step, {name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()})
+    items: dict[str, Any] = {}
+    for name, tree in wanted.items():
+        try:
+            leaves = [_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in shapes[name].items()]
+            found = checksums({name: restored[name]})[name]
+        except Exception as error:  # What wrong bytes were restored to can have any type.
+            raise _damaged(run_dir, step, _reason(error)) from error
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
         if bad:
-            raise DamagedError(f"{run_dir / DIRECTORY / str(step)}: {name}.{bad[0]} differs from what was written")
-    items = {
-        name: jax.tree.unflatten(jax.tree.structure(tree), [restored[name][leaf] for leaf in _named(tree)])
-        for name, tree in wanted.items()
-    }
+            raise _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
+        items[name] = jax.tree.unflatten(jax.tree.structure(tree), leaves)
     return Checkpoint(step, items, text[HOST_STATE])
 
 
@@ -253,43 +325,163 @@ def quarantine(run_dir: Path, step: int) -> Path:
     Returns:
         Its new path.
     """
-    place = run_dir / QUARANTINE
+    # A file or a link may have the name of the directory.
+    places = (run_dir / name for name in _numbered(QUARANTINE))
+    place = next(path for path in places if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink()))
     place.mkdir(exist_ok=True)
-    names = (place / (str(step) if not number else f"{step}-{number}") for number in itertools.count())
-    target = next(name for name in names if not name.exists())
+    target = next(place / name for name in _numbered(str(step)) if not os.path.lexists(place / name))
     return (run_dir / DIRECTORY / str(step)).rename(target)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in itertools.count(1))
+
+
+def _damaged(run_dir: Path, step: int, reason: str) -> DamagedError:
+    return DamagedError(f"{run_dir / DIRECTORY / str(step)}: {reason}")
+
+
+def _shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _matching(item: str, name: str, leaf: Any, target: Any) -> jax.Array:
+    """Return a restored array, if it has the shape and the type of its target."""
+    found = [(getattr(array, "shape", None), getattr(array, "dtype", None)) for array in (leaf, target)]
+    if found[0] != found[1]:
+        (shape, dtype), (expected, expected_dtype) = found
+        raise ValueError(f"{item}.{name} is {dtype}{shape} instead of {expected_dtype}{expected}")
+    return leaf
+
+
+def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
+    """Open every array of some items without reading it, and compare the shapes."""
+    with _reading(run_dir, step) as manager:
+        for item, leaves in items.items():
+            found = ocp.StandardCheckpointHandler().metadata(manager.directory / str(step) / item).tree
+            # Keys are stored as words along one more axis.
+            wrong = [name for name, leaf in leaves.items() if found[name].shape[: leaf.ndim] != leaf.shape]
+            if wrong:
+                raise _damaged(run_dir, step, f"{item}.{wrong[0]} has the shape {found[wrong[0]].shape}")
 
 
 def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
     stored = _restore(run_dir, step, {HOST_STATE: ocp.args.JsonRestore()})[HOST_STATE]
     if not isinstance(stored, dict) or zlib.crc32(str(stored.get("text")).encode()) != stored.get("crc32"):
-        raise DamagedError(f"{run_dir / DIRECTORY / str(step)}: {HOST_STATE} differs from what was written")
-    return json.loads(stored["text"])
+        raise _damaged(run_dir, step, f"{HOST_STATE} differs from what was written")
+    try:
+        text = json.loads(stored["text"])
+        if isinstance(text[HOST_STATE], dict) and isinstance(text["checksums"], dict):
+            return text
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise _damaged(run_dir, step, f"{HOST_STATE} is not that of a run")
 
 
 def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
+    with _reading(run_dir, step) as manager:
+        return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
+
+
+@contextlib.contextmanager
+def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
+    """Open one checkpoint, and translate whatever goes wrong while it is read."""
+    directory = run_dir.absolute() / DIRECTORY
+    _check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
+    with _quiet_threads():
+        try:
+            with _alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
+                yield manager
+            return
+        except (ConfigError, DamagedError):
+            raise
+        except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
+            if _is_transient(error):
+                raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
+            reason = _reason(error)
+        # Outside the block, so that nothing refers to the coroutines that the error interrupted.
+        raise _damaged(run_dir, step, reason)
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Silence what Orbax leaves behind when it fails: the first array that does closes the event loop of the others."""
     hook = sys.unraisablehook
+
+    def quiet(left: Any) -> None:
+        if "loop is closed" not in str(left.exc_value) and not inspect.iscoroutine(left.object):
+            hook(left)
+
+    sys.unraisablehook = quiet
     try:
-        with ocp.CheckpointManager((run_dir / DIRECTORY).absolute(), options=options) as manager:
-            return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
-    except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
-        if _is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
-        # The first array that fails closes the event loop to which the threads of the others still report.
-        sys.unraisablehook = lambda left: None if "loop is closed" in str(left.exc_value) else hook(left)
+        yield
+    except Exception:
+        # Threads of the other arrays still report.
         time.sleep(0.5)
-        raise DamagedError(f"{run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
+        gc.collect()
+        raise
     finally:
         sys.unraisablehook = hook
 
 
+def _check_files(run_dir: Path, step: int) -> None:
+    """Refuse a checkpoint that contains links, which would be followed, or special files, which would block."""
+    pending = [run_dir / DIRECTORY / str(step)]
+    try:
+        while pending:
+            path = pending.pop()
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                pending += path.iterdir()
+            elif not stat.S_ISREG(mode) or path.name == str(step):
+                raise _damaged(run_dir, step, f"{path.name} is neither a regular file nor a directory of a checkpoint")
+    except OSError as error:
+        if _is_transient(error):
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
+        raise _damaged(run_dir, step, _reason(error)) from error
+
+
+@contextlib.contextmanager
+def _alone(directory: Path, step: int) -> Iterator[Path]:
+    """Yield a directory with a link to one checkpoint, so that Orbax reads none of the others."""
+    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+        _check_no_glob(place)
+        Path(place, str(step)).symlink_to(directory / str(step), target_is_directory=True)
+        yield Path(place)
+
+
+@contextlib.contextmanager
+def _without_glob_characters(directory: Path) -> Iterator[Path]:
+    """Yield a path of the directory without `*`, `?` and `[`.
+
+    Orbax expands them even in the path of its directory. It then finds none of its files, loses the arrays on writing
+    and the types of keys on reading, and raises no error.
+    """
+    if not _GLOB.search(str(directory)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+        _check_no_glob(place)
+        link = Path(place, DIRECTORY)
+        link.symlink_to(directory, target_is_directory=True)
+        yield link
+
+
+def _check_no_glob(place: str) -> None:
+    if _GLOB.search(place):
+        raise ConfigError(
+            f"TMPDIR={tempfile.gettempdir()} holds a character that Orbax expands (*, ? or [): set another one"
+        )
+
+
 def _is_transient(error: Exception) -> bool:
     """Return whether the file system or the memory failed rather than the checkpoint."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return False
+    if isinstance(error, OSError):
+        return error.errno in _TRANSIENT
     transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
-    return isinstance(error, (OSError, MemoryError)) or any(status in str(error) for status in transient)
+    return isinstance(error, MemoryError) or any(status in str(error) for status in transient)
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -306,12 +498,16 @@ def _reason(error: Exception) -> str:
 
 
 class _Quiet(logging.Filter):
-    """A filter for Orbax's progress messages, and for errors of its threads that are reported here."""
+    """A filter for Orbax's progress messages, and for errors of its threads and tasks, which are reported here."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if "/orbax/" not in record.pathname:
+        if "/orbax/" in record.pathname:
+            return False
+        if record.name != "asyncio":
             return True
-        return record.levelno >= logging.ERROR and not record.pathname.endswith("/_src/futures/future.py")
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        return not re.search("orbax|loop is closed", record.getMessage() + trace)
 
 
-logging.getLogger("absl").addFilter(_Quiet())
+for _name in ("absl", "asyncio"):
+    logging.getLogger(_name).addFilter(_Quiet())

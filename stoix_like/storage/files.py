@@ -1,12 +1,26 @@
-"""Atomic writes."""
+"""Atomic writes, and reads that neither follow links nor wait.
+
+A run directory may come from elsewhere. Files are therefore written to new files of unpredictable names, which replace
+the target without following a link, and only regular files are read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from stoix_like.loggers import plain
+from stoix_like.loggers.base import plain
+
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -26,6 +40,97 @@ def write_text(path: Path, text: str) -> None:
         path: the file; replaced if it exists.
         text: the content.
     """
-    scratch = path.with_name(path.name + ".tmp")
-    scratch.write_text(text)
-    scratch.replace(path)
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically.
+
+    Args:
+        path: the file; replaced if it exists.
+        content: the content.
+    """
+    with replaced(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file, which replaces `path` once it is complete and on disk; after an exception it is deleted.
+
+    Args:
+        path: the file; a link is replaced, not followed.
+
+    Yields:
+        The new file, opened for writing.
+    """
+    # At most 255 bytes, whatever the name of the target.
+    scratch = path.with_name(f".{path.name[:32]}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _BINARY, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read a regular file.
+
+    Args:
+        path: the file.
+        limit: the largest size to read, in bytes.
+
+    Returns:
+        The content.
+
+    Raises:
+        OSError: it is not a regular file, is larger than the limit, or cannot be read.
+    """
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"has more than {limit:,} bytes", str(path))
+    return content
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file.
+
+    Args:
+        path: the file; a link is refused.
+        flags: of `os.open`.
+
+    Returns:
+        The file descriptor.
+
+    Raises:
+        OSError: it is not a regular file, or cannot be opened.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "is a link, not a regular file", str(path))
+    # A FIFO without a writer would block.
+    descriptor = os.open(path, flags | NO_FOLLOW | _NO_WAIT | _BINARY, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return descriptor
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a path that exists and is not a directory of its own.
+
+    Args:
+        path: the directory; it need not exist.
+
+    Raises:
+        OSError: it is a link or a file.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "is a link, not a directory", str(path))
+    if path.exists() and not path.is_dir():
+        raise OSError(errno.ENOTDIR, "is not a directory", str(path))

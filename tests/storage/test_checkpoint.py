@@ -1,0 +1,183 @@
+"""Checkpoints in directories of any name, and what happens to one in which a file is damaged."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.errors import ConfigError
+from stoix_like.storage import checkpoint
+
+ITEMS = {
+    "shared": {"weight": jnp.arange(6.0).reshape(2, 3), "updates": jnp.int32(7)},
+    "rollout_state": {"key": jax.random.split(jax.random.key(3), 2)},
+}
+TARGETS = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), ITEMS)
+
+
+def save(run_dir, *steps):
+    run_dir.mkdir(exist_ok=True)
+    writer = checkpoint.Writer(run_dir, len(steps))
+    for step in steps:
+        writer.save(step, ITEMS, {"step": step})
+    writer.close()
+    return writer
+
+
+def assert_intact(found):
+    assert found.host_state == {"step": found.step}
+    for item, leaves in ITEMS.items():
+        for name, leaf in leaves.items():
+            assert found.items[item][name].dtype == leaf.dtype
+            is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            words = jax.random.key_data if is_key else np.asarray
+            np.testing.assert_array_equal(words(found.items[item][name]), words(leaf))
+
+
+@pytest.mark.parametrize("limit", [checkpoint.MAX_BYTES_READ_BACK, 0])
+@pytest.mark.parametrize("name", ["x[8]", "a*b?", "plain"])
+def test_checkpoints_survive_a_directory_of_any_name(tmp_path, monkeypatch, capsys, name, limit):
+    monkeypatch.setattr(checkpoint, "MAX_BYTES_READ_BACK", limit)
+    run_dir = tmp_path / name
+    writer = save(run_dir, 1)
+    assert writer.usable
+    assert capsys.readouterr().err == ""
+    assert_intact(checkpoint.read(run_dir, 1, TARGETS))
+    moved = run_dir.rename(tmp_path / "[par]")
+    assert_intact(checkpoint.read(moved, 1, TARGETS))
+
+
+def test_a_first_checkpoint_that_cannot_be_read_back_is_reported_once(tmp_path, monkeypatch, capsys):
+    # Orbax expands the brackets, finds no arrays to merge, and reports success.
+    monkeypatch.setattr(checkpoint, "_without_glob_characters", contextlib.nullcontext)
+    writer = save(tmp_path / "x[8]", 1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("WARNING: the checkpoint that was just written cannot be read back: ")
+    assert not writer.usable
+
+
+def replace_by_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_link(path):
+    moved = path.rename(path.parent.parent / f"moved-{path.name}")
+    path.symlink_to(moved)
+
+
+def replace_by_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def find(run_dir, step, *names):
+    """Return a file of a checkpoint."""
+    return run_dir.joinpath("checkpoints", str(step), *names)
+
+
+@pytest.mark.parametrize("change", [os.unlink, replace_by_directory, replace_by_link, replace_by_fifo])
+@pytest.mark.parametrize("names", [("rollout_state", "array_metadatas", "process_0"), ("host_state", "metadata")])
+def test_whatever_goes_wrong_with_a_checkpoint_the_one_before_is_used(tmp_path, capsys, change, names):
+    save(tmp_path, 1, 2)
+    change(find(tmp_path, 2, *names))
+    # A file where damaged checkpoints are moved to.
+    (tmp_path / "checkpoints-damaged").touch()
+    found = checkpoint.newest_readable(tmp_path, lambda step: checkpoint.read(tmp_path, step, TARGETS))
+    assert found.step == 1
+    assert_intact(found)
+    assert "the checkpoint after 2 env steps is damaged" in capsys.readouterr().err
+    assert (tmp_path / "checkpoints-damaged-1" / "2").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_has_the_name_of_a_checkpoint_and_is_none_counts_as_damaged(tmp_path, kind):
+    save(tmp_path, 1)
+    path = tmp_path / "checkpoints" / "2"
+    path.touch() if kind == "file" else path.symlink_to(tmp_path / "checkpoints" / "1")
+    assert checkpoint.Writer(tmp_path, 1).newest == 1
+    found = checkpoint.newest_readable(tmp_path, lambda step: checkpoint.read(tmp_path, step, TARGETS))
+    assert found.step == 1
+    assert not os.path.lexists(path)
+
+
+def test_a_linked_directory_of_checkpoints_is_refused(tmp_path, capsys):
+    save(tmp_path / "elsewhere", 1)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "checkpoints").symlink_to(tmp_path / "elsewhere" / "checkpoints")
+    with pytest.raises(ConfigError, match=r"run/checkpoints is a link, not a directory"):
+        checkpoint.steps(run_dir)
+    writer = checkpoint.Writer(run_dir, 1)
+    writer.save(2, ITEMS, {})
+    with contextlib.suppress(ConfigError):
+        writer.close()
+    assert "is a link, not a directory" in capsys.readouterr().err
+    assert checkpoint.steps(tmp_path / "elsewhere") == [1]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [os.unlink, flip, truncate, replace_by_directory, replace_by_fifo])
+def test_every_single_fault_is_noticed_or_harmless(tmp_path, change):
+    save(tmp_path / "good", 1)
+    names = [path.relative_to(tmp_path / "good") for path in (tmp_path / "good").rglob("*") if path.is_file()]
+    assert len(names) > 15
+    noticed = 0
+    for number, name in enumerate(names):
+        # TensorStore caches the files of a path.
+        run_dir = shutil.copytree(tmp_path / "good", tmp_path / str(number))
+        target = run_dir / name
+        if change is not os.unlink and target.is_file() and not target.stat().st_size and change in (flip, truncate):
+            continue
+        change(target)
+        try:
+            assert_intact(checkpoint.read(run_dir, 1, TARGETS))
+        except checkpoint.DamagedError:
+            noticed += 1
+    assert noticed >= 5
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import jax
+from stoix_like.storage import checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+# Another process takes the space after it was found.
+checkpoint.Writer._check_room = lambda writer, num_bytes: None
+arrays = {f"leaf{i}": jax.random.normal(jax.random.key(i), (100, 100)) for i in range(8)}
+writer = checkpoint.Writer(Path(sys.argv[1]), 2)
+writer.save(1, {"shared": arrays, "local": arrays}, {})
+writer.wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), 10**9))
+for step in (2, 3):
+    writer.save(step, {"shared": arrays, "local": arrays}, {})
+writer.close()
+assert writer.newest == 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [40, 3000, 20000])
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written_is_reported_in_one_line(tmp_path, limit):
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"cannot write a checkpoint to {tmp_path}/checkpoints: ")
