@@ -23,7 +23,7 @@ from stoix_like.loggers.console import format_number
 from stoix_like.run import records
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.setup import RunSetup
-from stoix_like.storage.files import write_json
+from stoix_like.storage.files import check_directory, write_json
 
 DIRECTORY = "evaluations"
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
@@ -101,9 +101,9 @@ def evaluate_run(
     stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
     path = _write(Path(run_dir) / DIRECTORY, stem, record)
     if animation is not None:
-        record["render"] = _render(run.setup, trained, played, render_key, animation)
-        if path is not None:
-            with _print_write_errors():
+        with _print_write_errors():
+            record["render"] = _render(run.setup, trained, played, render_key, animation)
+            if path is not None:
                 write_json(path, record)
     return {**record, "path": path}
 
@@ -294,6 +294,7 @@ def _print_write_errors() -> Iterator[None]:
 def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
     """Write the results to a new file; return None if this fails."""
     with _print_write_errors():
+        check_directory(directory)
         directory.mkdir(exist_ok=True)
         path = _new_file(directory, stem)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+
+from stoix_like.storage.files import write_bytes
 
 if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
@@ -47,12 +48,7 @@ def export_policy(policy: Policy, path: str | Path) -> Path:
     key_data = jax.ShapeDtypeStruct((2,), jnp.uint32)
     written = export.export(jax.jit(act), platforms=PLATFORMS)(*inputs, key_data).serialize()
     _compare(policy, export.deserialize(written).call)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        scratch.write_bytes(written)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_bytes(path, written)
     return path
 
 

@@ -137,7 +137,11 @@ class Writer:
     @property
     def newest(self) -> int | None:
         """Environment steps of the newest complete checkpoint."""
-        return max((step for step in steps(self.run_dir) if self._is_complete(step)), default=None)
+        try:
+            present = steps(self.run_dir)
+        except ConfigError:  # reported when a checkpoint is written
+            return None
+        return max(filter(self._is_complete, present), default=None)
 
     @property
     def usable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,12 @@ from omegaconf.errors import OmegaConfBaseException
 from stoix_like.config import GROUPS, override_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage import trust
+from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_dir import CONFIG, check_is_run
+
+# A run of this package needs less than a twentieth of both; a population of 10,000 lists 1 MiB of values.
+MAX_BYTES = 2**21
+MAX_DEPTH = 64
 
 
 def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False) -> DictConfig:
@@ -71,6 +77,27 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
+def _check_size(text: str) -> None:
+    """Refuse YAML that expands beyond what a configuration needs, before anything is built from it.
+
+    Args:
+        text: the YAML.
+
+    Raises:
+        ValueError: it is nested too deeply, or contains aliases.
+    """
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"it contains the alias *{event.anchor}: write the value out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
 def _plain(config: DictConfig) -> dict[str, Any]:
     return typing.cast(dict[str, Any], OmegaConf.to_container(config))
 
@@ -79,9 +106,14 @@ def _load(run_dir: Path) -> DictConfig:
     check_is_run(run_dir)
     path = run_dir / CONFIG
     try:
-        config = OmegaConf.load(path)
-    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(config, DictConfig) or not all(isinstance(config.get(group), DictConfig) for group in GROUPS):
+        text = read_bytes(path, MAX_BYTES).decode()
+        _check_size(text)
+        config = OmegaConf.load(io.StringIO(text))
+        is_run = isinstance(config, DictConfig) and all(isinstance(config.get(name), DictConfig) for name in GROUPS)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(config, DictConfig) or not is_run:
         raise ConfigError(f"{path} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}")
     return config

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stoix_like.loggers.base import plain
-
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
@@ -30,6 +28,9 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
         path: the file; replaced if it exists.
         values: the content; NaN and infinities become null.
     """
+    # Loggers write files, too.
+    from stoix_like.loggers.base import plain
+
     write_text(path, json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
 
 
@@ -43,7 +44,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | bytearray) -> None:
     """Write a file atomically.
 
     Args:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,11 +15,12 @@ import filelock
 from omegaconf import OmegaConf
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.files import write_text
+from stoix_like.storage.files import read_bytes, write_text
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+_MAX_SUMMARY_BYTES = 2**28
 _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
 
@@ -40,7 +43,7 @@ def check_new(run_dir: Path) -> None:
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"hydra.run.dir={run_dir} cannot be written: {present}: {reason}") from error
     for name in _FILES_OF_A_RUN:
-        if (run_dir / name).exists():
+        if os.path.lexists(run_dir / name):
             raise ConfigError(
                 f"hydra.run.dir={run_dir} already holds a run ({name}): choose another directory, or resume the run"
                 f" with: stoix-like resume {run_dir}"
@@ -56,8 +59,11 @@ def check_is_run(run_dir: Path) -> None:
     Raises:
         ConfigError: names the directory.
     """
-    if not (run_dir / CONFIG).is_file():
+    path = run_dir / CONFIG
+    if not os.path.lexists(path):
         raise ConfigError(f"{run_dir} holds no run: {CONFIG} is missing")
+    if path.is_symlink() or not path.is_file():
+        raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")
 
 
 def create(run_dir: Path) -> None:
@@ -83,7 +89,11 @@ def locked(run_dir: Path) -> Iterator[None]:
     Raises:
         ConfigError: another process holds the lock, or the directory cannot be written.
     """
-    lock = filelock.FileLock(run_dir / ".lock", timeout=0)
+    path = run_dir / ".lock"
+    # The lock would be created at the target of a link.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ConfigError(f"{path} is not a regular file: remove it")
+    lock = filelock.FileLock(path, timeout=0)
     with _refused_if_unwritable(run_dir):
         try:
             lock.acquire()
@@ -105,8 +115,11 @@ def write_new_config(run_dir: Path, config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: it cannot be written, or another process wrote one first.
     """
-    with _refused_if_unwritable(run_dir), (run_dir / CONFIG).open("x") as file:
-        OmegaConf.save(OmegaConf.create(dict(config)), file)
+    with _refused_if_unwritable(run_dir):
+        # The lock keeps other processes away in between.
+        if os.path.lexists(run_dir / CONFIG):
+            raise FileExistsError(errno.EEXIST, "holds a run already", str(run_dir / CONFIG))
+        write_text(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 
 def reopen(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -134,9 +147,10 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
         The summary; empty if it does not exist or cannot be read.
     """
     try:
-        return json.loads((run_dir / SUMMARY).read_text())
-    except (OSError, ValueError):
+        found = json.loads(read_bytes(run_dir / SUMMARY, _MAX_SUMMARY_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 @contextlib.contextmanager

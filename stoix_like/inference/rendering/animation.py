@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.inference.rendering.episode import Recording
 from stoix_like.inference.rendering.scenes import Scene
+from stoix_like.storage.files import write_bytes
 
 MAX_FRAMES = 500
 _DPI = 80
@@ -34,10 +37,17 @@ def check_gif_path(path: Path) -> None:
         raise ConfigError(f"render={path} must be an animated gif: use {path.with_suffix('.gif').name}")
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise ConfigError(f"render={path}: {path.parent} is not a writable directory: create it or use another one")
+    # Without a place for its caches, it warns.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        importlib.import_module("matplotlib")
+        importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"render={path}", "matplotlib", "analysis") from error
+    except OSError as error:
+        raise ConfigError(
+            f"render={path}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"
+            " directory with some free space"
+        ) from error
 
 
 def frame_steps(length: int) -> list[int]:
@@ -81,14 +91,13 @@ def write_gif(path: Path, scene: Scene, env: VectorEnvironment, recording: Recor
     figure.set_layout_engine("none")
     writer = PillowWriter(fps=scene.fps)
     steps = frame_steps(len(recording.returns) - 1)
-    scratch = path.with_name(f".{path.stem}.{os.getpid()}.gif")
-    try:
+    with tempfile.TemporaryDirectory() as directory:
+        # Pillow takes the format from the ending of the name.
+        scratch = Path(directory) / "episode.gif"
         with writer.saving(figure, str(scratch), _DPI):
             for step in steps:
                 update(step)
                 axes.set_title(f"step {step}   return {np.round(recording.returns[step], 2):g}", fontsize=10)
                 writer.grab_frame()
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+        write_bytes(path, scratch.read_bytes())
     return len(steps)

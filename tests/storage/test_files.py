@@ -1,0 +1,66 @@
+import os
+
+import pytest
+
+from stoix_like.storage.files import check_directory, read_bytes, replaced, write_json, write_text
+
+
+def test_a_write_follows_no_link_and_leaves_no_other_file(tmp_path):
+    victim = tmp_path / "bashrc"
+    victim.write_text("mine")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for name in ("config.yaml", "config.yaml.tmp", ".config.yaml.tmp"):
+        (run_dir / name).symlink_to(victim)
+    write_text(run_dir / "config.yaml", "a: 1\n")
+    assert victim.read_text() == "mine"
+    assert not (run_dir / "config.yaml").is_symlink()
+    assert (run_dir / "config.yaml").read_text() == "a: 1\n"
+    assert len(list(run_dir.iterdir())) == 3
+
+
+def test_a_written_file_has_the_permissions_of_other_files(tmp_path):
+    (tmp_path / "usual").touch()
+    write_json(tmp_path / ("x" * 251 + ".txt"), {"a": float("nan")})
+    (path,) = tmp_path.glob("x*")
+    assert path.read_text() == '{\n  "a": null\n}\n'
+    assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail():
+        with replaced(path) as file:
+            file.write(b"new")
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_regular_files_are_read(tmp_path):
+    (tmp_path / "file").write_text("12345")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "fifo")
+    assert read_bytes(tmp_path / "file", limit=5) == b"12345"
+    with pytest.raises(OSError, match="has more than 4 bytes"):
+        read_bytes(tmp_path / "file", limit=4)
+    with pytest.raises(OSError, match="is a link, not a regular file"):
+        read_bytes(tmp_path / "link", limit=5)
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(OSError, match="is not a regular file"):
+            read_bytes(path, limit=5)
+
+
+def test_a_directory_of_a_run_is_neither_a_link_nor_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    check_directory(tmp_path)
+    check_directory(tmp_path / "missing")
+    for name in ("file", "link"):
+        with pytest.raises(OSError, match="not a directory"):
+            check_directory(tmp_path / name)
