@@ -60,6 +60,11 @@ class LoggerSettings:
     package: ClassVar[str | None] = None
     enabled: bool = False
 
+    @property
+    def sends_data(self) -> bool:
+        """Whether the logger sends data to other machines."""
+        return False
+
     def make(self, run_dir: pathlib.Path) -> Logger:
         """Build the logger; it opens and writes nothing before `start`.
 

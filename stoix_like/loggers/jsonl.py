@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
+import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from stoix_like.loggers.base import RunInfo, plain
+from stoix_like.storage.files import open_regular, write_text
 
 
 class JsonlLogger:
-    """JSON Lines logger, which flushes every record before `log` returns.
+    """JSON Lines logger, which writes every record before `log` returns.
 
-    The lines are strict JSON: NaN and infinities become null.
+    The lines are strict JSON: NaN and infinities become null. Records that could not be written, as on a full disk, are
+    reported once and written together with the next one; no torn line stays.
 
     Args:
         path: the metrics file.
@@ -23,20 +28,20 @@ class JsonlLogger:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self._file: TextIO | None = None
+        self._head: str | None = None  # what the file starts with, until it is written
+        self._descriptor: int | None = None
+        self._size = 0  # of the complete lines
+        self._pending: list[str] = []
+        self._failing = False
 
     def start(self, info: RunInfo) -> None:
-        """Open the file; for a resumed run, first rewrite it to contain exactly the records of its history.
+        """Replace the file by one that contains exactly the records of the history, none for a new run.
 
         Args:
             info: description of the run.
         """
-        if info.history:
-            # Replaced atomically: the old file stays until the new one is complete.
-            scratch = self._path.with_name(self._path.name + ".tmp")
-            scratch.write_text("".join(map(_line, info.history)), encoding="utf-8", newline="\n")
-            scratch.replace(self._path)
-        self._file = self._path.open("a" if info.history else "w", encoding="utf-8", newline="\n")
+        self._head = "".join(map(_line, info.history))
+        self._write()
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line.
@@ -44,9 +49,8 @@ class JsonlLogger:
         Args:
             record: the metrics of one evaluation interval.
         """
-        if self._file is not None:
-            self._file.write(_line(record))
-            self._file.flush()
+        self._pending.append(_line(record))
+        self._write()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Do nothing: the summary has a file of its own.
@@ -56,10 +60,50 @@ class JsonlLogger:
         """
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            file.close()
+        """Write what is left, and close the file."""
+        if self._pending and (self._head is not None or self._descriptor is not None):
+            self._write()
+            if self._pending:
+                _report(f"{self._path} lacks the last {len(self._pending)} record(s)")
+            self._pending.clear()
+        self._head = None
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def _write(self) -> None:
+        """Write the pending lines; report the first failure, and leave them to the next call."""
+        try:
+            if self._descriptor is None:
+                if self._head is None:
+                    return
+                write_text(self._path, self._head)
+                self._descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
+                self._size, self._head = os.fstat(self._descriptor).st_size, None
+            self._append(self._descriptor, "".join(self._pending).encode())
+            self._pending.clear()
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                _report(f"cannot write {self._path}: {error}; the next record is tried again")
+            self._failing = True
+
+    def _append(self, descriptor: int, content: bytes) -> None:
+        """Append complete lines, or nothing."""
+        try:
+            written = 0
+            while written < len(content):
+                written += os.write(descriptor, content[written:])
+            self._size += written
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, self._size)
+            raise
+
+
+def _report(message: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
+        print(message, file=sys.stderr)
 
 
 def _line(record: Mapping[str, Any]) -> str:

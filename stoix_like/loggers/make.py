@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
+from collections.abc import Sequence
 
-from stoix_like.errors import MissingExtraError
+from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.loggers.base import Logger, LoggerSettings
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
@@ -37,6 +38,27 @@ def check_available(config: LoggerConfig) -> None:
     for name, settings in _enabled(config).items():
         if settings.package is not None and not _installed(settings.package):
             raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
+
+
+def check_sending(config: LoggerConfig, overrides: Sequence[str], where: str) -> None:
+    """Refuse loggers that send data to other machines, unless the command line itself enables them.
+
+    Args:
+        config: configuration of the loggers, from a run directory that is not trusted.
+        overrides: the overrides of the command line.
+        where: the name of the configuration file, for messages.
+
+    Raises:
+        ConfigError: names the logger and the overrides that would work.
+    """
+    for name, settings in _enabled(config).items():
+        key = f"logger.{name}.enabled"
+        given = any(word.lstrip("+").partition("=")[0] in ("logger", key) for word in overrides)
+        if settings.sends_data and not given:
+            raise ConfigError(
+                f"{where}: {key}=true sends data to another machine: use {key}=true to allow it, {key}=false to resume"
+                " without it, or --trust (trust=True)"
+            )
 
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:

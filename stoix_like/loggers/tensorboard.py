@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
+from stoix_like.storage.files import check_directory
 
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
@@ -50,6 +51,7 @@ class TensorBoardLogger:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.summary import text
 
+        check_directory(self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(self._directory / "events"))
         listing = json.dumps(plain(info.config), indent=2, default=str)

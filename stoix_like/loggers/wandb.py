@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 import secrets
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
 from stoix_like.schema import one_of
+from stoix_like.storage.files import check_directory, read_bytes, write_text
 
 if TYPE_CHECKING:
     import wandb
@@ -26,6 +28,11 @@ class WandbConfig(LoggerSettings):
     name: str | None = None
     tags: tuple[str, ...] = ()
     mode: Annotated[str, one_of("online", "offline", "disabled")] = "online"
+
+    @property
+    def sends_data(self) -> bool:
+        """See `LoggerSettings.sends_data`."""
+        return self.enabled and self.mode == "online"
 
     def make(self, run_dir: pathlib.Path) -> WandbLogger:
         """See `LoggerSettings.make`."""
@@ -54,6 +61,7 @@ class WandbLogger:
         Args:
             info: description of the run.
         """
+        self._check_directory()
         import wandb
 
         config = self._config
@@ -78,12 +86,23 @@ class WandbLogger:
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
 
+    def _check_directory(self) -> None:
+        """Refuse what a run directory from elsewhere may contain to redirect W&B, which writes neither by itself."""
+        check_directory(self._directory / "wandb")
+        here = pathlib.Path.cwd()
+        for place in (self._directory, *([here] if here.is_relative_to(self._directory.resolve()) else [])):
+            if os.path.lexists(path := place / "wandb" / "settings"):
+                raise OSError(f"{path} could send your API key elsewhere: remove it")
+
     def _run_id(self) -> str:
         """Return the id of the W&B run, stored in a file so that a resumed run continues its own curves."""
         path = self._directory / "wandb_run_id"
-        if not path.exists():
-            path.write_text(secrets.token_hex(4))
-        return path.read_text()
+        try:
+            return read_bytes(path, limit=64).decode()
+        except FileNotFoundError:
+            run_id = secrets.token_hex(4)
+            write_text(path, run_id)
+            return run_id
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log the numbers of a record.

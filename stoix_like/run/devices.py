@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,6 +82,8 @@ def set_compile_cache(enabled: bool) -> None:
     Args:
         enabled: False leaves jax unchanged.
     """
+    # A full disk costs the cache only.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     if not enabled or jax.config.values["jax_compilation_cache_dir"]:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

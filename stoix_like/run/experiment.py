@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 
 from stoix_like.config import Build, default_run_dir, parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.loggers import RunInfo, make_logger
+from stoix_like.loggers import RunInfo, check_sending, make_logger
 from stoix_like.run import records
-from stoix_like.run.resume_checks import check_same_config, check_unchanged
+from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
@@ -104,7 +104,10 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) ->
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    return _resume(set_up(parse_config(read_config(run_dir, overrides, trust))), run_dir)
+    run = parse_config(read_config(run_dir, overrides, trust))
+    if not trust:
+        check_sending(run.logger, overrides, str(run_dir / directory.CONFIG))
+    return _resume(set_up(run), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
@@ -142,6 +145,8 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             loop = TrainingLoop(setup, logger, writer)
         loop.train()
         summary = loop.summary()
+        if writer is not None:
+            summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
         try:
             write_json(run_dir / directory.SUMMARY, summary)
         except OSError as error:
@@ -151,7 +156,26 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
         logger.close()
         if writer is not None:
             writer.close()
+    if writer is not None and summary["checkpoint/env_steps"] is None:
+        print(
+            f"no usable checkpoint was kept in {run_dir}: what was trained is lost; free space or choose another"
+            " directory, and train again",
+            file=sys.stderr,
+        )
     return _result(setup, run_dir, dataclasses.asdict(loop.progress), summary)
+
+
+def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> int | None:
+    """Wait for the last checkpoint, and try once more if it failed.
+
+    Returns:
+        Environment steps of the newest checkpoint; None if there is none that can be read.
+    """
+    writer.wait()
+    if not writer.usable or writer.newest != loop.env_steps:
+        loop.save()
+        writer.wait()
+    return writer.newest if writer.usable else None
 
 
 def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
@@ -163,6 +187,7 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     notes = [f"resuming after {found.step:,} env steps"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
         notes.append("schedules and evaluations follow the new budget from here on")
+    notes += other_versions(found.host_state)
     if not loop.exact:
         notes.append("resumed without its replay buffer: the results will differ from those of an uninterrupted run")
     return tuple(notes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoix_like.errors import ConfigError
+from stoix_like.run import records
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage.config_file import flatten
 
@@ -71,3 +72,22 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
             f"arch.total_timesteps={setup.run.arch.total_timesteps} is less than the {spent} steps already trained: use"
             f" at least {spent}"
         )
+
+
+def other_versions(host_state: Mapping[str, Any]) -> list[str]:
+    """Report packages whose versions differ from those that wrote a checkpoint.
+
+    Args:
+        host_state: host state of the checkpoint.
+
+    Returns:
+        One line, or none.
+    """
+    now = records.versions()
+    then = host_state.get("versions", now)
+    changed = [f"{name} {then.get(name)} → {now[name]}" for name in now if then.get(name) != now[name]]
+    if not changed:
+        return []
+    return [
+        f"resumed with other versions ({', '.join(changed)}): results may differ from those of an uninterrupted run"
+    ]

@@ -261,9 +261,10 @@ class TrainingLoop:
         every = self.setup.run.checkpoint.every_evals
         complete = self.progress.updates == self.setup.plan.num_updates
         if complete or (every is not None and (len(self.history) - 1) % every == 0):
-            self._save()
+            self.save()
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Start to write a checkpoint of the current state."""
         if self.writer is None:
             return
         self.progress.wall_seconds = self._elapsed()
@@ -272,6 +273,7 @@ class TrainingLoop:
             "config": self.setup.run.resolved,
             "num_shards": self.setup.plan.num_shards,
             "num_updates": self.setup.plan.num_updates,
+            "versions": records.versions(),
             "progress": dataclasses.asdict(self.progress),
         }
         if self._best is not None:
@@ -291,7 +293,7 @@ class TrainingLoop:
         if self.writer is not None:
             self.writer.wait()
             if self.writer.newest != self.env_steps:
-                self._save()
+                self.save()
                 self.writer.wait()
             if self.writer.newest is not None:
                 since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"

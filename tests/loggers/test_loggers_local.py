@@ -1,6 +1,9 @@
+import contextlib
 import importlib.util
 import json
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 
@@ -9,8 +12,17 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like.errors import MissingExtraError
-from stoix_like.loggers import LoggerConfig, MultiLogger, RunInfo, check_available, make_logger, plain, scalars
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.loggers import (
+    LoggerConfig,
+    MultiLogger,
+    RunInfo,
+    check_available,
+    check_sending,
+    make_logger,
+    plain,
+    scalars,
+)
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
@@ -116,14 +128,98 @@ def test_close_works_without_start_and_twice(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="requires /dev/full")
-def test_a_full_disk_stops_only_the_metrics_file(tmp_path, capsys):
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    log_run(make_logger(LoggerConfig(), tmp_path), tmp_path)
+@contextlib.contextmanager
+def full_disk(size):
+    """Let files grow to `size` bytes only."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_delays_records_and_leaves_no_torn_line(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    logger = make_logger(LoggerConfig(), tmp_path)
+    logger.start(run_info(tmp_path))
+    logger.log({"env_steps": 0})
+    capsys.readouterr()
+    with full_disk(path.stat().st_size + 5):
+        logger.log({"env_steps": 128})
+        logger.log({"env_steps": 256})
+        assert path.read_text() == '{"env_steps": 0}\n'
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert captured.err.startswith("logger 'jsonl' failed; the run continues without it: OSError")
-    assert "1,280" in captured.out  # the console continues
+    assert captured.err.startswith(f"cannot write {path}: ")
+    assert captured.out.count("\n") == 2  # the console continues
+    logger.log({"env_steps": 384})
+    assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [0, 128, 256, 384]
+    with full_disk(path.stat().st_size):
+        logger.log({"env_steps": 512})
+        logger.close()
+    assert capsys.readouterr().err.splitlines()[-1] == f"{path} lacks the last 1 record(s)"
+    assert path.read_text().count("\n") == 4
+
+
+def test_a_metrics_file_that_could_not_be_opened_is_written_with_the_next_record(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 0}\n{"env_st')
+    logger = JsonlLogger(path)
+    with full_disk(3):
+        logger.start(run_info(tmp_path)._replace(history=({"env_steps": 0},)))
+        logger.log({"env_steps": 128})
+    logger.log({"env_steps": 256})
+    logger.close()
+    assert [json.loads(line)["env_steps"] for line in path.read_text().splitlines()] == [0, 128, 256]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_loggers_follow_no_links_out_of_the_run_directory(tmp_path, capsys):
+    victim, run_dir = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("mine")
+    run_dir.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("metrics.jsonl", "metrics.jsonl.tmp"):
+        (run_dir / name).symlink_to(victim)
+    (run_dir / "tensorboard").symlink_to(tmp_path / "elsewhere")
+    (run_dir / "wandb").symlink_to(tmp_path / "elsewhere")
+    config = LoggerConfig(
+        TensorBoardConfig(enabled=True), WandbConfig(enabled=True, mode="offline"), ConsoleConfig(enabled=False)
+    )
+    logger = make_logger(config, run_dir)
+    logger.start(run_info(run_dir)._replace(history=({"env_steps": 0},)))
+    logger.close()
+    assert victim.read_text() == "mine"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert (run_dir / "metrics.jsonl").read_text() == '{"env_steps": 0}\n'
+    error = capsys.readouterr().err
+    assert error.count("is a link, not a directory") == 2
+
+
+@pytest.mark.parametrize("place", ["wandb", "sub/wandb"])
+def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch, capsys, place):
+    directory = tmp_path / place
+    directory.mkdir(parents=True)
+    (directory / "settings").write_text("[default]\nbase_url = https://evil.example\n")
+    monkeypatch.chdir(directory.parent)
+    logger = MultiLogger([WandbConfig(enabled=True).make(tmp_path)])
+    logger.start(run_info(tmp_path))
+    assert "settings could send your API key elsewhere: remove it" in capsys.readouterr().err
+
+
+def test_a_logger_that_sends_data_needs_the_word_of_the_command_line():
+    sending = LoggerConfig(wandb=WandbConfig(enabled=True))
+    for overrides in ([], ["logger.wandb.project=x"]):
+        with pytest.raises(ConfigError, match=r"where: logger.wandb.enabled=true sends data to another machine: use"):
+            check_sending(sending, overrides, "where")
+    for overrides in (["logger=wandb"], ["logger.wandb.enabled=true"]):
+        check_sending(sending, overrides, "where")
+    for mode in ("offline", "disabled"):
+        check_sending(LoggerConfig(wandb=WandbConfig(enabled=True, mode=mode)), [], "where")
+    check_sending(LoggerConfig(), [], "where")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment, training_loop
+from stoix_like.run import experiment, records, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint, config_file, trust
@@ -308,6 +308,66 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_pa
     assert len(result.history) == 5
     found = arrays(run_dir, newest)
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+def test_a_run_moved_to_a_path_with_glob_characters_resumes_and_loads(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "[par]" / "x[8]*")
+    result = stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
+    assert result.summary["checkpoint/env_steps"] == 480
+    assert load_shared(open_run(run_dir, trust=True), "last").env_steps == 480
+
+
+def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
+    save, calls = checkpoint.Writer.save, itertools.count(1)
+
+    def fail_until(number):
+        def failing(writer, step, items, host_state):
+            # A file where the directory should be, for the first calls.
+            if next(calls) < number:
+                writer.directory.touch()
+            else:
+                writer.directory.unlink(missing_ok=True) if writer.directory.is_file() else None
+            save(writer, step, items, host_state)
+
+        return failing
+
+    setup = set_up(parse_config(compose_config([*TOY_RUN, "logger=silent"])))
+    # Four evaluations with a checkpoint each, and one more attempt.
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.Writer, "save", fail_until(5))
+        result = experiment.run(setup, tmp_path / "run")
+    assert result.summary["checkpoint/env_steps"] == 320
+    assert capsys.readouterr().err.count("\n") == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.Writer, "save", fail_until(100))
+        result = experiment.run(setup, tmp_path / "lost")
+    assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
+    assert capsys.readouterr().err.splitlines()[-1].startswith("no usable checkpoint was kept in")
+
+
+def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    present = records.versions()
+    monkeypatch.setattr(records, "versions", lambda: {**present, "jax": "99.0"})
+    stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"resumed with other versions (jax {present['jax']} → 99.0): results may differ" in out
+
+
+def test_a_run_that_sends_data_is_refused_unless_the_command_line_asks_for_it(tmp_path, toy_run):
+    run_dir = shutil.copytree(toy_run, tmp_path / "run")
+    path = run_dir / "config.yaml"
+    config = OmegaConf.load(path)
+    config.logger.wandb.enabled = True
+    config.system.module = "stoix_like.systems.ppo.anakin.ff_ppo"
+    config.system = {
+        "name": "ppo",
+        "module": config.system.module,
+        **OmegaConf.to_container(OmegaConf.create(parse_config(compose_config([])).resolved["system"])),
+    }
+    path.write_text(OmegaConf.to_yaml(config))
+    with pytest.raises(ConfigError, match="logger.wandb.enabled=true sends data to another machine"):
+        stoix_like.resume(run_dir)
 
 
 def test_a_larger_budget_continues_the_run_in_the_same_files(tmp_path, toy_run):
