@@ -156,11 +156,20 @@ class Writer:
         if self._manager is None:
             check_directory(self.directory)
             self.directory.mkdir(parents=True, exist_ok=True)
+            self._quarantine_irregular()
             # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
             place = self._open_path.enter_context(_without_glob_characters(self.directory))
             self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager
+
+    def _quarantine_irregular(self) -> None:
+        """Move older checkpoints with links or special files away: Orbax reads the newest and deletes the oldest."""
+        for step in steps(self.run_dir):
+            try:
+                _check_files(self.run_dir, step)
+            except DamagedError as error:
+                print(f"{error}; moved to {quarantine(self.run_dir, step)}", file=sys.stderr)
 
     def _close_manager(self) -> None:
         manager, self._manager = self._manager, None

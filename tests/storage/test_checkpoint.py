@@ -107,6 +107,22 @@ def test_what_has_the_name_of_a_checkpoint_and_is_none_counts_as_damaged(tmp_pat
     assert not os.path.lexists(path)
 
 
+@pytest.mark.parametrize("kind", ["fifo", "link", "file"])
+def test_older_checkpoints_with_irregular_files_do_not_stop_a_resumed_run(tmp_path, capsys, kind):
+    save(tmp_path, 1, 2)
+    save(tmp_path / "elsewhere", 1)
+    path = tmp_path / "checkpoints" / "1"
+    if kind == "fifo":
+        replace_by_fifo(path / "_CHECKPOINT_METADATA")
+    else:
+        path.rename(tmp_path / "1")
+        path.touch() if kind == "file" else path.symlink_to(tmp_path / "elsewhere" / "checkpoints" / "1")
+    save(tmp_path, 3)
+    assert checkpoint.steps(tmp_path) == [3]
+    assert "is neither a regular file nor a directory of a checkpoint; moved to" in capsys.readouterr().err
+    assert checkpoint.steps(tmp_path / "elsewhere") == [1]
+
+
 def test_a_linked_directory_of_checkpoints_is_refused(tmp_path, capsys):
     save(tmp_path / "elsewhere", 1)
     run_dir = tmp_path / "run"
