@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import jax
 
-from stoix_like.schema import at_least
+from stoix_like.schema import INT32_MAX, between
 
 if TYPE_CHECKING:
     from stoix_like.envs.spaces import Space
@@ -216,8 +216,13 @@ class SystemConfig:
         warmup_steps: random steps per environment before the first update.
     """
 
-    rollout_length: Annotated[int, at_least(1)]
-    warmup_steps: Annotated[int, at_least(0)] = 0
+    rollout_length: Annotated[int, between(1, INT32_MAX)]
+    warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
+
+    @property
+    def max_steps_per_env(self) -> int | None:
+        """The largest number of steps per environment that the system can count, warm-up included; None: any number."""
+        return None
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that the sizes are compatible.

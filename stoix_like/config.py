@@ -26,13 +26,14 @@ from stoix_like.base_types import System, SystemConfig, SystemSpec
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers import LoggerConfig
-from stoix_like.schema import at_least, between, from_mapping, one_of
+from stoix_like.schema import INT32_MAX, between, from_mapping, one_of
 
 Build = Callable[[Any, SystemSpec], System]
 
 PRIMARY = "config"
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
+MAX_MEMBERS = 1_000_000
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 
 
@@ -48,10 +49,10 @@ class PopulationConfig:
         axis: whether members are vectorised on every device, or sharded over devices.
     """
 
-    size: Annotated[int, between(1, 1_000_000)]
+    size: Annotated[int, between(1, MAX_MEMBERS)]
     hyperparams: dict[str, Any] | None
     mode: Annotated[str, one_of("zip", "grid")]
-    seeds: Annotated[int, at_least(1)]
+    seeds: Annotated[int, between(1, MAX_MEMBERS)]
     axis: Annotated[str, one_of("auto", "vmap", "device")]
 
 
@@ -81,13 +82,15 @@ class ArchConfig:
     architecture_name: Annotated[str, one_of("anakin")]
     # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
     seed: Annotated[int, between(0, 2**32 - 1)]
-    total_timesteps: Annotated[int, at_least(1)]
-    total_num_envs: Annotated[int, at_least(1)]
-    num_devices: Annotated[int | None, at_least(1)]
-    update_batch_size: Annotated[int, at_least(1)]
-    num_evaluation: Annotated[int, at_least(1)]
-    num_eval_episodes: Annotated[int, at_least(1)]
-    max_eval_steps: Annotated[int, between(1, 2**31 - 1)]
+    # Larger counts would not survive JSON, whose numbers are doubles.
+    total_timesteps: Annotated[int, between(1, 2**53)]
+    total_num_envs: Annotated[int, between(1, INT32_MAX)]
+    num_devices: Annotated[int | None, between(1, INT32_MAX)]
+    update_batch_size: Annotated[int, between(1, INT32_MAX)]
+    # The host keeps one record per evaluation.
+    num_evaluation: Annotated[int, between(1, 1_000_000)]
+    num_eval_episodes: Annotated[int, between(1, INT32_MAX)]
+    max_eval_steps: Annotated[int, between(1, INT32_MAX)]
     evaluation_greedy: bool
     absolute_metric: bool
     on_nan: Annotated[str, one_of("stop", "ignore")]
@@ -108,8 +111,8 @@ class CheckpointConfig:
         replay: store the replay buffer; without it, resuming is not exact.
     """
 
-    every_evals: Annotated[int | None, at_least(1)]
-    keep: Annotated[int, at_least(0)]
+    every_evals: Annotated[int | None, between(1, INT32_MAX)]
+    keep: Annotated[int, between(0, INT32_MAX)]
     keep_best: bool
     replay: bool
 

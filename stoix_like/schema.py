@@ -18,6 +18,9 @@ from stoix_like.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
+INT32_MAX = 2**31 - 1
+"""The largest size, index or counter of a compiled program."""
+
 
 class Range(NamedTuple):
     """An interval of numbers; `without_low` and `without_high` exclude its ends."""
@@ -91,23 +94,36 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     filled = {}
     for name, field in fields.items():
         if name in values:
-            filled[name] = _convert(hints[name], values[name], f"{path}.{name}")
+            filled[name] = convert(hints[name], values[name], f"{path}.{name}")
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"'{path}.{name}' is not set")
     return schema(**filled)
 
 
-def _convert(hint: Any, value: Any, key: str) -> Any:
+def convert(hint: Any, value: Any, key: str) -> Any:
+    """Convert a value to an annotated type, and check its constraints.
+
+    Args:
+        hint: the annotation, with or without constraints.
+        value: a plain value.
+        key: key of the value in the configuration, for messages.
+
+    Returns:
+        The converted value.
+
+    Raises:
+        ConfigError: the value has the wrong type or is out of range.
+    """
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
         plain, *constraints = typing.get_args(hint)
-        converted = _convert(plain, value, key)
+        converted = convert(plain, value, key)
         for constraint in constraints:
             _check(constraint, converted, key)
         return converted
     if origin in (typing.Union, types.UnionType):
         (option,) = (option for option in typing.get_args(hint) if option is not type(None))
-        return None if value is None else _convert(option, value, key)
+        return None if value is None else convert(option, value, key)
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):
@@ -120,7 +136,7 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
         return value
     if origin is tuple and isinstance(value, (list, tuple)):
         item_hint = typing.get_args(hint)[0]
-        return tuple(_convert(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
+        return tuple(convert(item_hint, item, f"{key}[{i}]") for i, item in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
     converted = scalar(hint, value) if origin is None else None

@@ -12,7 +12,7 @@ from stoix_like.envs import auto_reset, wrappers
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
-from stoix_like.schema import above, at_least, one_of
+from stoix_like.schema import INT32_MAX, above, between, one_of
 
 
 class Suite(NamedTuple):
@@ -69,13 +69,13 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
-    pool_size: Annotated[int, at_least(1)] = 128
-    reset_ratio: Annotated[int, at_least(1)] = 4
-    time_limit: Annotated[int | None, at_least(1)] = None
+    pool_size: Annotated[int, between(1, 2**24)] = 128
+    reset_ratio: Annotated[int, between(1, INT32_MAX)] = 4
+    time_limit: Annotated[int | None, between(1, INT32_MAX)] = None
     rescale_actions: bool = True
     clip_actions: bool = True
     flatten_observation: bool = False
-    frame_stack: Annotated[int, at_least(1)] = 1
+    frame_stack: Annotated[int, between(1, 1024)] = 1
     step_count: bool = False
     reward_scale: Annotated[float, above(0.0)] = 1.0
     reward_clip: Annotated[float | None, above(0.0)] = None

@@ -30,6 +30,8 @@ INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_R
 # Episodes per member and call, to bound memory.
 _BATCH_SIZE = 1024
 _MAX_PRINTED_MEMBERS = 40
+# The results hold each episode, and their bootstrap draws `NUM_RESAMPLES` times as many.
+MAX_EPISODES = 1_000_000
 
 
 class Trained(NamedTuple):
@@ -165,6 +167,8 @@ def _line(record: Mapping[str, Any]) -> str:
 def _check(episodes: int, seed: int) -> None:
     if episodes < 1:
         raise ConfigError(f"episodes={episodes} must be at least 1")
+    if episodes > MAX_EPISODES:
+        raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
@@ -200,7 +204,7 @@ def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> E
     for batch in range(-(-episodes // _BATCH_SIZE)):
         batch_key = jax.random.fold_in(key, batch)
         # All members share the same start states.
-        keys = jnp.stack([batch_key] * members) if several else batch_key
+        keys = jnp.broadcast_to(batch_key, (members,)) if several else batch_key
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))

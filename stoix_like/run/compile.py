@@ -66,7 +66,7 @@ def make_keys(setup: RunSetup) -> RunKeys:
     seeds = setup.population.seeds
     if len(seeds) == 1:
         return split(jax.random.key(seeds[0]))
-    return jax.vmap(split)(jnp.stack([jax.random.key(seed) for seed in seeds]))
+    return jax.vmap(split)(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
 
 
 def fold_in(key: jax.Array, number: int) -> jax.Array:
@@ -140,6 +140,7 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     replay = ("system.total_buffer_size",) if hasattr(run.system, "total_buffer_size") else ()
     memory.check(train, mesh, num_members, (*replay, "arch.total_num_envs", "system.rollout_length"))
     evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
+    memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = jax.jit(_select).lower(better, state.shared, state.shared).compile()
     return CompiledRun(init, train, evaluate, select, state, time.perf_counter() - start)

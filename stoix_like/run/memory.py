@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 from jax.sharding import Mesh
 
-from stoix_like.architectures.axes import POPULATION_AXIS
+from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
+from stoix_like.base_types import Agent, RolloutState
 from stoix_like.errors import ConfigError
 from stoix_like.run.devices import memory_of
+from stoix_like.utils.replay import ReplayConfig
+
+if TYPE_CHECKING:
+    from stoix_like.run.setup import RunSetup
 
 
-def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> None:
+class Shapes(NamedTuple):
+    """Shapes of the arrays of one shard.
+
+    Attributes:
+        agent: `Agent` after its initialisation.
+        one_env: `RolloutState` of a single environment to train in.
+        two_envs: the same of two environments, to tell what grows with their number.
+        episode: `RolloutState` of a single environment to evaluate in.
+        step_of_one_env: observation, successor, action and extras of one step.
+    """
+
+    agent: Agent
+    one_env: RolloutState
+    two_envs: RolloutState
+    episode: RolloutState
+    step_of_one_env: Any
+
+
+class _Part(NamedTuple):
+    """Arrays of one member on one device.
+
+    Attributes:
+        name: what they are.
+        size: their size, in bytes.
+        key: the key that determines the size.
+        value: its value; 0 if it has none.
+        unit: divisor of the values that the key can have.
+    """
+
+    name: str
+    size: int
+    key: str
+    value: int = 0
+    unit: int = 1
+
+
+def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resident: int = 0) -> None:
     """Refuse a program that needs more memory than its devices have.
 
     Args:
@@ -21,6 +63,7 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> N
         mesh: its devices.
         num_members: number of members of the whole run.
         sizes: keys of the configuration that determine the memory of a member.
+        resident: bytes per device that other arrays occupy while the program runs.
 
     Raises:
         ConfigError: shows the arithmetic, and the largest population that fits.
@@ -33,6 +76,7 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> N
         + analysis.output_size_in_bytes
         + analysis.temp_size_in_bytes
         - analysis.alias_size_in_bytes
+        + resident
     )
     available = _available(mesh)
     if needed <= available:
@@ -50,35 +94,122 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str]) -> N
     )
 
 
-def check_replay(local: Any, mesh: Mesh, num_members: int, update_batches: int, stored_twice: bool) -> tuple[str, ...]:
-    """Report the size of the replay buffer, and refuse one that needs more memory than its devices have.
+def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
+    """Report the size of the replay buffer, and refuse a run whose arrays alone need more memory than its devices have.
+
+    The estimate leaves out temporary arrays, so that it refuses no run that fits; `check` is exact, but must compile.
 
     Args:
-        local: shapes of the per-shard state of one member.
-        mesh: the devices.
-        num_members: number of members of the whole run.
-        update_batches: shards per device.
-        stored_twice: whether next observations are stored as well.
+        setup: the run; its members need not be built yet.
+        shapes: shapes of the arrays of one shard.
 
     Returns:
         Notes for the user; empty without a replay buffer.
 
     Raises:
-        ConfigError: shows the arithmetic, and the largest size that fits.
+        ConfigError: names the key, its value, and what would fit.
     """
-    shard = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(local))
-    if not shard:
+    members = setup.num_members // setup.mesh.shape[POPULATION_AXIS]
+    parts, available = _parts(setup, shapes), _available(setup.mesh)
+    # An evaluation takes place between rollouts.
+    share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
+    if members * share > available:
+        _refuse(setup, parts, members, share, available)
+    replay = next(part.size for part in parts if part.name == "replay buffer")
+    if not replay:
         return ()
-    members = num_members // mesh.shape[POPULATION_AXIS]
-    needed, available = members * update_batches * shard, _available(mesh)
-    arithmetic = f"{members} member(s) × {update_batches} update batch(es) × {_gib(shard)} = {_gib(needed)} per device"
-    if needed > available:
+    batches = setup.run.arch.update_batch_size
+    return (
+        f"replay buffer: {members} member(s) × {batches} update batch(es) × {_gib(replay // batches)} ="
+        f" {_gib(members * replay)} per device",
+    )
+
+
+def _parts(setup: RunSetup, shapes: Shapes) -> tuple[_Part, ...]:
+    """Return the arrays of one member on one device."""
+    run, plan = setup.run, setup.plan
+    batches, num_envs, num_steps = run.arch.update_batch_size, plan.envs_per_shard, run.system.rollout_length
+    episodes = -(-run.arch.num_eval_episodes // setup.mesh.shape[DEVICE_AXIS])
+    per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
+    start_states = _bytes(shapes.one_env) - per_env
+    unit = run.system.buffer_unit(num_envs, plan.num_shards) if isinstance(run.system, ReplayConfig) else 1
+    capacity = getattr(run.system, "total_buffer_size", 0)
+    step = _bytes(shapes.step_of_one_env)
+    return (
+        _Part("network", _bytes(shapes.agent.shared), "network"),
+        _Part("replay buffer", batches * _bytes(shapes.agent.local), "system.total_buffer_size", capacity, unit),
+        _Part("start states", batches * start_states, "env.pool_size", run.env.pool_size),
+        _Part(
+            "environments",
+            batches * num_envs * per_env,
+            "arch.total_num_envs",
+            run.arch.total_num_envs,
+            plan.num_shards,
+        ),
+        _Part("rollout", batches * num_envs * num_steps * step, "system.rollout_length", num_steps),
+        _Part("evaluation", episodes * _bytes(shapes.episode), "arch.num_eval_episodes", run.arch.num_eval_episodes),
+    )
+
+
+def _refuse(setup: RunSetup, parts: Sequence[_Part], members: int, share: int, available: int) -> NoReturn:
+    """Name the number of members, or the largest part of one member, and what would fit."""
+    only = f"but only {_gib(available)} is available"
+    if members > 1 and share <= available:
+        largest = available // share * setup.mesh.shape[POPULATION_AXIS]
         raise ConfigError(
-            f"system.total_buffer_size is too large: the replay buffer needs {arithmetic}, but only {_gib(available)}"
-            f" is available: use at most {available / needed:.2g} times that size"
-            + (", or up to twice as many steps with system.store_next_observation=false" if stored_twice else "")
+            f"arch.population.size={setup.num_members} needs at least {_gib(members * share)} per device ({members}"
+            f" member(s) × {_gib(share)}), {only}: use at most {largest}"
         )
-    return (f"replay buffer: {arithmetic}",)
+    part = max(parts, key=lambda part: part.size)
+    fitting = _fitting(setup, parts, part, available // members) if part.value else 0
+    remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
+    if part.name == "replay buffer" and getattr(setup.run.system, "store_next_observation", False):
+        remedy += ", or up to twice as many with system.store_next_observation=false"
+    what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
+    raise ConfigError(
+        f"{what}: the run needs at least {_gib(members * share)} per device, {_gib(members * part.size)} of it for the"
+        f" {part.name} of {members} member(s) × {setup.run.arch.update_batch_size} update batch(es), {only}: {remedy}"
+    )
+
+
+def _fitting(setup: RunSetup, parts: Sequence[_Part], part: _Part, available: int) -> int:
+    """Return the largest value of the key of a part with which a member fits."""
+    size = {other.name: other.size for other in parts}
+    fixed = size["network"] + size["replay buffer"] + size["start states"] + size["environments"]
+    if part.name == "environments":
+        fixed -= part.size
+        fitting = min(
+            part.value * (available - fixed) // (part.size + size["rollout"]),
+            part.value * (available - fixed - size["evaluation"]) // part.size,
+        )
+    elif part.name in ("rollout", "evaluation"):
+        fitting = part.value * (available - fixed) // part.size
+    else:
+        others = fixed - part.size + max(size["rollout"], size["evaluation"])
+        fitting = part.value * (available - others) // part.size
+    if fitting > 0 and getattr(setup.run.system, "prioritised", False) and part.name == "replay buffer":
+        # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.
+        num_shards = setup.plan.num_shards
+        fitting = num_shards * 2 ** ((fitting // num_shards).bit_length() - 1)
+    return fitting // part.unit * part.unit
+
+
+def _bytes(tree: Any) -> int:
+    """Return the size of arrays, or of their shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def bytes_per_device(tree: Any, mesh: Mesh) -> int:
+    """Return the memory of arrays that are split over all devices of a mesh.
+
+    Args:
+        tree: the arrays, or their shapes.
+        mesh: the devices.
+
+    Returns:
+        Bytes per device.
+    """
+    return _bytes(tree) // mesh.size
 
 
 def _available(mesh: Mesh) -> int:

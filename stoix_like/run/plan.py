@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.schema import INT32_MAX
 
 
 class Plan(NamedTuple):
@@ -65,15 +66,11 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
     if num_updates < 1:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
-            f" (total_num_envs {arch.total_num_envs} × rollout_length {system.rollout_length}) after {warmup_steps}"
-            f" warm-up steps: use at least {warmup_steps + steps_per_update}"
+            f" (arch.total_num_envs={arch.total_num_envs} × system.rollout_length={system.rollout_length}) after"
+            f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least {warmup_steps + steps_per_update}"
         )
+    _check_counters(run, envs_per_shard, num_updates)
     num_intervals = min(arch.num_evaluation, num_updates)
-    if num_updates // num_intervals >= 2**31 - 1:
-        raise ConfigError(
-            f"arch.num_evaluation={arch.num_evaluation} leaves {num_updates // num_intervals:,} updates between two"
-            " evaluations, more than a 32-bit integer can count: use more evaluations"
-        )
     spent = warmup_steps + num_updates * steps_per_update
     return Plan(
         num_shards=num_shards,
@@ -84,6 +81,26 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         evaluations=tuple(index * num_updates // num_intervals for index in range(1, num_intervals + 1)),
         notes=_notes(run, spent, num_updates, steps_per_update, num_intervals),
     )
+
+
+def _check_counters(run: RunConfig, envs_per_shard: int, num_updates: int) -> None:
+    """Refuse sizes and budgets that the 32-bit integers of the compiled program cannot count."""
+    arch, system = run.arch, run.system
+    if envs_per_shard * system.rollout_length > INT32_MAX:
+        raise ConfigError(
+            f"system.rollout_length={system.rollout_length}: a rollout of {envs_per_shard:,} envs per shard has"
+            f" {envs_per_shard * system.rollout_length:,} steps, more than a 32-bit index can reach: use at most"
+            f" {INT32_MAX // envs_per_shard}, or fewer arch.total_num_envs"
+        )
+    allowed = INT32_MAX
+    if system.max_steps_per_env is not None:
+        allowed = min(allowed, (system.max_steps_per_env - system.warmup_steps) // system.rollout_length)
+    if num_updates > allowed:
+        largest = arch.total_num_envs * (system.warmup_steps + allowed * system.rollout_length)
+        raise ConfigError(
+            f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates, and {system.rollout_length} steps of"
+            f" each environment per update, are more than 32-bit counters can count: use at most {largest}"
+        )
 
 
 def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:

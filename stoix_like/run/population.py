@@ -6,15 +6,15 @@ import dataclasses
 import itertools
 import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stoix_like.base_types import SystemConfig
-from stoix_like.config import PopulationConfig, RunConfig
+from stoix_like.config import MAX_MEMBERS, PopulationConfig, RunConfig
 from stoix_like.errors import ConfigError, multiples_near, nearest
-from stoix_like.schema import from_mapping
+from stoix_like.schema import convert
 
 KEY = "arch.population"
 
@@ -59,37 +59,56 @@ def make_population(run: RunConfig) -> Population:
         ConfigError: a hyperparameter cannot vary or is out of range, or sizes do not match.
     """
     config = run.arch.population
-    varied = config.hyperparams or {}
-    known = float_fields(type(run.system))
-    for name in varied:
-        if name not in known:
-            raise ConfigError(f"{KEY}.hyperparams.{name} cannot vary between members: choose from {', '.join(known)}")
-    lists = {name: values for name, values in varied.items() if isinstance(values, (list, tuple))}
-    drawn = {name: values for name, values in varied.items() if name not in lists}
-    points = _join(lists, config.mode) if lists else [{} for _ in range(_num_points(config))]
+    size, num_points = count_members(run), _num_points(config)
+    lists, drawn = _lists(config), _distributions(config)
+    columns = _join(lists, config.mode)
     rng = np.random.default_rng(run.arch.seed)
     for name, distribution in sorted(drawn.items()):
-        for point, value in zip(points, _draw(rng, name, distribution, len(points)), strict=True):
-            point[name] = value
-    size = len(points) * config.seeds if varied else len(points)
-    if lists and config.size not in (1, size):
+        columns[name] = _draw(rng, name, distribution, num_points)
+    repeats = size // num_points
+    checked = {name: _checked(run.system, name, columns[name]) for name in config.hyperparams or {}}
+    return Population(
+        seeds=tuple(range(run.arch.seed, run.arch.seed + size)),
+        hyperparams={name: _repeat(values, repeats) for name, values in checked.items()},
+        strata=_repeat(range(num_points), repeats) if checked else (0,) * size,
+    )
+
+
+def count_members(run: RunConfig) -> int:
+    """Return the number of members of a configuration, without building them.
+
+    Args:
+        run: the typed configuration.
+
+    Returns:
+        The number of members.
+
+    Raises:
+        ConfigError: a hyperparameter cannot vary, or sizes do not match or are too large.
+    """
+    config = run.arch.population
+    known = float_fields(type(run.system))
+    for name in config.hyperparams or {}:
+        if name not in known:
+            raise ConfigError(f"{KEY}.hyperparams.{name} cannot vary between members: choose from {', '.join(known)}")
+    num_points = _num_points(config)
+    size = num_points * config.seeds if config.hyperparams else num_points
+    if _lists(config) and config.size not in (1, size):
         raise ConfigError(
-            f"{KEY}.size={config.size} must equal {len(points)} hyperparameter setting(s) × {KEY}.seeds={config.seeds}:"
+            f"{KEY}.size={config.size} must equal {num_points} hyperparameter setting(s) × {KEY}.seeds={config.seeds}:"
             f" omit it or use {size}"
         )
-    repeats = size // len(points)
-    members = [point for point in points for _ in range(repeats)]
+    if size > MAX_MEMBERS:
+        raise ConfigError(
+            f"{KEY}.seeds={config.seeds} × {num_points:,} hyperparameter setting(s) are {size:,} members: use at most"
+            f" {MAX_MEMBERS:,}"
+        )
     if run.arch.seed + size > 2**32:
         raise ConfigError(
             f"arch.seed={run.arch.seed} is too large for {size} members, whose seeds must be below 2**32: use at most"
             f" {2**32 - size}"
         )
-    checked = [_checked(run.system, member) for member in members]
-    return Population(
-        seeds=tuple(run.arch.seed + index for index in range(size)),
-        hyperparams={name: tuple(member[name] for member in checked) for name in varied},
-        strata=tuple(index // repeats for index in range(size)) if varied else (0,) * size,
-    )
+    return size
 
 
 def float_fields(schema: type[SystemConfig]) -> list[str]:
@@ -98,10 +117,24 @@ def float_fields(schema: type[SystemConfig]) -> list[str]:
     return [field.name for field in dataclasses.fields(schema) if hints[field.name] is float]
 
 
+def _lists(config: PopulationConfig) -> dict[str, Sequence[Any]]:
+    """Return the hyperparameters with a list of values."""
+    varied = config.hyperparams or {}
+    return {name: values for name, values in varied.items() if isinstance(values, (list, tuple))}
+
+
+def _distributions(config: PopulationConfig) -> dict[str, Any]:
+    """Return the hyperparameters that are drawn from a distribution."""
+    lists = _lists(config)
+    return {name: values for name, values in (config.hyperparams or {}).items() if name not in lists}
+
+
 def _num_points(config: PopulationConfig) -> int:
-    """Return the number of hyperparameter settings of a population without lists."""
+    """Return the number of hyperparameter settings; without hyperparameters, the number of members."""
     if not config.hyperparams:
         return max(config.size, config.seeds)
+    if lists := _lists(config):
+        return _num_combinations(lists, config.mode)
     if config.size % config.seeds:
         raise ConfigError(
             f"{KEY}.size={config.size} must be a multiple of {KEY}.seeds={config.seeds}: use"
@@ -110,17 +143,30 @@ def _num_points(config: PopulationConfig) -> int:
     return config.size // config.seeds
 
 
-def _join(lists: Mapping[str, Sequence[Any]], mode: str) -> list[dict[str, Any]]:
+def _num_combinations(lists: Mapping[str, Sequence[Any]], mode: str) -> int:
     for name, values in lists.items():
         if not values:
             raise ConfigError(f"{KEY}.hyperparams.{name}=[] is empty: use at least one value")
     lengths = {name: len(values) for name, values in lists.items()}
-    if mode == "zip" and len(set(lengths.values())) > 1:
+    if mode == "grid":
+        return math.prod(lengths.values())
+    if len(set(lengths.values())) > 1:
         raise ConfigError(
             f"{KEY}.mode=zip needs lists of equal length, not {lengths}: make them equal or use {KEY}.mode=grid"
         )
-    rows = itertools.product(*lists.values()) if mode == "grid" else zip(*lists.values(), strict=True)
-    return [dict(zip(lists, row, strict=True)) for row in rows]
+    return max(lengths.values())
+
+
+def _join(lists: Mapping[str, Sequence[Any]], mode: str) -> dict[str, Sequence[Any]]:
+    """Return the values of each list by hyperparameter setting."""
+    if mode == "zip" or not lists:
+        return dict(lists)
+    return dict(zip(lists, zip(*itertools.product(*lists.values()), strict=True), strict=True))
+
+
+def _repeat(values: Iterable[Any], repeats: int) -> tuple[Any, ...]:
+    """Repeat each value, one after the other."""
+    return tuple(value for value in values for _ in range(repeats))
 
 
 def _draw(rng: np.random.Generator, name: str, distribution: Any, count: int) -> list[Any]:
@@ -168,8 +214,7 @@ def _ends(key: str, arguments: Sequence[Any]) -> tuple[float, float]:
     return low, high
 
 
-def _checked(system: SystemConfig, hyperparams: Mapping[str, Any]) -> dict[str, float]:
-    """Check the values against the annotations of the system, and convert them."""
-    plain = {field.name: getattr(system, field.name) for field in dataclasses.fields(system)}
-    member = from_mapping(type(system), {**plain, **hyperparams}, "system")
-    return {name: getattr(member, name) for name in hyperparams}
+def _checked(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
+    """Check the values of a hyperparameter against its annotation, and convert them."""
+    hint = typing.get_type_hints(type(system), include_extras=True)[name]
+    return tuple(convert(hint, value, f"system.{name}") for value in values)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import RolloutState, System, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
@@ -22,7 +22,7 @@ from stoix_like.networks.utils import build_networks, describe, fits
 from stoix_like.run import memory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
-from stoix_like.run.population import Population, make_population
+from stoix_like.run.population import Population, count_members, make_population
 
 
 class RunSetup(NamedTuple):
@@ -30,6 +30,7 @@ class RunSetup(NamedTuple):
 
     Attributes:
         run: the typed configuration.
+        num_members: number of members.
         population: the members.
         mesh: the devices.
         plan: sizes, number of updates, evaluations.
@@ -39,6 +40,7 @@ class RunSetup(NamedTuple):
     """
 
     run: RunConfig
+    num_members: int
     population: Population
     mesh: Mesh
     plan: Plan
@@ -87,16 +89,16 @@ def set_up(run: RunConfig) -> RunSetup:
         ConfigError: names the key, the value and what would work.
     """
     check_available(run.logger)
-    population = make_population(run)
+    num_members = count_members(run)
     devices = find_devices(run.arch.num_devices)
-    spread, notes = spread_members(run, population.num_members, len(devices))
+    spread, notes = spread_members(run, num_members, len(devices))
     mesh = make_mesh(devices, spread)
     plan = make_plan(run, mesh.shape[DEVICE_AXIS])
-    _check_members(run, population, plan)
     env = factory.make(run.env)
     setup = RunSetup(
         run=run,
-        population=population,
+        num_members=num_members,
+        population=Population((), {}, ()),
         mesh=mesh,
         plan=plan,
         env=env,
@@ -109,10 +111,11 @@ def set_up(run: RunConfig) -> RunSetup:
             " choose a system that does, such as ppo/ff_ppo"
         )
     setup = setup._replace(networks=build_networks(run.network, env.action_space, env.observation_space))
-    local = _check_networks(setup)
-    stored_twice = getattr(run.system, "store_next_observation", False)
-    replay = memory.check_replay(local, mesh, population.num_members, run.arch.update_batch_size, stored_twice)
-    return setup._replace(plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
+    # Members are built once they are known to fit into memory.
+    replay = memory.check_estimate(setup, _shapes(setup))
+    population = make_population(run)
+    _check_members(run, population, plan)
+    return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
 
 
 def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
@@ -125,22 +128,26 @@ def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
 
-def _check_networks(setup: RunSetup) -> Any:
-    """Trace the initialisation of the agent and its first action, so that unsuitable networks fail here.
+def _shapes(setup: RunSetup) -> memory.Shapes:
+    """Trace the initialisation of the agent and its first actions, so that unsuitable networks fail here."""
 
-    Returns:
-        The shapes of `Agent.local`.
-    """
-
-    def first_action(key: jax.Array) -> Any:
+    def trace(key: jax.Array) -> memory.Shapes:
         system = setup.build_system()
-        state = start_episodes(setup.env, system, jax.random.split(key, setup.plan.envs_per_shard))
+
+        def start(env: VectorEnvironment, num_envs: int) -> RolloutState:
+            return start_episodes(env, system, jax.random.split(key, num_envs))
+
+        state = start(setup.env, setup.plan.envs_per_shard)
         agent = system.init(key, state.timestep)
-        return agent.local, system.eval_act(agent.shared, state, key)
+        system.eval_act(agent.shared, state, key)
+        one = start(setup.env, 1)
+        _, action, extras = system.act(agent.shared, one, key)
+        step = (one.timestep.observation, one.timestep.next_observation, action, extras)
+        return memory.Shapes(agent, one, start(setup.env, 2), start(setup.eval_env, 1), step)
 
     try:
-        return jax.eval_shape(first_action, jax.random.key(0))[0]
-    except (AttributeError, TypeError, ValueError) as error:
+        return jax.eval_shape(trace, jax.random.key(0))
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

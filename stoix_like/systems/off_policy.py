@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from stoix_like.errors import ConfigError
-from stoix_like.schema import at_least, between
+from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.replay import ReplayConfig
 
@@ -40,7 +40,7 @@ class CategoricalConfig(OffPolicyConfig):
         vmax: value of the last atom, likewise.
     """
 
-    num_atoms: Annotated[int, at_least(2)]
+    num_atoms: Annotated[int, between(2, 100_000)]
     vmin: float
     vmax: float
 

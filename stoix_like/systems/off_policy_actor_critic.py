@@ -16,7 +16,7 @@ import optax
 from stoix_like.base_types import Agent, Axes, Metrics, PyTree, RolloutState, System, SystemSpec, TimeStep, Trajectory
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.utils.jax_utils import Scalar
@@ -39,7 +39,7 @@ class ActorCriticConfig(OffPolicyConfig):
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
-    policy_frequency: Annotated[int, at_least(1)]
+    policy_frequency: Annotated[int, between(1, INT32_MAX)]
     noise_correlation: Annotated[float, between(0.0, 1.0)]
 
 

@@ -9,7 +9,7 @@ import jax
 
 from stoix_like.base_types import PyTree
 from stoix_like.errors import ConfigError
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import random_order
 
@@ -25,8 +25,8 @@ class OnPolicyConfig(GradientConfig):
         reward_scale: factor by which rewards are multiplied.
     """
 
-    epochs: Annotated[int, at_least(1)]
-    num_minibatches: Annotated[int, at_least(1)]
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
 

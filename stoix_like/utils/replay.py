@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, SystemConfig, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import INT32_MAX, above, between
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class ReplayConfig(SystemConfig):
     """
 
     prioritised: ClassVar[bool] = False
-    total_buffer_size: Annotated[int, at_least(1)]
-    total_batch_size: Annotated[int, at_least(1)]
-    epochs: Annotated[int, at_least(1)]
-    n_step: Annotated[int, at_least(1)]
+    total_buffer_size: Annotated[int, between(1, 2**53)]
+    total_batch_size: Annotated[int, between(1, INT32_MAX)]
+    epochs: Annotated[int, between(1, 1_000_000)]
+    n_step: Annotated[int, between(1, INT32_MAX - 1)]
     store_next_observation: bool
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
@@ -63,6 +63,20 @@ class ReplayConfig(SystemConfig):
         """Whether the buffer stores steps in order, in one row per environment."""
         return self.window > 1 or self.prioritised
 
+    @property
+    def max_steps_per_env(self) -> int | None:
+        """See `SystemConfig.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
+        return INT32_MAX if self.prioritised else None
+
+    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
+        """Return the number that must divide `total_buffer_size`.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+        """
+        return num_shards * (num_envs if self.per_env_rows else 1)
+
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that buffer and batch divide over the shards, and that the first update can sample a batch.
 
@@ -73,12 +87,19 @@ class ReplayConfig(SystemConfig):
         Raises:
             ConfigError: sizes that do not fit; names the key, its value and what would work.
         """
-        unit = num_shards * (num_envs if self.per_env_rows else 1)
+        unit = self.buffer_unit(num_envs, num_shards)
         if self.total_buffer_size % unit:
             factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
                 f" {multiples_near(self.total_buffer_size, unit)}"
+            )
+        # A sum tree has twice as many nodes as steps.
+        largest = 2**30 if self.prioritised else INT32_MAX
+        if self.total_buffer_size // num_shards > largest:
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
+                f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
             )
         if self.total_batch_size % num_shards:
             raise ConfigError(

@@ -148,6 +148,7 @@ def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     [
         ({"episodes": 0}, "episodes=0 must be at least 1"),
         ({"which": "7"}, "which=7 is unknown: use best, last, or one of"),
+        ({"episodes": 10**10}, "episodes=10000000000 is too large: use at most 1000000"),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"seed": 2**32}, "seed=4294967296 is out of range"),
         ({"member": 3}, "member=3 does not exist: use best, or 0 to 2"),

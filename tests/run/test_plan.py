@@ -66,7 +66,17 @@ def test_environments_are_divided_over_devices_and_update_batches():
             "system.warmup_steps=100 must be a multiple of system.rollout_length=128: use 128$",
         ),
         (["+system.warmup_steps=128"], "system.warmup_steps=128: this system learns only from its last rollout: use 0"),
-        (["arch.total_timesteps=1e14"], "use more evaluations"),
+        # (2**31 - 1) updates of 1024 steps.
+        (["arch.total_timesteps=1e14"], "32-bit counters can count: use at most 2199023254528$"),
+        # Rainbow counts the steps of each environment, 128 of warm-up and 8 per update: 268435439 updates in all.
+        (
+            ["system=q_learning/ff_rainbow", "arch.total_timesteps=1e12"],
+            "32-bit counters can count: use at most 17179869120$",
+        ),
+        (
+            ["arch.total_num_envs=2e8", "system.rollout_length=30", "arch.total_timesteps=1e12"],
+            "system.rollout_length=30: a rollout of 100,000,000 envs per shard .* use at most 21, or fewer",
+        ),
         (["system.num_minibatches=3"], "system.num_minibatches=3 must divide the per-shard batch of 512"),
     ],
 )

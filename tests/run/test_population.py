@@ -14,6 +14,7 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import memory, records
+from stoix_like.run.compile import make_keys
 from stoix_like.run.plan import spread_members
 from stoix_like.run.population import float_fields, make_population
 from stoix_like.run.setup import set_up
@@ -97,6 +98,11 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             "{actor_lr: {uniform: [1e-3, 1]}}",
             ["arch.population.size=3", "arch.population.seeds=2"],
             "arch.population.size=3 must be a multiple of arch.population.seeds=2: use 2 or 4$",
+        ),
+        (
+            f"{{actor_lr: {list(range(1, 1002))}, clip_eps: {list(range(1, 1001))}}}",
+            ["arch.population.mode=grid"],
+            "arch.population.seeds=1 × 1,001,000 hyperparameter setting.* are 1,001,000 members: use at most 1,000,000",
         ),
         ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 members"),
     ],
@@ -255,9 +261,27 @@ def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
 
 
 def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
+    # More than the arrays of the estimate, less than the program.
+    setup = set_up(parse_config(compose_config(SMALL)))
     monkeypatch.setattr(memory, "memory_of", lambda device: 3_000)
     with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
-        TrainingLoop(set_up(parse_config(compose_config(SMALL))), MultiLogger([]))
+        TrainingLoop(setup, MultiLogger([]))
+
+
+def test_members_have_the_keys_of_their_seeds(monkeypatch):
+    """One key per seed, built at once: the keys of a lone run with the same seed, up to the largest one."""
+    setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4"])))
+    seeds = (0, 42, 2**31, 2**32 - 1)
+    keys = make_keys(setup._replace(population=setup.population._replace(seeds=seeds)))
+    for member, seed in enumerate(seeds):
+        alone = make_keys(setup._replace(population=setup.population._replace(seeds=(seed,))))
+        jax.tree.map(
+            lambda a, b, member=member: np.testing.assert_array_equal(
+                jax.random.key_data(a)[member], jax.random.key_data(b)
+            ),
+            keys,
+            alone,
+        )
 
 
 def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.heads import quantile_levels
-from stoix_like.schema import at_least
+from stoix_like.schema import between
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import quantile_q_learning_per_example
@@ -26,7 +26,7 @@ class Config(ff_dqn.Config):
         num_quantiles: number of quantiles per action.
     """
 
-    num_quantiles: Annotated[int, at_least(1)]
+    num_quantiles: Annotated[int, between(1, 100_000)]
 
 
 class QRDQN(ff_dqn.DQN):

@@ -1,0 +1,183 @@
+"""Sizes that no machine has: refused by name, before anything is laid out."""
+
+import dataclasses
+import importlib
+import re
+import resource
+import time
+import typing
+
+import pytest
+
+from stoix_like import config as configuration
+from stoix_like.config import (
+    ArchConfig,
+    CheckpointConfig,
+    PopulationConfig,
+    compose_config,
+    group_choices,
+    parse_config,
+)
+from stoix_like.envs.factory import EnvConfig
+from stoix_like.errors import ConfigError
+from stoix_like.run import memory
+from stoix_like.run.setup import set_up
+from stoix_like.schema import INT32_MAX, Range
+
+SYSTEMS = group_choices("system")
+
+
+def schema_of(system):
+    module = importlib.import_module(compose_config([f"system={system}"]).system.module)
+    return configuration._schema(module.build)
+
+
+def whole_numbers(schema):
+    """The annotations of the fields that are whole numbers, by name."""
+    hints = typing.get_type_hints(schema, include_extras=True)
+    plain = typing.get_type_hints(schema)
+    fields = {field.name for field in dataclasses.fields(schema)}
+    return {name: hints[name] for name, hint in plain.items() if name in fields and hint in (int, int | None)}
+
+
+@pytest.mark.parametrize("schema", [ArchConfig, PopulationConfig, CheckpointConfig, EnvConfig, *SYSTEMS])
+def test_every_whole_number_has_an_upper_bound(schema):
+    found = whole_numbers(schema_of(schema) if isinstance(schema, str) else schema)
+    assert found
+    for name, hint in found.items():
+        (constraint,) = typing.get_args(hint)[1:]
+        assert isinstance(constraint, Range), name
+        # Beyond 32 bits, no more than a double counts exactly.
+        assert constraint.high <= 2**53, name
+        assert constraint.high <= 2**32 or name in ("total_timesteps", "total_buffer_size"), name
+
+
+DQN = "system=q_learning/ff_dqn"
+REFUSED = {
+    "frames": (
+        ["env.frame_stack=1e18"],
+        r"env.frame_stack=1000000000000000000 is out of range: it must be in \[1, 1024",
+    ),
+    "epochs": (["system.epochs=3e9"], "system.epochs=3000000000 is out of range"),
+    "policy": (
+        ["system=sac/ff_sac", "env=gymnax/pendulum", "system.policy_frequency=2147483648"],
+        "system.policy_frequency=2147483648 is out of range",
+    ),
+    "seeds": (["arch.population.seeds=1e8"], "arch.population.seeds=100000000 is out of range"),
+    "evaluations": (["arch.num_evaluation=1e9", "arch.total_timesteps=1e15"], "arch.num_evaluation=1000000000 is out"),
+    "budget": (["arch.total_timesteps=1e18"], "arch.total_timesteps=1000000000000000000 is out of range"),
+    "indices": (
+        [DQN, "system.total_buffer_size=1e12"],
+        "system.total_buffer_size=1000000000000 is too large for .* use at most 2147483647$",
+    ),
+    "priorities": (
+        ["system=q_learning/ff_rainbow", "system.total_buffer_size=2e9"],
+        "total_buffer_size=2000000000 is too large for .* use at most 1073741824$",
+    ),
+    "network": (
+        ["network.actor_network.pre_torso.layer_sizes=[1000000,1000000]"],
+        "the network is too large: the run needs at least .* use a smaller network",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_size_beyond_every_machine_is_refused(name):
+    overrides, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(overrides)))
+
+
+# With 1 GiB of memory: the key, its value, and what the arithmetic below leaves for it.
+TOO_LARGE = {
+    "evaluation": (["arch.num_eval_episodes=1e9"], "evaluation"),
+    "rollout": (["system.rollout_length=1e8", "arch.total_timesteps=1e12"], "rollout"),
+    "environments": (
+        ["arch.total_num_envs=5e8", "system.rollout_length=1", "arch.total_timesteps=1e12"],
+        "environments",
+    ),
+    "start states": (["env.pool_size=16777216", "env.auto_reset=pool", "env=gymnax/breakout"], "start states"),
+    "replay": ([DQN, "system.total_buffer_size=2e9"], "replay buffer"),
+    "replay rows": (["system=q_learning/ff_rainbow", "system.total_buffer_size=1e9"], "replay buffer"),
+    "members": (["arch.population.size=1e6"], "member"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, name):
+    monkeypatch.setattr(memory, "memory_of", lambda device: 2**30)
+    overrides, part = TOO_LARGE[name]
+    with pytest.raises(ConfigError, match=rf"only 1 GiB is available.* use at most \d+") as refused:
+        set_up(parse_config(compose_config(overrides)))
+    message = str(refused.value)
+    assert part in message
+    key, value = re.match(r"([a-z_.]+)=(\d+) ", message).groups()
+    fitting = int(re.search(r"use at most (\d+)", message)[1])
+    assert 0 < fitting < int(value)
+    # What is said to fit does; one part in a hundred more does not. A sum tree grows by powers of two.
+    kept = [override for override in overrides if not override.startswith(key)]
+    set_up(parse_config(compose_config([*kept, f"{key}={fitting}"])))
+    more = fitting * 4 if name == "replay rows" else int(fitting * 1.01)
+    with pytest.raises(ConfigError, match="only 1 GiB is available"):
+        set_up(parse_config(compose_config([*kept, f"{key}={more}"])))
+
+
+def test_tens_of_thousands_of_members_are_set_up_within_seconds():
+    started = time.process_time()
+    setup = set_up(
+        parse_config(
+            compose_config(["arch.population.seeds=1e4", "arch.population.hyperparams={clip_eps: [0.1, 0.2, 0.3]}"])
+        )
+    )
+    assert setup.population.num_members == 30_000
+    assert setup.population.strata[-1] == 2
+    assert time.process_time() - started < 5
+
+
+EXTREMES = (-1, 0, 2**31 - 1, 2**31, 10**9, 10**18)
+GROUPS = {"arch": ArchConfig, "arch.population": PopulationConfig, "checkpoint": CheckpointConfig, "env": EnvConfig}
+
+
+def numeric_keys(node, path):
+    """Every key below `node` whose value in the yaml files is a whole number, a list of them, or null."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from numeric_keys(value, f"{path}.{key}")
+    elif isinstance(node, list) and node and all(isinstance(item, int) for item in node):
+        yield path, True
+    elif isinstance(node, int) and not isinstance(node, bool):
+        yield path, False
+
+
+def fuzzed():
+    for group, schema in GROUPS.items():
+        for name in whole_numbers(schema):
+            yield "ppo/ff_ppo", f"{group}.{name}", False
+    for system in SYSTEMS:
+        for name in whole_numbers(schema_of(system)):
+            yield system, f"system.{name}", False
+        network = configuration.OmegaConf.to_container(compose_config([f"system={system}"]).network)
+        for key, is_list in numeric_keys(network, "network"):
+            yield system, key, is_list
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", EXTREMES)
+def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value):
+    """Set-up takes seconds and little memory whatever the value is; refusals name the key, or the larger group."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for system, key, is_list in fuzzed():
+        continuous = system.startswith(("ddpg", "sac")) and "discrete" not in system
+        environment = "gymnax/pendulum" if continuous else "gymnax/cartpole"
+        written = f"[{value}]" if is_list else str(value)
+        sign = "++" if key == "system.warmup_steps" else ""
+        started = time.process_time()
+        try:
+            set_up(parse_config(compose_config([f"system={system}", f"env={environment}", f"{sign}{key}={written}"])))
+        except ConfigError as error:
+            named = key.rpartition(".")[2] in str(error) or (key.startswith("network") and "network" in str(error))
+            assert named, f"{system} {key}={written}: {error}"
+        assert time.process_time() - started < 20, f"{system} {key}={written}"
+    # In KiB: 4 GiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * 2**20
+    assert INT32_MAX == 2**31 - 1
