@@ -161,17 +161,23 @@ def _check(args: argparse.Namespace) -> list[str]:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
             return []  # The launcher may use other machines: each run checks its own devices.
-    elif runs[0].arch.resume_from is None:
+    elif not _resumes(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir)):
         run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
         run_dir.check_is_run(Path(runs[0].arch.resume_from))
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
         set_up(run)
-    if args.multirun or runs[0].arch.resume_from is None:
+    if args.multirun or not _resumes(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir)):
         return []
     # The run continues in its own directory, which has Hydra's output already.
     return [f"hydra.run.dir={configuration.quoted(runs[0].arch.resume_from)}", "hydra.output_subdir=null"]
+
+
+def _resumes(resume_from: str | None, run_dir: Path) -> bool:
+    from stoix_like.storage.run_dir import is_to_start
+
+    return resume_from is not None and not is_to_start(resume_from, run_dir)
 
 
 def _check_sweep_dir(directory: Path) -> None:

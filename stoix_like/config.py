@@ -34,6 +34,8 @@ PRIMARY = "config"
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
 MAX_MEMBERS = 1_000_000
+# In a network, a block under this key replaces the block that it is in, where Hydra would merge the two.
+REPLACE = "_replace_"
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
 
 
@@ -75,7 +77,8 @@ class ArchConfig:
         on_nan: what to do when a metric or a parameter becomes non-finite.
         compile_cache: cache compiled programs on disk for the next start.
         hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
-        resume_from: directory of a run to resume, instead of starting a new one.
+        resume_from: directory of a run to resume, instead of starting a new one; if it is the run's own directory, the
+            run starts there if it holds none yet.
         population: members trained in parallel.
     """
 
@@ -175,6 +178,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     for key in resolved:
         if key not in GROUPS:
             raise ConfigError(f"unknown key '{key}': {nearest(key, GROUPS)}")
+    network = resolved["network"] = _replace_blocks(resolved["network"], "network")
     system = dict(resolved["system"])
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
@@ -185,11 +189,23 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         system=from_mapping(schema, system, "system"),
         arch=from_mapping(ArchConfig, resolved["arch"], "arch"),
         env=from_mapping(EnvConfig, resolved["env"], "env"),
-        network=resolved["network"],
+        network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
         resolved=resolved,
     )
+
+
+def _replace_blocks(node: Any, path: str) -> Any:
+    """Replace each block that has the key `_replace_` by the value of that key, without what it inherited."""
+    if not isinstance(node, dict):
+        return node
+    if REPLACE not in node:
+        return {key: _replace_blocks(value, f"{path}.{key}") for key, value in node.items()}
+    block = node[REPLACE]
+    if not isinstance(block, dict):
+        raise ConfigError(f"{path}.{REPLACE}={block} must be a mapping: the whole block that replaces {path}")
+    return _replace_blocks(block, path)
 
 
 def _import_build(module: str) -> Build:

@@ -130,3 +130,28 @@ def test_a_build_without_an_annotated_config_is_refused(build):
 def test_build_may_be_a_partial():
     run = parse_config(compose_config([]), functools.partial(ff_ppo.build))
     assert isinstance(run.system, ff_ppo.Config)
+
+
+def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
+    (tmp_path / "network").mkdir()
+    (tmp_path / "network/mine.yaml").write_text(
+        "defaults: [mlp, _self_]\n"
+        "actor_network:\n"
+        "  pre_torso:\n"
+        "    _replace_:\n"
+        "      _target_: stoix_like.networks.torso.NoisyMLPTorso\n"
+        "      layer_sizes: [8]\n"
+        "critic_network: {pre_torso: {layer_sizes: [16]}}\n"
+    )
+    run = parse_config(compose_config(["network=mine"], [tmp_path]))
+    preset = parse_config(compose_config(["network=mlp"])).network
+    # Replaced as a whole: the activation of the preset is gone.
+    assert run.network["actor_network"]["pre_torso"] == {
+        "_target_": "stoix_like.networks.torso.NoisyMLPTorso",
+        "layer_sizes": [8],
+    }
+    assert run.network["actor_network"]["action_head"] == preset["actor_network"]["action_head"]
+    assert run.network["critic_network"]["pre_torso"] == preset["critic_network"]["pre_torso"] | {"layer_sizes": [16]}
+    assert run.resolved["network"] == run.network
+    with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
+        parse_config(compose_config(["+network.actor_network._replace_=3"]))

@@ -69,7 +69,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     Args:
         setup: from `set_up`.
         run_dir: the directory to write to; created if needed. If `arch.resume_from` names a run, that run is resumed in
-            its own directory instead.
+            its own directory instead; if it names `run_dir` and there is no run yet, the run starts there.
 
     Returns:
         The result of the run.
@@ -78,14 +78,19 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
         TrainingError: a metric or a parameter became non-finite.
     """
-    if setup.run.arch.resume_from is not None:
-        return _resume(setup, Path(setup.run.arch.resume_from).absolute())
     run_dir = run_dir.absolute()
+    if setup.run.arch.resume_from is not None and not directory.is_to_start(setup.run.arch.resume_from, run_dir):
+        return _resume(setup, Path(setup.run.arch.resume_from).absolute())
     directory.check_new(run_dir)
     directory.create(run_dir)
     with directory.locked(run_dir):
         directory.write_new_config(run_dir, setup.run.resolved)
-        return _train(setup, run_dir, resuming=False)
+        try:
+            return _train(setup, run_dir, resuming=False)
+        except ConfigError:
+            # Nothing was trained: a corrected run may use the same directory.
+            directory.discard(run_dir)
+            raise
 
 
 def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:

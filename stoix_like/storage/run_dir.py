@@ -66,6 +66,27 @@ def check_is_run(run_dir: Path) -> None:
         raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")
 
 
+def is_to_start(resume_from: str | Path, run_dir: Path) -> bool:
+    """Return whether `arch.resume_from` names the directory of the run itself, which holds no run yet.
+
+    Args:
+        resume_from: the directory to resume from.
+        run_dir: the directory of the run.
+    """
+    return Path(resume_from).resolve() == run_dir.resolve() and not (run_dir / CONFIG).exists()
+
+
+def discard(run_dir: Path) -> None:
+    """Remove the files that keep another run from starting in a directory where nothing was trained.
+
+    Args:
+        run_dir: the directory, locked by this process.
+    """
+    for name in (METRICS, CONFIG):
+        with contextlib.suppress(OSError):
+            (run_dir / name).unlink()
+
+
 def create(run_dir: Path) -> None:
     """Create a run directory.
 

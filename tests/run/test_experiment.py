@@ -12,7 +12,7 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.jsonl import JsonlLogger
-from stoix_like.run import experiment
+from stoix_like.run import experiment, memory
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
@@ -193,3 +193,27 @@ def test_unsuitable_networks_are_refused_before_compiling():
     for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS]):
         with pytest.raises(ConfigError, match="network"):
             set_up(parse_config(compose_config(overrides)))
+
+
+def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        setup = set_up(parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"])))
+        patched.setattr(memory, "memory_of", lambda device: 1)
+        with pytest.raises(ConfigError, match="needs .* MiB per device"):
+            experiment.run(setup, tmp_path / "run")
+    assert toy(tmp_path, rollout_length=32).summary["updates"] == 39
+
+
+def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path, capsys):
+    own = f"arch.resume_from={tmp_path}/run"
+    first = toy(tmp_path, own, rollout_length=32)
+    assert first.summary["updates"] == 39
+    # The job is started again: the result is the same, and nothing is trained or written.
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    again = toy(tmp_path, own, rollout_length=32)
+    assert "is complete" in capsys.readouterr().out
+    assert again.history == json.loads(json.dumps(first.history))
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert toy(tmp_path, own, "arch.total_timesteps=6000", rollout_length=32).summary["updates"] == 46
+    with pytest.raises(ConfigError, match="elsewhere holds no run"):
+        toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)
