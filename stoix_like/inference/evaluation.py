@@ -267,7 +267,8 @@ def _render(
     """Render one more episode of the best member."""
     path, scene = animation
     env = setup.eval_env
-    index = int(played.returns.mean(-1).argmax())
+    scores = played.returns.mean(-1)
+    index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
     system = setup.build_system(setup.population.of(trained.members[index]))
     recording = record_episode(system, trained.state_of(index), env, key, setup.run.arch.max_eval_steps)
     frames = write_gif(path, scene, env, recording)

@@ -129,23 +129,18 @@ def _parts(setup: RunSetup, shapes: Shapes) -> tuple[_Part, ...]:
     """Return the arrays of one member on one device."""
     run, plan = setup.run, setup.plan
     batches, num_envs, num_steps = run.arch.update_batch_size, plan.envs_per_shard, run.system.rollout_length
+    shards = plan.num_shards
     episodes = -(-run.arch.num_eval_episodes // setup.mesh.shape[DEVICE_AXIS])
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
-    unit = run.system.buffer_unit(num_envs, plan.num_shards) if isinstance(run.system, ReplayConfig) else 1
+    unit = run.system.buffer_unit(num_envs, shards) if isinstance(run.system, ReplayConfig) else 1
     capacity = getattr(run.system, "total_buffer_size", 0)
     step = _bytes(shapes.step_of_one_env)
     return (
         _Part("network", _bytes(shapes.agent.shared), "network"),
         _Part("replay buffer", batches * _bytes(shapes.agent.local), "system.total_buffer_size", capacity, unit),
         _Part("start states", batches * start_states, "env.pool_size", run.env.pool_size),
-        _Part(
-            "environments",
-            batches * num_envs * per_env,
-            "arch.total_num_envs",
-            run.arch.total_num_envs,
-            plan.num_shards,
-        ),
+        _Part("environments", batches * num_envs * per_env, "arch.total_num_envs", num_envs * shards, shards),
         _Part("rollout", batches * num_envs * num_steps * step, "system.rollout_length", num_steps),
         _Part("evaluation", episodes * _bytes(shapes.episode), "arch.num_eval_episodes", run.arch.num_eval_episodes),
     )

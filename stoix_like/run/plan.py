@@ -67,7 +67,8 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
             f" (arch.total_num_envs={arch.total_num_envs} × system.rollout_length={system.rollout_length}) after"
-            f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least {warmup_steps + steps_per_update}"
+            f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least"
+            f" {warmup_steps + steps_per_update}"
         )
     _check_counters(run, envs_per_shard, num_updates)
     num_intervals = min(arch.num_evaluation, num_updates)
@@ -98,8 +99,8 @@ def _check_counters(run: RunConfig, envs_per_shard: int, num_updates: int) -> No
     if num_updates > allowed:
         largest = arch.total_num_envs * (system.warmup_steps + allowed * system.rollout_length)
         raise ConfigError(
-            f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates, and {system.rollout_length} steps of"
-            f" each environment per update, are more than 32-bit counters can count: use at most {largest}"
+            f"arch.total_timesteps={arch.total_timesteps}: {num_updates:,} updates of {system.rollout_length} steps per"
+            f" environment are more than 32-bit counters can count: use at most {largest}"
         )
 
 

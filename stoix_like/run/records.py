@@ -6,6 +6,7 @@ Without a population a metric is a float; with one it is a list of one float per
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,7 +92,7 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
     Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.
 
     Args:
-        scores: `[P]`, one score per member.
+        scores: `[P]`, one score per member; NaN counts as the lowest.
         strata: `[P]`, the stratum of each member, within which it is resampled. If every stratum has a single member,
             all members form one stratum.
         seed: seed of the resampling.
@@ -100,6 +101,7 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
         `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
     """
     values, groups = np.asarray(scores, np.float64), np.asarray(strata)
+    values = np.where(np.isnan(values), -np.inf, values)
     if len(set(groups.tolist())) == len(groups):
         groups = np.zeros_like(groups)
     samples = [values[groups == group] for group in np.unique(groups)]
@@ -109,8 +111,11 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
 
     rng = np.random.default_rng(seed)
     resampled = [sample[rng.integers(len(sample), size=(NUM_RESAMPLES, len(sample)))] for sample in samples]
-    low, high = np.percentile(interquartile_mean(*resampled), [2.5, 97.5])
-    return {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
+    with np.errstate(invalid="ignore"):
+        low, high = np.percentile(interquartile_mean(*resampled), [2.5, 97.5])
+    found = {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
+    # A member without a return that is not trimmed.
+    return {name: math.nan if math.isinf(value) else value for name, value in found.items()}
 
 
 def versions() -> dict[str, str | None]:

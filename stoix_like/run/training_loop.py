@@ -232,7 +232,7 @@ class TrainingLoop:
         return {"steps_per_second": rate, **records.training(interval)}
 
     def _check_health(self, interval: IntervalMetrics) -> None:
-        """Report members that diverged in the current interval; a lone run stops."""
+        """Report members that diverged in the current interval; stop if none is left."""
         start = self.progress.interval_start
         if self.setup.run.arch.on_nan == "ignore":
             return
@@ -247,6 +247,9 @@ class TrainingLoop:
                 raise TrainingError(f"training diverged: {failure}; {self._last_good()}")
             self.progress.failures[member] = failure
             print(f"member {member} diverged and is frozen: {failure}", file=sys.stderr)
+        if len(self.progress.failures) == self.setup.population.num_members:
+            self._log()
+            raise TrainingError(f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}")
 
     def _last_good(self) -> str:
         where = "no checkpoint had been written"
@@ -351,8 +354,9 @@ class TrainingLoop:
             return named
         return {
             **named,
-            "population/best_member": int(np.argmax(scores)),
-            "population/worst_member": int(np.argmin(scores)),
+            # NaN is worse than any number.
+            "population/best_member": int(np.argmax(np.where(np.isnan(scores), -np.inf, scores))),
+            "population/worst_member": int(np.argmin(np.where(np.isnan(scores), -np.inf, scores))),
             "population/failed": sorted(self.progress.failures),
             **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},
         }

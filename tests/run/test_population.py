@@ -1,4 +1,5 @@
 import json
+import math
 import struct
 
 import jax
@@ -11,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
 from stoix_like.config import compose_config, parse_config
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import memory, records
 from stoix_like.run.compile import make_keys
@@ -238,6 +239,10 @@ def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
         assert member["absolute/env_steps"] == result.history[int(np.argmax(scores))]["env_steps"]
 
 
+TOY = [*toys.overrides(sour_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
+TOY += ["arch.total_num_envs=4"]
+
+
 def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     overrides = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
     overrides += ["arch.total_num_envs=4", "arch.population.hyperparams={nan_at: [-1.0, 7.0, -1.0]}"]
@@ -292,6 +297,28 @@ def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
     # Resampling within strata of equal scores changes nothing.
     constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
     assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
+
+
+def test_a_member_without_a_return_counts_as_the_worst():
+    # The two lowest, NaN among them, and the two highest of 8 scores are dropped: (3 + 4 + 5 + 6) / 4 = 4.5.
+    found = records.aggregate([8, math.nan, 7, 2, 6, 3, 5, 4], [0] * 8)
+    assert found["iqm"] == 4.5
+    # Of four scores one is trimmed at each end.
+    assert math.isnan(records.aggregate([1.0, math.nan, math.nan, 2.0], [0] * 4)["iqm"])
+    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={sour_at: [-1.0, -1.0, -1.0]}"]))
+    loop = TrainingLoop(set_up(run), MultiLogger([]))
+    found = loop._aggregate("eval", np.asarray([1.0, math.nan, 2.0]))
+    assert (found["population/best_member"], found["population/worst_member"]) == (2, 1)
+
+
+def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
+    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={sour_at: [3.0, 7.0]}"]))
+    loop = TrainingLoop(set_up(run), MultiLogger([]))
+    with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
+        loop.train()
+    # 10 updates in 2 intervals: the second interval is not evaluated.
+    assert [record["updates"] for record in loop.history] == [0, 5]
+    assert capsys.readouterr().err.count("diverged and is frozen") == 2
 
 
 @settings(max_examples=15, deadline=None)
