@@ -588,3 +588,13 @@ class TestStateDependentNoise:
         pi = StateDependentNoise(jnp.zeros((2, 3)), jnp.ones((2, 4)), jnp.ones((4, 3)))
         first, second = pi.sample(seed=KEY)
         assert (first != second).all()
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_independent_takes_distributions_whose_entropy_has_no_seed(seed):
+    normal = distrax.Normal(jnp.zeros((2, 3)), jnp.ones((2, 3)))
+    key = None if seed is None else jax.random.key(seed)
+    expected = np.full(2, 1.5 * np.log(2 * np.pi * np.e))
+    np.testing.assert_allclose(Independent(normal, 1).entropy(seed=key), expected, rtol=1e-6)
+    nested = Independent(distrax.Independent(normal, 1), 1)
+    np.testing.assert_allclose(nested.entropy(seed=key), expected.sum(), rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import distrax
@@ -42,7 +43,10 @@ class Independent(distrax.Independent):
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Sum the entropies over the event; estimates use the same `seed` for every entry."""
-        return self._reduce(jnp.sum, self._distribution.entropy(seed=seed))
+        entropy = self._distribution.entropy
+        # Only estimates need a seed, and the distributions of distrax do not take one.
+        takes_seed = "seed" in inspect.signature(entropy).parameters
+        return self._reduce(jnp.sum, entropy(seed=seed) if takes_seed else entropy())
 
     def __getitem__(self, index: Any) -> Independent:
         """Return the distributions at `index` of the batch."""
