@@ -95,13 +95,13 @@ class EmbeddingActionInput(nn.Module):
         """Concatenate along the last axis.
 
         Args:
-            embedding: `[..., D]`, or an observation with a view of this shape.
+            embedding: `[..., D]`, or an observation with a view of this shape; see `as_floats`.
             action: `[..., A]`.
 
         Returns:
             `[..., D + A]`.
         """
-        return jnp.concatenate([_view(embedding), action], axis=-1)
+        return jnp.concatenate([as_floats(_view(embedding)), action], axis=-1)
 
 
 class EmbeddingActionOnehotInput(nn.Module):
@@ -118,11 +118,11 @@ class EmbeddingActionOnehotInput(nn.Module):
         """Concatenate along the last axis.
 
         Args:
-            observation_embedding: `[..., D]`, or an observation with a view of this shape.
+            observation_embedding: `[..., D]`, or an observation with a view of this shape; see `as_floats`.
             action: `[...]`, integers in `0 … action_dim - 1`.
 
         Returns:
             `[..., D + action_dim]`.
         """
-        view = _view(observation_embedding)
+        view = as_floats(_view(observation_embedding))
         return jnp.concatenate([view, jax.nn.one_hot(action, self.action_dim, dtype=view.dtype)], axis=-1)

@@ -41,14 +41,14 @@ class MLPTorso(nn.Module):
         """Return the embedding.
 
         Args:
-            observation: `[..., D]` features.
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
 
         Returns:
             `[..., layer_sizes[-1]]`.
         """
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
-        x = observation
+        x = as_floats(observation)
         for i, size in enumerate(self.layer_sizes):
             x = self._layer(size, kernel_init)(x)
             if self.activate_final or i + 1 < len(self.layer_sizes):
@@ -187,7 +187,7 @@ class ResNetTorso(nn.Module):
         """Return the embedding.
 
         Args:
-            observation: `[..., D]` features.
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
 
         Returns:
             `[..., hidden_size]`.
@@ -198,7 +198,7 @@ class ResNetTorso(nn.Module):
         def activated(x: Array) -> Array:
             return activation(nn.LayerNorm()(x) if self.use_layer_norm else x)
 
-        x = nn.Dense(self.hidden_size, kernel_init=kernel_init)(observation)
+        x = nn.Dense(self.hidden_size, kernel_init=kernel_init)(as_floats(observation))
         for _ in range(self.num_blocks):
             y = nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(x))
             x = x + nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(y))

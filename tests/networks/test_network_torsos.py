@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flax.errors import ScopeParamShapeError
 
+from stoix_like.networks.inputs import EmbeddingActionInput, EmbeddingActionOnehotInput
 from stoix_like.networks.torso import (
     CNNTorso,
     MLPTorso,
@@ -95,3 +96,23 @@ class TestImages:
     def test_channels_and_kernels_must_have_the_same_length(self):
         with pytest.raises(ValueError, match="zip"):
             CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(name):
+    torso = VECTORS[name]
+    pixels = jnp.asarray([[0, 51, 255]], jnp.uint8)
+    scaled = pixels.astype(jnp.float32) / 255.0
+    params = torso.init(KEY, scaled)
+    np.testing.assert_array_equal(torso.apply(params, pixels), torso.apply(params, scaled))
+    # Neither floats above one nor integers that are no pixels are scaled.
+    counts = jnp.asarray([[0, 51, 255]], jnp.int32)
+    np.testing.assert_array_equal(torso.apply(params, counts), torso.apply(params, counts.astype(jnp.float32)))
+
+
+def test_pixels_next_to_an_action_are_scaled():
+    pixels, action = jnp.asarray([[0, 51, 255]], jnp.uint8), jnp.asarray([[3.0]])
+    joined = EmbeddingActionInput().apply({}, pixels, action)
+    np.testing.assert_allclose(joined, [[0.0, 0.2, 1.0, 3.0]])
+    one_hot = EmbeddingActionOnehotInput(2).apply({}, pixels, jnp.asarray([1]))
+    np.testing.assert_allclose(one_hot, [[0.0, 0.2, 1.0, 0.0, 1.0]])
