@@ -53,7 +53,7 @@ def _reverse_recurrence(
 ) -> Float[Array, "T *S"]:
     """Solve x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final, on time-major arrays."""
     dtype = jnp.result_type(bias, slope, final)
-    bias, slope, final = (x.astype(dtype) for x in (bias, slope, final))
+    bias, slope, final = (jnp.asarray(x, dtype) for x in (bias, slope, final))
     if associative:
         # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
         bias = bias.at[-1].add(slope[-1] * final)

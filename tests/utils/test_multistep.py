@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import rlax
@@ -556,3 +557,27 @@ def test_both_scans_agree_on_long_sequences():
     b = b._replace(discount_t=jnp.full_like(b.discount_t, 0.999))
     scan, parallel = (compiled(_gae, associative=flag)(b, 0.97) for flag in (False, True))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), scan, parallel)
+
+
+@pytest.fixture
+def without_type_checks():
+    """Annotations ask for arrays of jax; users may pass numpy's."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+@pytest.mark.parametrize("associative", [False, True])
+def test_numpy_arrays_are_accepted(associative):
+    rng = np.random.default_rng(0)
+    r, d, v, v_next = (rng.random((T, B)).astype(np.float32) for _ in range(4))
+    gae = functools.partial(ms.batch_truncated_generalized_advantage_estimation, time_major=True)
+    trajectory = r[:, 0], d[:, 0], v[:, 0], 0.9, np.append(v[:, 0], v_next[-1, 0])
+    for function, arrays in (
+        (gae, (r, d, 0.9, None, v, v_next)),
+        (ms.importance_corrected_td_errors, trajectory),
+    ):
+        expected = function(*(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays))
+        actual = function(*arrays, associative=associative)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
