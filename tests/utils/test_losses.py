@@ -698,3 +698,23 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
     for index in range(B):
         alone = {argument: values[index : index + 1] for argument, values in batched.items()}
         np.testing.assert_allclose(mean(**alone, **others), losses[index], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "kept"),
+    [(0.53, 53), (0.29, 29), (0.58, 58), (0.535, 53), (1 / 3, 33), (0.999, 99), (0.0, 1), (1.0, 100)],
+)
+def test_vmpo_keeps_the_fraction_of_decimal_arithmetic(fraction, kept):
+    """In float32, 0.53 * 100 is 52.999996."""
+    adv = jnp.asarray(np.random.default_rng(0).permutation(100), jnp.float32)
+    weights = jax.jit(ls.vmpo_temperature_loss)(adv, jnp.float32(1e3), 0.1, fraction)[1]
+    assert int((weights > 0).sum()) == kept
+
+
+def test_the_divergence_estimate_is_bounded_like_the_ratio():
+    """By hand, r - 1 - log r: 1 - log 2 for r = 2; exp(88.8) overflows; a log-ratio of -50 gives 49."""
+    zeros = jnp.zeros(1)
+    np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, LOG2), zeros), 1 - LOG2, rtol=1e-6)
+    np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, -50.0), zeros), 49.0, rtol=1e-6)
+    for log_ratio in (89.0, 1e4, 3e38, -3e38):
+        assert jnp.isfinite(ls.approximate_kl(jnp.full(8, log_ratio), jnp.zeros(8))), log_ratio

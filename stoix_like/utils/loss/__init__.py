@@ -19,6 +19,7 @@ from stoix_like.utils.loss.actor_critic import (
     td3_critic_loss,
     td3_critic_loss_per_example,
 )
+from stoix_like.utils.loss.common import approximate_kl
 from stoix_like.utils.loss.distributional import (
     categorical_double_q_learning,
     categorical_td_learning,
@@ -64,6 +65,7 @@ from stoix_like.utils.loss.value_learning import (
 
 __all__ = [
     "SupportsKL",
+    "approximate_kl",
     "awr_loss",
     "baseline_loss",
     "categorical_double_q_learning",

@@ -28,7 +28,7 @@ from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition, actor_critic_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims, standardize
-from stoix_like.utils.loss import baseline_loss, clipped_value_loss, ppo_clip_loss
+from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
 
@@ -144,14 +144,12 @@ class PPO:
             value_loss = clipped_value_loss(value, batch.value, batch.target, config.clip_eps)
         else:
             value_loss = baseline_loss(value, batch.target)
-        log_ratio = log_prob - batch.log_prob
         metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
-            # A non-negative estimator of KL(b_pi || pi): the mean of r - 1 - log r.
-            "approx_kl": jnp.mean(jnp.expm1(log_ratio) - log_ratio),
-            "clip_fraction": jnp.mean(jnp.abs(jnp.expm1(log_ratio)) > config.clip_eps),
+            "approx_kl": approximate_kl(log_prob, batch.log_prob),
+            "clip_fraction": jnp.mean(jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > config.clip_eps),
         }
         return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, metrics
 
