@@ -374,7 +374,17 @@ def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]
         if group in (*GROUPS, "experiment") and named:
             choices = group_choices(group, config_dirs)
             if value not in choices:
+                if group == "env":
+                    _check_suite(str(value), choices)
                 raise ConfigError(f"{group}={value} is not known: {nearest(str(value), choices)}")
+
+
+def _check_suite(value: str, choices: Sequence[str]) -> None:
+    """Refuse an environment of a suite that does not exist, unless its name is close to a known one."""
+    suite, slash, _ = value.partition("/")
+    suites = {choice.partition("/")[0] for choice in choices}
+    if suite not in suites and (slash or nearest(value, choices).startswith("choose from")):
+        raise ConfigError(f"env={value}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}")
 
 
 def _check_keys(parsed: Sequence[Override]) -> None:

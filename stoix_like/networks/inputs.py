@@ -56,9 +56,14 @@ class FeatureInput(nn.Module):
         """Return the field.
 
         Raises:
-            AttributeError: the observation has no such field.
+            AttributeError: the observation has no such field, or the environment leaves it empty.
         """
-        return getattr(input_object, self.feature_name)
+        feature = getattr(input_object, self.feature_name, None)
+        if feature is None:
+            fields = getattr(input_object, "_fields", ())
+            present = " or ".join(name for name in fields if getattr(input_object, name) is not None)
+            raise AttributeError(f"feature_name={self.feature_name} is not part of the observation: use {present}")
+        return feature
 
 
 class FlattenInput(nn.Module):

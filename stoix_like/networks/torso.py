@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -87,6 +87,11 @@ class CNNTorso(nn.Module):
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
 
+    def __post_init__(self) -> None:
+        """Check that every convolution has a kernel size and a stride."""
+        _check_lengths(channel_sizes=self.channel_sizes, kernel_sizes=self.kernel_sizes, strides=self.strides)
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:
         """Return the embedding.
@@ -138,6 +143,13 @@ def as_images(
             " network=mlp, or set has_channels=false for images [..., height, width]"
         )
     return as_floats(x)
+
+
+def _check_lengths(**lists: Sequence[Any]) -> None:
+    """Raise a ValueError unless all lists have the same length."""
+    if len({len(values) for values in lists.values()}) > 1:
+        shown = ", ".join(f"{name}={list(values)}" for name, values in lists.items())
+        raise ValueError(f"{shown}: use lists of the same length")
 
 
 def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
@@ -233,6 +245,11 @@ class VisualResNetTorso(nn.Module):
     channel_first: bool = False
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
+
+    def __post_init__(self) -> None:
+        """Check that every group has a number of blocks."""
+        _check_lengths(channels_per_group=self.channels_per_group, blocks_per_group=self.blocks_per_group)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_image"]) -> Float[Array, "*batch F"]:

@@ -20,8 +20,10 @@ from jaxtyping import Array
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.inputs import FlattenInput
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
+from stoix_like.networks.requirements import MisfitError
 
 Activation = Callable[[Array], Array]
 """A function from arrays to arrays."""
@@ -96,7 +98,7 @@ def parse_activation_fn(activation_fn_name: str) -> Activation:
         ConfigError: the name is unknown.
     """
     if activation_fn_name not in _ACTIVATIONS:
-        hint = nearest(activation_fn_name, _ACTIVATIONS)
+        hint = nearest(str(activation_fn_name), _ACTIVATIONS)
         raise ConfigError(f"'{activation_fn_name}' is not a known activation: {hint}")
     return _ACTIVATIONS[activation_fn_name]
 
@@ -143,7 +145,7 @@ def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
         ConfigError: the name is unknown.
     """
     if rnn_cell_name not in _RNN_CELLS:
-        raise ConfigError(f"'{rnn_cell_name}' is not a known recurrent cell: {nearest(rnn_cell_name, _RNN_CELLS)}")
+        raise ConfigError(f"'{rnn_cell_name}' is not a known recurrent cell: {nearest(str(rnn_cell_name), _RNN_CELLS)}")
     return _RNN_CELLS[rnn_cell_name]
 
 
@@ -225,6 +227,16 @@ def _arguments(target: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
     return {p.name: p.default for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
+# The parts of a network, with an example of each.
+_PARTS = {
+    "input_layer": "stoix_like.networks.inputs.ArrayInput",
+    "pre_torso": "stoix_like.networks.torso.MLPTorso",
+    "post_torso": "stoix_like.networks.torso.MLPTorso",
+    "action_head": "stoix_like.networks.heads.policy_head",
+    "critic_head": "stoix_like.networks.heads.ScalarCriticHead",
+}
+
+
 class Spaces(NamedTuple):
     """The spaces of an environment that networks are built for; None for networks that do not depend on them."""
 
@@ -292,8 +304,17 @@ def _build(node: Any, spaces: Spaces, key: str) -> Any:
         return node
     built = {name: _build(value, spaces, f"{key}.{name}") for name, value in node.items()}
     if "_target_" not in node:
+        _check_parts(built, key)
         return SimpleNamespace(**_fit_input(built, spaces.observation, key))
     return _instantiate(built, spaces, key)
+
+
+def _check_parts(group: Mapping[str, Any], key: str) -> None:
+    """Raise a ConfigError for a part of a network that is not a block."""
+    for name, example in _PARTS.items():
+        if name in group and not callable(group[name]):
+            shown = plain(group[name])
+            raise ConfigError(f"{key}.{name}={shown} is not a module: use a block with a _target_, such as {example}")
 
 
 def _fit_input(group: dict[str, Any], observation_space: Space | None, key: str) -> dict[str, Any]:
@@ -305,19 +326,19 @@ def _fit_input(group: dict[str, Any], observation_space: Space | None, key: str)
     if num_dims in view_dims:
         return group
     if view_dims != (1,):
-        raise ConfigError(
-            f"{key}.pre_torso does not fit observations of shape {tuple(observation_space.shape)}: choose network=mlp"
-        )
+        shape = tuple(observation_space.shape)
+        raise MisfitError(f"{key}.pre_torso does not fit observations of shape {shape}", "choose network=mlp")
     return {**group, "input_layer": FlattenInput(group["input_layer"], num_dims)}
 
 
 def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
-    _check_arguments(target, arguments, key, path)
+    partial = convert(bool, partial, f"{key}._partial_")
+    arguments = _check_arguments(target, arguments, key, path)
     if spaces.action is not None:
         if not fits(target, spaces.action):
-            raise ConfigError(f"{key}={path} does not fit {describe(spaces.action)}: {_advice(spaces.action)}")
+            raise MisfitError(f"{key}={path} does not fit {describe(spaces.action)}", _advice(spaces.action))
         arguments = accepted(target, action_facts(spaces.action)) | arguments
     if spaces.observation is not None:
         arguments = accepted(target, {"has_channels": len(spaces.observation.shape) != 2}) | arguments
@@ -329,31 +350,37 @@ def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
         raise ConfigError(f"{key}={path} cannot be built: {error}") from error
 
 
-def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> None:
-    """Raise a ConfigError for unknown arguments, sizes out of range and unknown activations or initialisers."""
+def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:
+    """Convert arguments to the annotations of the target.
+
+    Raises:
+        ConfigError: an argument or a name is unknown, or a value has the wrong type or is out of range.
+    """
     defaults, takes_any = _arguments(target)
     known = defaults.keys() - {"parent", "name"}
+    hints = argument_hints(target)
+    converted = {}
     for name, value in arguments.items():
         if name not in known and not takes_any:
-            raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(name, known)}")
+            raise ConfigError(f"{key}.{name} is not an argument of {path}: {nearest(str(name), known)}")
         optional = name in known and defaults[name] is None
         if name in _SIZES and not _positive(value) and not (optional and value is None):
-            raise ConfigError(f"{key}.{name}={_plain(value)} is out of range: use integers of at least 1")
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
+        value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
         if name in _PARSERS and isinstance(value, str):
             try:
                 _PARSERS[name](value)
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}={error}") from None
+        converted[name] = value
+    return converted
 
 
 def _positive(sizes: Any) -> bool:
     if isinstance(sizes, tuple):
         return all(_positive(size) for size in sizes)
-    return isinstance(sizes, int) and not isinstance(sizes, bool) and sizes >= 1
-
-
-def _plain(sizes: Any) -> Any:
-    return list(sizes) if isinstance(sizes, tuple) else sizes
+    whole = isinstance(sizes, int) or (isinstance(sizes, float) and sizes.is_integer())
+    return whole and not isinstance(sizes, bool) and sizes >= 1
 
 
 def _locate(path: Any, key: str) -> Callable[..., Any]:

@@ -18,11 +18,13 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import check_available
+from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks, describe, fits
 from stoix_like.run import memory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
+from stoix_like.run.suggestions import suggest_network, suggest_systems
 
 
 class RunSetup(NamedTuple):
@@ -108,14 +110,25 @@ def set_up(run: RunConfig) -> RunSetup:
     if not fits(run.system, env.action_space):
         raise ConfigError(
             f"system={run.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
-            " choose a system that does, such as ppo/ff_ppo"
+            f" {suggest_systems(run.system_name, env.action_space)}"
         )
-    setup = setup._replace(networks=build_networks(run.network, env.action_space, env.observation_space))
+    setup = setup._replace(networks=_build_networks(run, env))
     # Members are built once they are known to fit into memory.
     replay = memory.check_estimate(setup, _shapes(setup))
     population = make_population(run)
     _check_members(run, population, plan)
     return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
+
+
+def _build_networks(run: RunConfig, env: VectorEnvironment) -> SimpleNamespace:
+    """Build the modules, and suggest a network that fits where the configured one does not."""
+    try:
+        networks = build_networks(run.network, env.action_space, env.observation_space)
+        check_networks(networks, run.system, run.system_name)
+    except MisfitError as error:
+        advice = suggest_network(run, env.action_space, env.observation_space)
+        raise MisfitError(error.problem, advice) from error
+    return networks
 
 
 def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:

@@ -37,11 +37,14 @@ class PolicyHead:
         takes_action_mask: whether `__call__` takes `action_mask`, True where an action is legal. Where it is False, a
             head for discrete actions raises a ValueError for observations with an action mask, and a head for `Box`
             alone ignores the mask.
+        outputs: what the head computes, such as "a policy" or "action values"; systems compare it with what they need,
+            see `networks.requirements`. None is compared with nothing.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete, MultiDiscrete, Box)
     needs_bounds: ClassVar[bool] = False
     takes_action_mask: ClassVar[bool] = False
+    outputs: ClassVar[str | None] = None
 
 
 def mask_argument(head: nn.Module, action_mask: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from stoix_like.networks.distributions import (
     squash,
 )
 from stoix_like.networks.heads.base import Bounds, Embedding, PolicyHead, Shape, action_shape, dense, two_parameters
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 
@@ -42,6 +43,7 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
 
@@ -79,6 +81,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
     action_dim: Shape
@@ -116,6 +119,7 @@ class BetaDistributionHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     needs_bounds: ClassVar[bool] = True
 
@@ -151,6 +155,7 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
     action_dim: Shape
@@ -188,6 +193,7 @@ class DeterministicHead(PolicyHead, nn.Module):
         maximum: upper bounds, of the shape of an action or a scalar; None for unbounded actions.
     """
 
+    outputs: ClassVar[str | None] = DETERMINISTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
 
     action_dim: Shape

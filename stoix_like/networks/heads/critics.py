@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
 from stoix_like.networks.heads.base import Bounds, Embedding, dense
+from stoix_like.networks.requirements import VALUE, VALUE_ATOMS, VALUE_DISTRIBUTION
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
 
@@ -23,6 +24,8 @@ class ScalarCriticHead(nn.Module):
     Attributes:
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE
 
     kernel_init: Initializer | str = orthogonal(1.0)
 
@@ -43,6 +46,8 @@ class CategoricalCriticHead(nn.Module):
         vmin: smallest atom; None for `-vmax`.
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
 
     num_atoms: int = 601
     vmax: Scalar | None = None
@@ -67,6 +72,8 @@ class DiscreteValuedTfpHead(nn.Module):
         logits_shape: shape of the array of values; None for a single value.
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
 
     vmin: Bounds
     vmax: Bounds
@@ -95,6 +102,8 @@ class DistributionalContinuousQNetwork(nn.Module):
         vmax: largest atom.
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE_ATOMS
 
     num_atoms: int
     vmin: Scalar

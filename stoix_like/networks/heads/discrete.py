@@ -19,6 +19,7 @@ from stoix_like.networks.distributions import (
     mask_logits,
 )
 from stoix_like.networks.heads.base import Embedding, PolicyHead, Shape, action_shape, dense
+from stoix_like.networks.requirements import STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
 
 
@@ -30,6 +31,7 @@ class CategoricalHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
@@ -63,6 +65,7 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
     action_spaces: ClassVar[tuple[type, ...]] = (MultiDiscrete,)
     takes_action_mask: ClassVar[bool] = True
 

@@ -13,6 +13,7 @@ from stoix_like.envs.spaces import Space
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
 from stoix_like.networks.heads.continuous import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
+from stoix_like.networks.requirements import POLICY_AND_VALUE
 from stoix_like.networks.utils import Initializer, accepted, action_facts, fits
 
 
@@ -43,6 +44,7 @@ class PolicyValueHead(PolicyHead, nn.Module):
         critic_head: maps an embedding to values.
     """
 
+    outputs: ClassVar[str | None] = POLICY_AND_VALUE
     takes_action_mask: ClassVar[bool] = True
 
     action_head: nn.Module

@@ -15,6 +15,7 @@ from stoix_like.networks.distributions import EpsilonGreedy
 from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
 from stoix_like.networks.heads.critics import mean_over_atoms
 from stoix_like.networks.layers import NoisyLinear
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, ACTION_VALUES
 from stoix_like.networks.torso import MLPTorso, NoisyMLPTorso
 from stoix_like.networks.utils import Initializer, parse_initializer
 from stoix_like.utils.jax_utils import Scalar
@@ -34,6 +35,7 @@ class DiscreteQNetworkHead(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
@@ -101,6 +103,7 @@ class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
@@ -142,6 +145,7 @@ class DistributionalDiscreteQNetwork(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
@@ -193,6 +197,7 @@ class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUE_ATOMS
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 

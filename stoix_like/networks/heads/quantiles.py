@@ -15,6 +15,12 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions import EpsilonGreedy
 from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
 from stoix_like.networks.heads.q_networks import epsilon_greedy
+from stoix_like.networks.requirements import (
+    ACTION_VALUE_ANY_QUANTILES,
+    ACTION_VALUE_QUANTILES,
+    VALUE_ANY_QUANTILES,
+    VALUE_QUANTILES,
+)
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import prepend_dims
 
@@ -33,6 +39,8 @@ class QuantileCriticHead(nn.Module):
         num_quantiles: number of quantiles.
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE_QUANTILES
 
     num_quantiles: int
     kernel_init: Initializer | str = lecun_normal()
@@ -59,6 +67,8 @@ class ImplicitQuantileCriticHead(nn.Module):
         num_cosines: number of cosine features of a level.
         kernel_init: initialiser of the weights, or its name.
     """
+
+    outputs: ClassVar[str | None] = VALUE_ANY_QUANTILES
 
     num_quantiles: int = 64
     num_values: int | None = None
@@ -105,6 +115,7 @@ class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUE_QUANTILES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 
@@ -145,6 +156,7 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
         kernel_init: initialiser of the weights, or its name.
     """
 
+    outputs: ClassVar[str | None] = ACTION_VALUE_ANY_QUANTILES
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     takes_action_mask: ClassVar[bool] = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.envs.spaces import Discrete
+from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 
 
@@ -20,6 +21,7 @@ class EpsilonConfig(SystemConfig):
 
     Attributes:
         action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs.
         initial_epsilon: probability of a random action in the first update.
         training_epsilon: probability of a random action after the decay.
         exploration_fraction: fraction of the run over which epsilon decays linearly; 0 for `training_epsilon` only.
@@ -27,6 +29,9 @@ class EpsilonConfig(SystemConfig):
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUES)
+    }
     initial_epsilon: Annotated[float, between(0.0, 1.0)]
     training_epsilon: Annotated[float, between(0.0, 1.0)]
     exploration_fraction: Annotated[float, between(0.0, 1.0)]

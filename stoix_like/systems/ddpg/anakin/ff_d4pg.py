@@ -6,14 +6,16 @@ tasks (section 4).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.off_policy import CategoricalConfig, configure_head
@@ -23,7 +25,16 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_ddpg.Config, CategoricalConfig):
-    """Hyperparameters of D4PG."""
+    """Hyperparameters of D4PG.
+
+    Attributes:
+        network_heads: heads that the system needs.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
+    }
 
 
 class D4PG(ff_ddpg.DDPG):

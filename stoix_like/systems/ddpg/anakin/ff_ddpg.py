@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from stoix_like.base_types import (
     TimeStep,
 )
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
 from stoix_like.systems.gradient_descent import gradient_step, periodically
@@ -40,9 +42,14 @@ class Config(ActorCriticConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
+        network_heads: heads that the system needs.
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE),
+    }
     exploration_noise: Annotated[float, at_least(0.0)]
 
 

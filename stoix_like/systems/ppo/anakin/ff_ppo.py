@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from stoix_like.base_types import (
 )
 from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
@@ -38,6 +40,7 @@ class Config(OnPolicyConfig):
     """Hyperparameters of PPO.
 
     Attributes:
+        network_heads: heads that the system needs.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
         gae_lambda: mixing parameter of n-step advantages.
@@ -50,6 +53,10 @@ class Config(OnPolicyConfig):
             are frozen in evaluation.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "critic_network.critic_head": HeadRequirement(VALUE),
+    }
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]

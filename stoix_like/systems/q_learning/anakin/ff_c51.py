@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
@@ -16,7 +19,15 @@ from stoix_like.utils.replay import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ff_dqn.BaseConfig, CategoricalConfig):
-    """Hyperparameters of C51."""
+    """Hyperparameters of C51.
+
+    Attributes:
+        network_heads: heads that the system needs.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"))
+    }
 
 
 class C51(ff_dqn.DQN):

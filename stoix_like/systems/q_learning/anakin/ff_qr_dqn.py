@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.heads import quantile_levels
+from stoix_like.networks.requirements import ACTION_VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
@@ -23,9 +25,13 @@ class Config(ff_dqn.Config):
     """Hyperparameters of QR-DQN.
 
     Attributes:
+        network_heads: heads that the system needs.
         num_quantiles: number of quantiles per action.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUE_QUANTILES, ("num_quantiles",))
+    }
     num_quantiles: Annotated[int, between(1, 100_000)]
 
 

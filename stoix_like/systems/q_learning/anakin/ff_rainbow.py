@@ -5,6 +5,7 @@ Priorities are the cross-entropies of the loss; the KL divergences of the paper 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least, between
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
@@ -25,12 +27,17 @@ class Config(ff_c51.Config):
     """Hyperparameters of Rainbow.
 
     Attributes:
+        prioritised: whether windows are sampled by priority.
+        network_heads: heads that the system needs.
         priority_exponent: exponent of the last loss in the sampling probability of a window.
         importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
         sigma_zero: initial scale of the parameter noise.
     """
 
     prioritised: ClassVar[bool] = True
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax", "sigma_zero"))
+    }
     priority_exponent: Annotated[float, between(0.0, 1.0)]
     importance_sampling_exponent: Annotated[float, between(0.0, 1.0)]
     sigma_zero: Annotated[float, at_least(0.0)]

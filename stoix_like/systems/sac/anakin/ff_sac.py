@@ -6,9 +6,10 @@ The equations are those of arXiv:1812.05905.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from stoix_like.base_types import (
     TimeStep,
 )
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
 from stoix_like.systems.off_policy_actor_critic import (
@@ -45,6 +47,7 @@ class Config(ActorCriticConfig):
     """Hyperparameters of SAC.
 
     Attributes:
+        network_heads: heads that the system needs.
         alpha_lr: Adam learning rate of the log-temperature.
         autotune: whether the temperature is learned; otherwise it is `ent_coef`.
         target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
@@ -53,6 +56,10 @@ class Config(ActorCriticConfig):
         ent_coef: fixed temperature, the weight of the entropy in units of reward per nat.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE),
+    }
     alpha_lr: Annotated[float, above(0.0)]
     autotune: bool
     target_entropy_scale: Annotated[float, above(-math.log(2.0))]

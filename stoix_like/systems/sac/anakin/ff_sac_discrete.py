@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -24,11 +26,16 @@ class Config(ff_sac.Config):
 
     Attributes:
         action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs.
         target_entropy_scale: target entropy as a fraction of that of the uniform policy over all actions, legal or not.
             With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(ACTION_VALUES),
+    }
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 

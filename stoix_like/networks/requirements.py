@@ -1,0 +1,96 @@
+"""What a system needs of its networks, so that a network of another family is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from stoix_like.errors import ConfigError
+
+# What heads compute, the values of their class variable `outputs`.
+STOCHASTIC_POLICY = "a stochastic policy"
+DETERMINISTIC_POLICY = "a deterministic policy"
+POLICY_AND_VALUE = "a policy and a value"
+VALUE = "a value"
+VALUE_DISTRIBUTION = "a distribution of values"
+VALUE_ATOMS = "the atoms of a value"
+VALUE_QUANTILES = "the quantiles of a value"
+VALUE_ANY_QUANTILES = "the quantiles of a value at any levels"
+ACTION_VALUES = "action values"
+ACTION_VALUE_ATOMS = "the atoms of action values"
+ACTION_VALUE_QUANTILES = "the quantiles of action values"
+ACTION_VALUE_ANY_QUANTILES = "the quantiles of action values at any levels"
+
+# Attributes of heads whose values belong to the system: they determine what the network learns.
+_HYPERPARAMETERS = ("num_atoms", "vmin", "vmax", "num_quantiles", "num_cosines", "sigma_zero")
+
+# The parts of a network before its head.
+_OTHER_PARTS = ("input_layer", "pre_torso")
+
+
+class MisfitError(ConfigError):
+    """A network that does not fit the system or the environment.
+
+    Attributes:
+        problem: what does not fit, without advice.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}")
+        self.problem = problem
+
+
+class HeadRequirement(NamedTuple):
+    """What a system needs of one head.
+
+    Attributes:
+        outputs: what the head computes, as heads declare it in their class variable `outputs`.
+        hyperparams: attributes of the head that the system sets from its own hyperparameters.
+    """
+
+    outputs: str
+    hyperparams: tuple[str, ...] = ()
+
+
+def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
+    """Refuse networks of another family than the system's.
+
+    A system declares what it needs in the class variable `network_heads` of its `Config`: a `HeadRequirement` by the
+    path of the head, such as `actor_network.action_head`. Systems and heads that declare nothing are not checked.
+
+    Args:
+        networks: the modules, from `build_networks`.
+        config: the hyperparameters of the system.
+        system_name: name of the system, for messages.
+        key: key of the configuration, for messages.
+
+    Raises:
+        MisfitError: names the head, and what the system needs.
+    """
+    requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
+    for path, requirement in requirements.items():
+        name, _, part = path.partition(".")
+        group = getattr(networks, name, None)
+        needed = {name: group} | {f"{name}.{other}": getattr(group, other, None) for other in (*_OTHER_PARTS, part)}
+        for missing, value in needed.items():
+            if value is None:
+                _refuse(f"{key}.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
+        head = needed[path]
+        _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
+
+
+def _check_head(head: Any, requirement: HeadRequirement, what: str, system_name: str) -> None:
+    for name in requirement.hyperparams:
+        if not hasattr(head, name):
+            _refuse(f"{what} has no {name}, which system={system_name} sets")
+    declared = getattr(type(head), "outputs", None)
+    unread = [name for name in _HYPERPARAMETERS if hasattr(head, name) and name not in requirement.hyperparams]
+    if declared is not None and unread:
+        _refuse(f"{what} has {', '.join(unread)}, which system={system_name} does not read")
+    if declared not in (None, requirement.outputs):
+        _refuse(f"{what} computes {declared}, but system={system_name} needs {requirement.outputs}")
+
+
+def _refuse(problem: str) -> None:
+    raise MisfitError(problem, "choose the network that the system chooses by default")

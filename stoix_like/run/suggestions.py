@@ -1,0 +1,96 @@
+"""Choices that fit, to suggest in place of those that do not."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from stoix_like.config import RunConfig, config_dir, group_choices
+from stoix_like.envs.spaces import Space
+from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import check_networks
+from stoix_like.networks.utils import build_networks, fits
+
+
+def suggest_systems(system_name: str, action_space: Space) -> str:
+    """Name the systems that support an action space, those of the same family if there are any.
+
+    Args:
+        system_name: name of the system that does not fit, `sac/ff_sac`.
+        action_space: the action space of the environment.
+
+    Returns:
+        `choose system=a, b or c`.
+    """
+    fitting = [name for name, schema in _systems() if fits(schema, action_space)]
+    family = [name for name in fitting if name.partition("/")[0] == system_name.partition("/")[0]]
+    return f"choose system={_either(family or fitting)}"
+
+
+def _systems() -> Iterator[tuple[str, Any]]:
+    """Yield the name and the class of hyperparameters of every system of this package."""
+    for name in group_choices("system"):
+        module: Any = OmegaConf.load(config_dir() / "system" / f"{name}.yaml")
+        build = importlib.import_module(module.module).build
+        yield name, typing.get_type_hints(build)["config"]
+
+
+def suggest_network(run: RunConfig, action_space: Space, observation_space: Space) -> str:
+    """Name the network of this package that fits the system and the environment and is nearest to the configured one.
+
+    Networks with the same torsos are nearest; among them the one that the system chooses by default, then the one with
+    the fewest different values.
+
+    Args:
+        run: the configuration, whose network does not fit.
+        action_space: the action space of the environment.
+        observation_space: the observation space of the environment.
+
+    Returns:
+        `choose network=mlp_dqn`.
+    """
+    fitting, default = [], _default_network(run.system_name)
+    for name in group_choices("network"):
+        network = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{name}.yaml"), resolve=True)
+        try:
+            check_networks(build_networks(network, action_space, observation_space), run.system, run.system_name)
+        except ConfigError:
+            continue
+        torsos, values = _distance(network, run.network)
+        fitting.append((torsos, name != default, values, name))
+    if not fitting:
+        return "no network of this package fits: write one, as docs/guides/write_your_own_system.md describes"
+    return f"choose network={min(fitting)[-1]}"
+
+
+def _default_network(system_name: str) -> str | None:
+    """Return the network that a system of this package chooses, None for one that leaves the choice."""
+    path = config_dir() / "system" / f"{system_name}.yaml"
+    system: Any = OmegaConf.load(path) if path.is_file() else {}
+    defaults = system.get("defaults", ())
+    chosen = [dict(entry).get("override /network@_global_.network") for entry in defaults if not isinstance(entry, str)]
+    return next(iter(chosen), None)
+
+
+def _distance(network: Any, other: Any) -> tuple[int, int]:
+    """Return the numbers of different torsos and of different values between two network configurations."""
+    first, second = (set(_leaves(config)) for config in (network, other))
+    torsos = [{value for path, value in leaves if path.endswith("torso._target_")} for leaves in (first, second)]
+    return len(torsos[0] ^ torsos[1]), len(first ^ second)
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from _leaves(value, f"{path}.{name}")
+    else:
+        yield path, str(node)
+
+
+def _either(names: list[str]) -> str:
+    """Join names, as in `a, b or c`."""
+    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

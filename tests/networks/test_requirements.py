@@ -1,0 +1,93 @@
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from stoix_like.networks.heads import (
+    CategoricalHead,
+    DiscreteQNetworkHead,
+    DistributionalDiscreteQNetwork,
+    NoisyDistributionalDuelingQNetwork,
+    ScalarCriticHead,
+)
+from stoix_like.networks.inputs import ArrayInput
+from stoix_like.networks.requirements import (
+    ACTION_VALUE_ATOMS,
+    ACTION_VALUES,
+    HeadRequirement,
+    MisfitError,
+    check_networks,
+)
+from stoix_like.networks.torso import MLPTorso
+
+ATOMS = ("num_atoms", "vmin", "vmax")
+
+
+class Values:
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES)}
+
+
+class Distributions:
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ATOMS)}
+
+
+class OwnHead(ScalarCriticHead):
+    """A head that declares nothing."""
+
+    outputs: ClassVar = None
+    num_atoms: int = 3
+
+
+def networks(head):
+    return SimpleNamespace(
+        actor_network=SimpleNamespace(input_layer=ArrayInput(), pre_torso=MLPTorso((4,)), action_head=head)
+    )
+
+
+C51_HEAD = DistributionalDiscreteQNetwork(2, 0.0, 5, -1.0, 1.0)
+NOISY_HEAD = NoisyDistributionalDuelingQNetwork(2, 0.0, 5, -1.0, 1.0, (4,))
+
+
+@pytest.mark.parametrize(
+    ("config", "head"),
+    [(Values, DiscreteQNetworkHead(2)), (Distributions, C51_HEAD), (Values, OwnHead()), (object, CategoricalHead(2))],
+)
+def test_heads_that_fit_or_declare_nothing_are_accepted(config, head):
+    check_networks(networks(head), config, "mine")
+
+
+@pytest.mark.parametrize(
+    ("config", "head", "problem"),
+    [
+        (
+            Values,
+            CategoricalHead(2),
+            "=CategoricalHead computes a stochastic policy, but system=mine needs action values",
+        ),
+        (
+            Values,
+            C51_HEAD,
+            "=DistributionalDiscreteQNetwork has num_atoms, vmin, vmax, which system=mine does not read",
+        ),
+        (
+            Distributions,
+            NOISY_HEAD,
+            "=NoisyDistributionalDuelingQNetwork has sigma_zero, which system=mine does not read",
+        ),
+        (Distributions, DiscreteQNetworkHead(2), "=DiscreteQNetworkHead has no num_atoms, which system=mine sets"),
+        (Values, None, " is not set, but system=mine needs it for action values"),
+    ],
+)
+def test_heads_of_another_family_are_refused(config, head, problem):
+    with pytest.raises(MisfitError) as caught:
+        check_networks(networks(head), config, "mine")
+    assert caught.value.problem == f"network.actor_network.action_head{problem}"
+
+
+def test_a_missing_network_or_torso_is_named():
+    with pytest.raises(MisfitError, match=r"^network\.actor_network is not set"):
+        check_networks(SimpleNamespace(), Values, "mine")
+    without = networks(DiscreteQNetworkHead(2))
+    del without.actor_network.pre_torso
+    with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso is not set"):
+        check_networks(without, Values, "mine")

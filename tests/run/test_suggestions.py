@@ -1,0 +1,62 @@
+"""Refusals of networks and systems that do not fit name a choice that does."""
+
+import re
+
+import pytest
+
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import set_up
+
+DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
+IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
+
+
+def refusal(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        set_up(parse_config(compose_config(["logger=silent", *overrides])))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "advice"),
+    [
+        ((*DQN, *IMAGES, "network=cnn"), "choose network=cnn_dqn"),
+        ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
+        ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
+        ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
+        (("system=q_learning/ff_pqn", *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
+        (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
+        ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
+        ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
+        (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
+        (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
+        (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
+        ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
+        ((*VECTORS, "network=cnn"), "choose network=mlp"),
+        ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
+    ],
+)
+def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, advice):
+    message = refusal(*overrides)
+    assert message.startswith("network.")
+    assert re.search(advice + "$", message), message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "systems"),
+    [
+        ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
+        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_sac"),
+        ((*DQN, *CONTINUOUS), "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, ppo/ff_ppo or sac/ff_sac"),
+    ],
+)
+def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
+    assert refusal(*overrides).endswith(f": choose system={systems}")
+
+
+@pytest.mark.parametrize("feature", ["obs", "step_count"])
+def test_an_unknown_feature_names_those_of_the_environment(feature):
+    message = refusal(f"network.actor_network.input_layer.feature_name={feature}")
+    assert f"feature_name={feature} is not part of the observation: use agent_view" in message
