@@ -13,6 +13,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import hypothesis
 import jax
+import jaxtyping
 import pytest
 
 # Reproducible examples.
@@ -26,3 +27,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def pytest_runtest_setup(item):
     """Compile with all optimisations where a test or its module is marked `optimized`, quickly elsewhere."""
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimized") is None)
+
+
+@pytest.fixture
+def without_type_checks():
+    """Call functions as users do: without run-time checks of annotations, and with implicit rank promotion."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    with jax.numpy_rank_promotion("allow"):
+        yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -11,6 +11,8 @@ CPU the default, the scan over time, was faster at every size measured; `scripts
 your machine.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Real
 
 from stoix_like.utils.jax_utils import Scalar, standardize
+from stoix_like.utils.shapes import check_shapes
 
 # The letters are those of the layout [B, T]; with time_major all of these are [T, B] instead.
 Sequences = Float[Array, "B T"]
@@ -77,6 +80,11 @@ def _finite(x: Array) -> Array:
     return jnp.clip(x, -largest, largest)
 
 
+def _check_sequences(layout: str, arrays: Sequence[Any], time_major: bool) -> None:
+    """Check arrays of the layout `[B,T]`, with any further axes, or `[T,B]` if time-major; see `check_shapes`."""
+    check_shapes(re.sub(r"\[B,(T[-+\d]*)", r"[\1,B", layout) if time_major else layout, arrays)
+
+
 def _shift(x: Array, steps: int, fill: float) -> Array:
     """Return the entries `steps` later in a time-major array, padded with `fill`."""
     return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], fill)])
@@ -92,6 +100,8 @@ def _swap(time_major: bool, *arrays: Any) -> Any:
 def _trace(lambda_: Any, truncation_t: Array | None, *like: Array) -> Array:
     """Broadcast lambda to the shape and joint dtype of time-major arrays, with zeros where truncated."""
     trace = jnp.asarray(lambda_, jnp.result_type(*like))
+    if trace.ndim > 1:
+        check_shapes("r_t[*B] lambda_[*B]", (like[0], trace))
     if trace.ndim == 1:
         # `[T]` is one value per time step; plain broadcasting would align it with the batch where T = B.
         trace = trace.reshape(-1, *(1,) * (like[0].ndim - 1))
@@ -155,6 +165,11 @@ def batch_truncated_generalized_advantage_estimation(
     Raises:
         ValueError: unless either `values` or both `v_tm1` and `v_t` are passed.
     """
+    _check_sequences(
+        "r_t[B,T] discount_t[B,T] values[B,T+1] v_tm1[B,T] v_t[B,T] truncation_t[B,T]",
+        (r_t, discount_t, values, v_tm1, v_t, truncation_t),
+        time_major,
+    )
     v_tm1, v_t = _pair_of_values(values, v_tm1, v_t, time_major)
     delta_t = r_t + discount_t * v_t - v_tm1
     delta_t, discount_t, lambda_, truncation_t = _swap(time_major, delta_t, discount_t, lambda_, truncation_t)
@@ -200,6 +215,9 @@ def batch_n_step_bootstrapped_returns(
     Raises:
         ValueError: if `n` is less than 1.
     """
+    _check_sequences(
+        "r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", (r_t, discount_t, v_t, truncation_t), time_major
+    )
     if n < 1:
         raise ValueError(f"n={n} must be at least 1")
     r_t, discount_t, v_t, lambda_t, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_t, truncation_t)
@@ -264,10 +282,13 @@ def batch_general_off_policy_returns_from_q_and_v(
         `[B, T]` returns from the observations at `tm1`.
 
     Raises:
-        ValueError: if the shapes of `q_t` and `c_t` differ.
+        ValueError: if the shapes do not fit together.
     """
-    if q_t.shape != c_t.shape:
-        raise ValueError(f"q_t.shape={q_t.shape} must equal c_t.shape={c_t.shape}")
+    _check_sequences(
+        "r_t[B,T] q_t[B,T-1] v_t[B,T] discount_t[B,T] c_t[B,T-1] truncation_t[B,T]",
+        (r_t, q_t, v_t, discount_t, c_t, truncation_t),
+        time_major,
+    )
     q_t, v_t, r_t, discount_t, c_t, truncation_t = _swap(time_major, q_t, v_t, r_t, discount_t, c_t, truncation_t)
     zeros = jnp.zeros_like(r_t[:1])
     c_t = _finite(_trace(jnp.concatenate([c_t, zeros]), truncation_t, r_t, discount_t, v_t, c_t))
@@ -312,6 +333,7 @@ def batch_retrace_continuous(
     Returns:
         `[B, T]` errors, return minus value.
     """
+    _check_sequences("r_t[B,T] q_tm1[B,T] q_t[B,T-1] log_rhos[B,T-1]", (r_t, q_tm1, q_t, log_rhos), time_major)
     c_t = lambda_ * jnp.exp(jnp.minimum(log_rhos, 0.0))
     target_tm1 = batch_general_off_policy_returns_from_q_and_v(
         q_t,
@@ -357,6 +379,9 @@ def batch_lambda_returns(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
+    _check_sequences(
+        "r_t[B,T] discount_t[B,T] v_t[B,T] truncation_t[B,T]", (r_t, discount_t, v_t, truncation_t), time_major
+    )
     r_t, discount_t, v_t, lambda_, truncation_t = _swap(time_major, r_t, discount_t, v_t, lambda_, truncation_t)
     trace = _trace(lambda_, truncation_t, r_t, discount_t, v_t)
     bias = r_t + discount_t * (1.0 - trace) * v_t
@@ -392,6 +417,8 @@ def batch_discounted_returns(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
+    layout_of_v = {0: "v_t[]", 1: "v_t[B]"}.get(jnp.ndim(v_t), "v_t[B,T]")
+    _check_sequences(f"r_t[B,T] discount_t[B,T] {layout_of_v}", (r_t, discount_t, v_t), time_major)
     # A Python number takes the dtype of the rewards; an array keeps its own.
     value_t = v_t if isinstance(v_t, jax.Array) else jnp.asarray(v_t, r_t.dtype)
     if value_t.ndim == 1:
@@ -443,6 +470,10 @@ def importance_corrected_td_errors(
     Returns:
         `[T]` errors.
     """
+    check_shapes(
+        "r_t[T] discount_t[T] rho_tm1[T] values[T+1] truncation_t[T] v_t[T]",
+        (r_t, discount_t, rho_tm1, values, truncation_t, v_t),
+    )
     v_tm1 = values[:-1]
     delta_t = r_t + discount_t * (values[1:] if v_t is None else v_t) - v_tm1
     rho_tm1 = _finite(rho_tm1)
@@ -483,6 +514,7 @@ def batch_q_lambda(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
+    _check_sequences("r_t[B,T] q_t[B,T,A]", (r_t, q_t), time_major)
     return batch_lambda_returns(
         r_t,
         discount_t,
@@ -528,6 +560,7 @@ def batch_peng_q_lambda(
     Returns:
         `[B, T]` returns from the observations at `tm1`.
     """
+    _check_sequences("r_t[B,T] q_t[B,T,A] pi_t[B,T,A]", (r_t, q_t, pi_t), time_major)
     return batch_lambda_returns(
         r_t,
         discount_t,
@@ -577,6 +610,11 @@ def batch_vtrace(
     Returns:
         `[B, T]` errors, target minus value.
     """
+    _check_sequences(
+        "r_t[B,T] v_tm1[B,T] v_t[B,T] discount_t[B,T] rho_tm1[B,T] truncation_t[B,T]",
+        (r_t, v_tm1, v_t, discount_t, rho_tm1, truncation_t),
+        time_major,
+    )
     v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t = _swap(
         time_major, v_tm1, v_t, r_t, discount_t, rho_tm1, lambda_, truncation_t
     )

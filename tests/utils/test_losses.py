@@ -718,3 +718,31 @@ def test_the_divergence_estimate_is_bounded_like_the_ratio():
     np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, -50.0), zeros), 49.0, rtol=1e-6)
     for log_ratio in (89.0, 1e4, 3e38, -3e38):
         assert jnp.isfinite(ls.approximate_kl(jnp.full(8, log_ratio), jnp.zeros(8))), log_ratio
+
+
+# The others have a single array with a batch.
+SEVERAL_ARRAYS = [
+    name
+    for name, case in CASES.items()
+    if not name.startswith(("mpo_temp", "mpo_alpha", "vmpo_temp", "sac_temp", "ppo_penalty"))
+]
+
+
+@pytest.mark.parametrize("name", SEVERAL_ARRAYS)
+@pytest.mark.usefixtures("without_type_checks")
+def test_arrays_that_would_broadcast_are_refused(name):
+    """`[B, 1]` in place of `[B]`, one column in place of several, one example in place of a batch."""
+    case, arrays = CASES[name], _arrays(CASES[name])
+    for position, x in enumerate(arrays):
+        # The last axis of these may have any size, one included.
+        any_size = name in {"quantile_regression", "cql", "sac_actor"}
+        for wrong in (x[..., None],) if any_size else (x[..., None], x[..., :1]):
+            with pytest.raises(ValueError, match=r"\.shape=.* must be \["):
+                case(*arrays[:position], wrong, *arrays[position + 1 :], *case.numbers)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_shapes_are_checked_while_tracing():
+    loss = jax.jit(functools.partial(ls.ppo_clip_loss, epsilon=0.2))
+    with pytest.raises(ValueError, match=r"gae_t\.shape=\(4, 1\) must be \[\*B\], where \*B = \(4,\)"):
+        loss.lower(jnp.zeros(4), jnp.zeros(4), jnp.zeros((4, 1)))

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import rlax
@@ -559,14 +558,6 @@ def test_both_scans_agree_on_long_sequences():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), scan, parallel)
 
 
-@pytest.fixture
-def without_type_checks():
-    """Annotations ask for arrays of jax; users may pass numpy's."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.usefixtures("without_type_checks")
 @pytest.mark.parametrize("associative", [False, True])
 def test_numpy_arrays_are_accepted(associative):
@@ -581,3 +572,30 @@ def test_numpy_arrays_are_accepted(associative):
         expected = function(*(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays))
         actual = function(*arrays, associative=associative)
         jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
+
+
+def _refuses(function, data):
+    try:
+        function(data, 0.7)
+    except ValueError as error:
+        return "must be [" in str(error)
+    return False
+
+
+@by_function
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.usefixtures("without_type_checks")
+def test_arrays_that_would_broadcast_are_refused(function, time_major):
+    b = make_batch()
+    one_step = (lambda x: x[:1]) if time_major else (lambda x: x[:, :1])
+    if time_major and function is _importance:
+        pytest.skip("takes one trajectory")
+    batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), b) if time_major else b
+    keywords = {"time_major": True} if time_major else {}
+    fields = ("r_t", "discount_t", "v_t", "v_tm1", "q_tm1", "log_rho", "q_t", "pi_t")
+    broadcast = [batch._replace(**{name: one_step(getattr(batch, name))}) for name in fields]
+    # A function does not read every field.
+    refused = sum(_refuses(functools.partial(function, **keywords), data) for data in broadcast)
+    assert refused >= 3
+    with pytest.raises(ValueError, match=r"lambda_\.shape=.* must be"):
+        ms.batch_lambda_returns(b.r_t, b.discount_t, b.v_t, jnp.full((B, 1), 0.9))

@@ -6,6 +6,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.shapes import check_shapes
 
 
 def td3_critic_loss(
@@ -39,6 +40,7 @@ def td3_critic_loss_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes("q_tm1[B,C] r_t[B] d_t[B] q_t[B,C]", (q_tm1, r_t, d_t, q_t))
     target = stop_gradient(r_t + d_t * jnp.min(q_t, axis=-1))
     return 0.5 * jnp.sum(jnp.square(target[:, None] - q_tm1), axis=-1)
 
@@ -94,6 +96,7 @@ def dpg_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("a_t[B,A] dqda_t[B,A]", (a_t, dqda_t))
     if dqda_clipping is not None:
         norm = jnp.linalg.norm(dqda_t, axis=-1, keepdims=True)
         dqda_t = dqda_t * jnp.minimum(1.0, dqda_clipping / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
@@ -144,6 +147,7 @@ def sac_critic_loss_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes("q_tm1[B,C] r_t[B] d_t[B] q_t[B,C] log_prob_t[B]", (q_tm1, r_t, d_t, q_t, log_prob_t))
     return td3_critic_loss_per_example(q_tm1, r_t, d_t, q_t - temperature * log_prob_t[:, None])
 
 
@@ -175,6 +179,7 @@ def sac_actor_loss_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes("log_prob_t[B] q_t[B,C]", (log_prob_t, q_t))
     return stop_gradient(jnp.asarray(temperature)) * log_prob_t - jnp.min(q_t, axis=-1)
 
 

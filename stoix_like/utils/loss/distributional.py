@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import absolute_or_huber
+from stoix_like.utils.shapes import check_shapes
 
 
 def categorical_td_learning(
@@ -52,6 +53,10 @@ def categorical_td_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes(
+        "v_logits_tm1[B,K] v_atoms_tm1[B,K] r_t[B] d_t[B] v_logits_t[B,M] v_atoms_t[B,M]",
+        (v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t),
+    )
     return _categorical_td_error(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t)
 
 
@@ -85,6 +90,11 @@ def categorical_double_q_learning(
     Returns:
         `[B]` cross-entropies (nats), usable as priorities.
     """
+    check_shapes(
+        "q_logits_tm1[B,A,K] q_atoms_tm1[B,K] a_tm1[B] r_t[B] d_t[B] q_logits_t[B,A,M] q_atoms_t[B,M]"
+        " q_t_selector[B,A]",
+        (q_logits_tm1, q_atoms_tm1, a_tm1, r_t, d_t, q_logits_t, q_atoms_t, q_t_selector),
+    )
     batch = jnp.arange(a_tm1.shape[0])
     greedy_logits_t = q_logits_t[batch, jnp.argmax(q_t_selector, axis=-1)]
     return _categorical_td_error(q_logits_tm1[batch, a_tm1], q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t)
@@ -132,6 +142,7 @@ def quantile_regression_loss(
     Returns:
         `[B]` losses, summed over the online quantiles and averaged over the target quantiles.
     """
+    check_shapes("dist_src[B,K] tau_src[B,K] dist_target[B,M]", (dist_src, tau_src, dist_target))
     error = stop_gradient(dist_target)[:, None, :] - dist_src[:, :, None]
     weight = jnp.abs(tau_src[:, :, None] - (error < 0.0).astype(error.dtype))
     return jnp.sum(jnp.mean(stop_gradient(weight) * absolute_or_huber(error, huber_param), axis=-1), axis=-1)
@@ -191,6 +202,10 @@ def quantile_q_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes(
+        "dist_q_tm1[B,K,A] tau_q_tm1[B,K] a_tm1[B] r_t[B] d_t[B] dist_q_t_selector[B,S,A] dist_q_t[B,M,A]",
+        (dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t),
+    )
     a_t = jnp.argmax(jnp.mean(dist_q_t_selector, axis=1), axis=-1)
     batch = jnp.arange(a_tm1.shape[0])
     dist_target = r_t[:, None] + d_t[:, None] * dist_q_t[batch, :, a_t]

@@ -9,6 +9,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.shapes import check_shapes
 
 
 def mpo_temperature_loss(
@@ -47,6 +48,7 @@ def mpo_policy_loss(log_prob: Float[Array, "S *B"], weights: Float[Array, "S *B"
     Returns:
         The loss (nats), a scalar.
     """
+    check_shapes("log_prob[S,*B] weights[S,*B]", (log_prob, weights))
     return -jnp.mean(jnp.sum(stop_gradient(weights) * log_prob, axis=0))
 
 
@@ -134,5 +136,6 @@ def vmpo_policy_loss(
         The loss (nats), a scalar: a sum over the batch, because the weights sum to 1. With `axis_names` it is the sum
         over the shard times the number of shards, so that its mean over the axes is the sum over the whole batch.
     """
+    check_shapes("log_prob_t[*B] weights[*B]", (log_prob_t, weights))
     members = math.prod(jax.lax.axis_size(axis) for axis in axis_names)
     return -members * jnp.sum(stop_gradient(weights) * log_prob_t)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Real
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import probability_ratio
 from stoix_like.utils.multistep import batch_vtrace_td_error_and_advantage
+from stoix_like.utils.shapes import check_shapes
 
 
 @runtime_checkable
@@ -43,6 +44,7 @@ def ppo_clip_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("pi_log_prob_t[*B] b_pi_log_prob_t[*B] gae_t[*B]", (pi_log_prob_t, b_pi_log_prob_t, gae_t))
     b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     ratio = probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     clipped_ratio = jnp.clip(ratio, 1.0 - epsilon, 1.0 + epsilon)
@@ -74,6 +76,7 @@ def ppo_penalty_loss(
     Returns:
         The loss and the mean divergence (nats), scalars.
     """
+    check_shapes("pi_log_prob_t[*B] b_pi_log_prob_t[*B] gae_t[*B]", (pi_log_prob_t, b_pi_log_prob_t, gae_t))
     b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     b_pi = jax.tree.map(lambda leaf: stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf, b_pi)
     ratio = probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
@@ -106,6 +109,7 @@ def dpo_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("pi_log_prob_t[*B] b_pi_log_prob_t[*B] gae_t[*B]", (pi_log_prob_t, b_pi_log_prob_t, gae_t))
     b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     ratio = probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     gain = (ratio - 1.0) * gae_t
@@ -132,6 +136,7 @@ def policy_gradient_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("log_prob_t[*B] adv_t[*B] w_t[*B]", (log_prob_t, adv_t, w_t if jnp.ndim(w_t) else None))
     return -jnp.mean(stop_gradient(w_t * adv_t) * log_prob_t)
 
 
@@ -152,6 +157,7 @@ def reinforce_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("log_prob_t[*B] return_t[*B] baseline_t[*B]", (log_prob_t, return_t, baseline_t))
     return policy_gradient_loss(log_prob_t, return_t - baseline_t)
 
 
@@ -191,6 +197,7 @@ def impala_loss(
     Returns:
         The policy loss and the value loss, scalars.
     """
+    check_shapes("pi_log_prob_tm1[B,T] b_pi_log_prob_tm1[B,T] v_tm1[B,T]", (pi_log_prob_tm1, b_pi_log_prob_tm1, v_tm1))
     rho_tm1 = stop_gradient(probability_ratio(pi_log_prob_tm1, b_pi_log_prob_tm1))
     vtrace = batch_vtrace_td_error_and_advantage(
         v_tm1,
@@ -225,6 +232,7 @@ def awr_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("log_prob_t[*B] adv_t[*B]", (log_prob_t, adv_t))
     # Clipped before the exponential, which would overflow.
     weight = jnp.exp(jnp.minimum(adv_t / beta, jnp.log(weight_max)))
     return policy_gradient_loss(log_prob_t, weight)

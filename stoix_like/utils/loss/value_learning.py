@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import squared_or_huber, values_of_actions
+from stoix_like.utils.shapes import check_shapes
 
 
 def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> Float[Array, ""]:
@@ -23,6 +24,7 @@ def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> 
     Returns:
         The loss, a scalar.
     """
+    check_shapes("v_tm1[*B] target_tm1[*B]", (v_tm1, target_tm1))
     return 0.5 * jnp.mean(jnp.square(stop_gradient(target_tm1) - v_tm1))
 
 
@@ -48,6 +50,7 @@ def clipped_value_loss(
     Returns:
         The loss, a scalar.
     """
+    check_shapes("pred_value_t[*B] behavior_value_t[*B] targets_t[*B]", (pred_value_t, behavior_value_t, targets_t))
     behavior_value_t, targets_t = stop_gradient((behavior_value_t, targets_t))
     clipped_value = behavior_value_t + jnp.clip(pred_value_t - behavior_value_t, -epsilon, epsilon)
     errors = jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
@@ -95,6 +98,7 @@ def td_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes("v_tm1[*B] r_t[*B] discount_t[*B] v_t[*B]", (v_tm1, r_t, discount_t, v_t))
     delta = stop_gradient(r_t + discount_t * v_t) - v_tm1
     return squared_or_huber(delta, huber_loss_parameter)
 
@@ -143,6 +147,7 @@ def q_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes("q_tm1[B,A] a_tm1[B] r_t[B] d_t[B] q_t[B,A]", (q_tm1, a_tm1, r_t, d_t, q_t))
     return double_q_learning_per_example(q_tm1, q_t, a_tm1, r_t, d_t, q_t, huber_loss_parameter)
 
 
@@ -195,6 +200,10 @@ def double_q_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes(
+        "q_tm1[B,A] q_t_value[B,A] a_tm1[B] r_t[B] d_t[B] q_t_selector[B,A]",
+        (q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector),
+    )
     v_t = values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1))
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
 
@@ -269,6 +278,10 @@ def munchausen_q_learning_per_example(
     Returns:
         The losses, one per example.
     """
+    check_shapes(
+        "q_tm1[B,A] q_tm1_target[B,A] a_tm1[B] r_t[B] d_t[B] q_t_target[B,A]",
+        (q_tm1, q_tm1_target, a_tm1, r_t, d_t, q_t_target),
+    )
     log_policy = entropy_temperature * jax.nn.log_softmax(q_tm1_target / entropy_temperature)
     bonus = munchausen_coefficient * jnp.clip(values_of_actions(log_policy, a_tm1), clip_value_min, 0.0)
     soft_v_t = entropy_temperature * jax.nn.logsumexp(q_t_target / entropy_temperature, axis=-1)
@@ -336,6 +349,7 @@ def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Arr
     Returns:
         The penalty, a scalar, not negative.
     """
+    check_shapes("q_tm1[B,A] a_tm1[B]", (q_tm1, a_tm1))
     return jnp.mean(jax.nn.logsumexp(q_tm1, axis=-1) - values_of_actions(q_tm1, a_tm1))
 
 
@@ -356,5 +370,6 @@ def sampled_cql_penalty(
     Returns:
         The penalty, a scalar.
     """
+    check_shapes("q_samples[S,B] log_prob_samples[S,B] q_tm1[B]", (q_samples, log_prob_samples, q_tm1))
     log_sum = jax.nn.logsumexp(q_samples - stop_gradient(log_prob_samples), axis=0) - jnp.log(q_samples.shape[0])
     return jnp.mean(log_sum - q_tm1)

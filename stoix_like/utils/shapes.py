@@ -1,0 +1,67 @@
+"""Shape checks of arguments, made while a function is traced, and therefore free once it is compiled."""
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import chex
+
+_ARGUMENT = re.compile(r"(\w+)\[([^\]]*)\]")
+
+
+def check_shapes(layout: str, arrays: Sequence[Any]) -> None:
+    """Refuse arrays whose shapes do not agree, which would broadcast silently, such as `[B]` and `[B, 1]`.
+
+    `chex.disable_asserts()` turns the checks off.
+
+    Args:
+        layout: names and shapes of the arrays, `q_tm1[B,A] a_tm1[B] values[B,T+1]`. The first use of a letter sets its
+            size; a letter with an offset comes after it. `*B` stands for any number of leading or trailing axes.
+        arrays: the arrays, in the same order; those that are None are not checked.
+
+    Raises:
+        ValueError: names the array, its shape, and the shape that it must have.
+    """
+    sizes: dict[str, Any] = {}
+    for (name, axes), array in zip(_parse(layout), arrays, strict=True):
+        if array is None:
+            continue
+        shape = tuple(getattr(array, "shape", ()))
+        expected = _expected(axes, shape, sizes)
+        try:
+            chex.assert_shape(array, expected)
+        except AssertionError:
+            needed = ", ".join(map(str, axes))
+            known = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+            raise ValueError(
+                f"{name}.shape={shape} must be [{needed}], where {known}: the arguments are {layout}"
+            ) from None
+
+
+@functools.cache
+def _parse(layout: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Split a layout into names and their axes."""
+    return tuple(
+        (name, tuple(axis.strip() for axis in axes.split(",") if axis.strip()))
+        for name, axes in _ARGUMENT.findall(layout)
+    )
+
+
+def _expected(axes: tuple[str, ...], shape: tuple[int, ...], sizes: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the shape that the axes stand for; unknown letters take their sizes from `shape`."""
+    num_plain = sum(not axis.startswith("*") for axis in axes)
+    expected: list[Any] = []
+    for axis in axes:
+        here = len(expected)
+        if axis.startswith("*"):
+            size = shape[here : here + max(len(shape) - num_plain, 0)]
+            expected.extend(sizes.setdefault(axis, size))
+        elif match := re.fullmatch(r"(\w+)([+-]\d+)", axis):
+            expected.append(sizes[match[1]] + int(match[2]))
+        elif len(axes) - num_plain or len(shape) == num_plain:
+            expected.append(sizes.setdefault(axis, shape[here]) if here < len(shape) else None)
+        else:
+            # The rank is wrong: bind nothing, and let the check fail.
+            expected.append(sizes.get(axis))
+    return tuple(expected)
