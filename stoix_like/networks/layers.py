@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,10 +14,58 @@ from flax.linen.dtypes import promote_dtype
 from jax.nn import initializers
 from jaxtyping import Array, Float, Shaped
 
-from stoix_like.networks.utils import Initializer, parse_initializer
+from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer, parse_rnn_cell
 from stoix_like.utils.jax_utils import Scalar
 
 default_kernel_init = initializers.lecun_normal()
+
+
+class StackedRNN(nn.Module):
+    """Recurrent cells on top of each other, for one time step.
+
+    Attributes:
+        rnn_size: width of the state of each cell, in units.
+        rnn_cls: class of the cells, or its name, see `parse_rnn_cell`.
+        num_layers: number of cells.
+        activation_fn: name of the activation function, for cells that have this attribute.
+    """
+
+    rnn_size: int
+    rnn_cls: Any
+    num_layers: int
+    activation_fn: str = "sigmoid"
+
+    def _cells(self, **kwargs: Any) -> list[nn.Module]:
+        cell = parse_rnn_cell(self.rnn_cls) if isinstance(self.rnn_cls, str) else self.rnn_cls
+        if any(field.name == "activation_fn" for field in dataclasses.fields(cell)):
+            kwargs["activation_fn"] = parse_activation_fn(self.activation_fn)
+        return [cell(features=self.rnn_size, **kwargs) for _ in range(self.num_layers)]
+
+    @nn.compact
+    def __call__(self, all_rnn_states: Sequence[Any], x: Float[Array, "*batch D"]) -> tuple[list[Any], Array]:
+        """Process one time step.
+
+        Args:
+            all_rnn_states: the state of each cell, from the first to the last.
+            x: inputs `[..., D]`.
+
+        Returns:
+            The new states, and the output of the last cell, `[..., rnn_size]`.
+
+        Raises:
+            ValueError: the number of states is not the number of cells.
+        """
+        new_states = []
+        for cell, state in zip(self._cells(), all_rnn_states, strict=True):
+            new_state, x = cell(state, x)
+            new_states.append(new_state)
+        return new_states, x
+
+    @nn.nowrap
+    def initialize_carry(self, input_shape: tuple[int, ...]) -> list[Any]:
+        """Return the states at the start of an episode, for inputs of `input_shape`, `[..., D]`."""
+        shape = (*input_shape[:-1], self.rnn_size)
+        return [cell.initialize_carry(jax.random.key(0), shape) for cell in self._cells(parent=None)]
 
 
 class NoisyLinear(nn.Module):

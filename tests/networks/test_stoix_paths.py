@@ -1,0 +1,98 @@
+"""Modules and functions under the import paths of Stoix."""
+
+import importlib
+import re
+from pathlib import Path
+
+import distrax
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks import dueling, heads, postprocessors, resnet, torso
+from stoix_like.networks.layers import StackedRNN
+
+KEY = jax.random.key(0)
+BOUNDS = (-2.0, 6.0)
+
+
+def test_dueling_heads_and_residual_torsos_are_the_same_classes():
+    for name in ("DuelingQNetwork", "DistributionalDuelingQNetwork", "NoisyDistributionalDuelingQNetwork"):
+        assert getattr(dueling, name) is getattr(heads, name)
+    assert (resnet.ResNetTorso, resnet.VisualResNetTorso) == (torso.ResNetTorso, torso.VisualResNetTorso)
+
+
+def test_ranges_match_hand_computed_values():
+    x = jnp.asarray([-1.0, 0.0, 0.5, 9.0])
+    np.testing.assert_allclose(postprocessors.rescale_to_spec(x, *BOUNDS), [-2.0, 2.0, 4.0, 6.0])
+    np.testing.assert_allclose(postprocessors.clip_to_spec(x, -0.5, 0.25), [-0.5, 0.0, 0.25, 0.25])
+    expected = 2.0 + 4.0 * np.tanh([-1.0, 0.0, 0.5, 9.0])
+    np.testing.assert_allclose(postprocessors.tanh_to_spec(x, *BOUNDS), expected, rtol=1e-6)
+    rows = jnp.asarray([[1.0, 2.0, 5.0], [3.0, 3.0, 3.0]])
+    np.testing.assert_allclose(postprocessors.min_max_normalize(rows), [[0.0, 0.25, 1.0], [0.0, 0.0, 0.0]])
+
+
+def test_postprocessed_samples_have_no_density():
+    normal = distrax.Normal(jnp.zeros((3, 2)), jnp.ones((3, 2)))
+    scale = postprocessors.ScalePostProcessor(*BOUNDS, postprocessors.tanh_to_spec)
+    pi = scale.apply({}, normal)
+    raw = normal.sample(seed=KEY, sample_shape=(4,))
+    np.testing.assert_allclose(pi.sample(seed=KEY, sample_shape=(4,)), 2.0 + 4.0 * np.tanh(raw), rtol=1e-5)
+    np.testing.assert_allclose(pi.mode(), np.full((3, 2), 2.0))
+    assert (pi.batch_shape, pi.event_shape) == ((3, 2), ())
+    with pytest.raises(NotImplementedError, match="AffineTanhTransformedDistribution"):
+        pi.log_prob(jnp.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "mingru", nn.GRUCell])
+def test_stacked_cells_equal_the_chain_of_cells(cell):
+    stacked = StackedRNN(3, cell, num_layers=2)
+    x = jax.random.normal(KEY, (5, 4))
+    states = stacked.initialize_carry(x.shape)
+    params = stacked.init(KEY, states, x)
+    new_states, y = stacked.apply(params, states, x)
+    assert (len(new_states), y.shape) == (2, (5, 3))
+    chained = x
+    for layer, (state, built) in enumerate(zip(states, stacked._cells(parent=None), strict=True)):
+        name = sorted(params["params"])[layer]
+        expected, chained = built.apply({"params": params["params"][name]}, state, chained)
+        jax.tree.map(np.testing.assert_array_equal, new_states[layer], expected)
+    np.testing.assert_array_equal(y, chained)
+    with pytest.raises(ValueError, match="zip"):
+        stacked.apply(params, states[:1], x)
+
+
+def documented_names():
+    """Yield the modules, the name and the remark of each row of the guide."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "coming_from_stoix.md"
+    for section in page.read_text().split("\n## ")[1:]:
+        heading, *lines = section.splitlines()
+        modules = [f"stoix_like.{module}" for module in re.findall(r"`([\w.]+)`", heading)]
+        for line in lines:
+            if line.startswith("| ") and not line.startswith("| name"):
+                names, remark = line.strip("| ").split(" | ", 1)
+                prefix = ""
+                for name in re.findall(r"`([\w.]+)`", names):
+                    prefix = name.rpartition(".")[0] or prefix
+                    yield modules, prefix, name.rpartition(".")[2], remark
+
+
+def exists(modules, prefix, name):
+    parents = {module.rpartition(".")[0] for module in modules}
+    paths = [f"{module}.{prefix}" for module in (*modules, *parents)] if prefix else modules
+    for path in paths:
+        try:
+            if hasattr(importlib.import_module(path), name):
+                return True
+        except ImportError:
+            continue
+    return False
+
+
+def test_the_guide_says_of_every_name_whether_it_is_here():
+    rows = list(documented_names())
+    assert len(rows) > 90
+    wrong = [row[2] for row in rows if exists(*row[:3]) == row[3].startswith("not here")]
+    assert wrong == []
