@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import math
 import os
 import pathlib
 import sys
+import textwrap
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from stoix_like.loggers.base import LoggerSettings, RunInfo
+
+# Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
+_LABEL_WIDTH = 18
+_ECHO_WIDTH = 5
+_BAR_WIDTH = 30 + _ECHO_WIDTH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,9 @@ class ConsoleLogger:
     def __init__(self, config: ConsoleConfig) -> None:
         self._config = config
         self._console = _LineConsole(highlight=False, force_jupyter=False)
+        # Variables such as FORCE_COLOR make rich treat a file as a terminal.
+        self._terminal = self._console.is_terminal and self._console.file.isatty()
+        self._system = ""
         self._total = 1  # environment steps of the run
         self._run_dir: pathlib.Path | None = None
         self._last: Mapping[str, Any] = {}
@@ -55,9 +66,11 @@ class ConsoleLogger:
             info: description of the run.
         """
         self._total = max(info.total_timesteps, 1)
-        self._run_dir = info.run_dir
+        self._run_dir, self._system = info.run_dir, info.system
         seeds = f"seed {info.seed}" if info.num_members == 1 else f"{info.num_members} members, seeds from {info.seed}"
-        self._print((info.system, "bold"), " on ", (info.environment, "bold"), f", {seeds}")
+        wide = len(f"{info.system} on {info.environment}, {seeds}") > self._console.width
+        gap = "\n  " if self._terminal and wide else " "
+        self._print((info.system, "bold"), " on ", (info.environment, "bold"), f",{gap}{seeds}")
         budget = f"{info.total_timesteps:,} env steps, {info.num_updates:,} updates, {info.num_evaluations} evaluations"
         self._print_field("budget", budget)
         if info.devices:
@@ -65,11 +78,12 @@ class ConsoleLogger:
         self._print_field("run directory", _short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
-        # Variables such as FORCE_COLOR make rich treat a file as a terminal; a progress bar needs a real one.
-        if self._config.progress_bar and self._console.is_interactive and self._console.file.isatty():
+        if self._config.progress_bar and self._console.is_interactive and self._terminal:
             self._bar = _progress_bar(self._console)
-            self._bar.add_task(info.system, total=self._total, status="", deadline=None)
+            self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
+        elif self._terminal or _in_notebook():
+            self._print(("  compiling", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Print one line for an evaluation and advance the progress bar.
@@ -80,49 +94,68 @@ class ConsoleLogger:
         if "eval/episode_return_iqm" in record:
             self._log_population(record)
             return
-        steps = record["env_steps"]
-        width = len(f"{self._total:,}")
         mean = format_number(record.get("eval/episode_return_mean"))
         std = format_number(record.get("eval/episode_return_std"))
         length = format_number(record.get("eval/episode_length_mean"))
-        rate = format_rate(record.get("steps_per_second"))
-        self._print(
-            (f"  {steps:>{width},} {steps / self._total:>4.0%}", "dim"),
-            "   return ",
-            (f"{mean:>8}", "bold green"),
-            f" ± {std:<7}  length {length:>7}",
-            (f"  {rate:>5} steps/s  {format_seconds(record.get('wall_seconds'))}", "dim"),
-        )
-        self._advance(record, f"return {mean}  {rate} steps/s")
+        results = [
+            Cell("   return ", 0),
+            Cell(f"{mean:>8}", 0, "bold green"),
+            Cell(f" ± {std:<7}", 1),
+            Cell(f"  length {length:>7}", 4),
+        ]
+        self._print_row(record, results)
+        self._advance(record, f"return {mean}")
 
     def _log_population(self, record: Mapping[str, Any]) -> None:
         """Print the aggregate of a population, with its best and worst member."""
-        steps, scores = record["env_steps"], record["eval/episode_return_mean"]
-        width = len(f"{self._total:,}")
+        scores = record["eval/episode_return_mean"]
         iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
         best, worst = record["population/best_member"], record["population/worst_member"]
-        rate = format_rate(record.get("steps_per_second"))
-        self._print(
-            (f"  {steps:>{width},} {steps / self._total:>4.0%}", "dim"),
-            "   return IQM ",
-            (f"{iqm:>8}", "bold green"),
-            f" [{low}, {high}]  best {format_number(scores[best])} (#{best})  worst {format_number(scores[worst])}"
-            f" (#{worst})",
-            (f"  {rate:>5} steps/s  {format_seconds(record.get('wall_seconds'))}", "dim"),
-        )
-        self._advance(record, f"return IQM {iqm}  {rate} steps/s")
+        results = [
+            Cell("   return IQM ", 0),
+            Cell(f"{iqm:>8}", 0, "bold green"),
+            Cell(f" [{low}, {high}]", 1),
+            Cell(f"  best {format_number(scores[best])} (#{best})", 4),
+            Cell(f"  worst {format_number(scores[worst])} (#{worst})", 5),
+        ]
+        self._print_row(record, results)
+        self._advance(record, f"return IQM {iqm}")
+
+    def _print_row(self, record: Mapping[str, Any], results: Sequence[Cell]) -> None:
+        """Print one line, on a terminal without the cells that do not fit its width."""
+        steps, width = record["env_steps"], len(f"{self._total:,}")
+        cells = [
+            Cell(f"  {steps:>{width},}", 3, "dim"),
+            Cell(f" {steps / self._total:>4.0%}", 0, "dim"),
+            *results,
+            Cell(f"  {format_rate(record.get('steps_per_second')):>5} steps/s", 2, "dim"),
+            Cell(f"  {format_seconds(record.get('wall_seconds'))}", 3, "dim"),
+        ]
+        if self._terminal:
+            cells = fitting(cells, self._console.width)
+        self._print(*((cell.text, cell.style) for cell in cells))
 
     def _advance(self, record: Mapping[str, Any], status: str) -> None:
         """Advance the progress bar."""
         if self._bar is not None:
             left = _seconds_left(self._last, record, self._total)
+            status = f"{status}  {format_rate(record.get('steps_per_second'))} steps/s"
             self._bar.update(
                 self._bar.task_ids[0],
                 completed=record["env_steps"],
+                description=self._describe(status),
                 status=status,
                 deadline=None if left is None else time.monotonic() + left,
             )
         self._last = dict(record)
+
+    def _describe(self, status: str) -> str:
+        """Return the text before the bar: the system, as far as there is room."""
+        room = self._console.width - len(status) - _BAR_WIDTH
+        for text in (self._system, self._system.rpartition("/")[2]):
+            if len(text) <= room:
+                return text
+        return ""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Remove the progress bar and print the summary.
@@ -164,13 +197,48 @@ class ConsoleLogger:
             self._print_field(label, f"{format_number(mean)} mean episode return", "bold green")
 
     def _print_field(self, label: str, value: str, style: str = "") -> None:
-        self._print((f"  {label:<16}", "dim"), (value, style))
+        if self._terminal:
+            # Paths are not broken, so that they can be copied.
+            room = max(self._console.width - _LABEL_WIDTH, 20)
+            lines = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
+            value = f"\n{' ' * _LABEL_WIDTH}".join(lines)
+        self._print((f"  {label:<{_LABEL_WIDTH - 2}}", "dim"), (value, style))
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
         line = Text.assemble(*parts)
         # Characters that the terminal cannot encode become question marks instead of errors.
         line.plain = line.plain.encode(self._console.encoding, "replace").decode(self._console.encoding)
         self._console.print(line, soft_wrap=True)
+
+
+class Cell(NamedTuple):
+    """A part of a row: its text, its rank, and its style. Where there is little room, the highest rank goes first."""
+
+    text: str
+    rank: int
+    style: str = ""
+
+
+def fitting(cells: Sequence[Cell], width: int) -> list[Cell]:
+    """Leave out the cells that do not fit.
+
+    Args:
+        cells: the cells of a row; those of rank 0 stay.
+        width: of the terminal, in columns.
+
+    Returns:
+        The others, in their order.
+    """
+    kept = list(cells)
+    while sum(len(cell.text) for cell in kept) > width and any(cell.rank for cell in kept):
+        kept.remove(max(kept, key=lambda cell: cell.rank))
+    return kept
+
+
+def _in_notebook() -> bool:
+    """Return whether output goes to a Jupyter notebook, where rich sees no terminal."""
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class _LineConsole(Console):
@@ -181,6 +249,22 @@ class _LineConsole(Console):
         # Otherwise Python's final flush of standard output would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise BrokenPipeError("the reader of standard output has closed it")
+
+
+class _Bar(Progress):
+    """Progress bar that leaves room for the terminal's echo of Ctrl-C, which would begin a line below it otherwise."""
+
+    def get_renderable(self) -> _Narrower:
+        return _Narrower(super().get_renderable())
+
+
+class _Narrower(NamedTuple):
+    """A renderable that ends some columns before the right margin."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.content, options.update_width(max(options.max_width - _ECHO_WIDTH, 1)))
 
 
 class _TimeLeft(ProgressColumn):
@@ -194,13 +278,18 @@ class _TimeLeft(ProgressColumn):
 
 
 def _progress_bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
+    def one_line() -> Column:
+        return Column(no_wrap=True)
+
+    return _Bar(
+        TextColumn("{task.description}", markup=False, table_column=one_line()),
         BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[status]}", markup=False),
-        _TimeLeft(),
+        TaskProgressColumn(table_column=one_line()),
+        TextColumn("{task.fields[status]}", markup=False, table_column=one_line()),
+        _TimeLeft(table_column=one_line()),
         console=console,
+        # Elsewhere than on the terminal, standard error stays what it is.
+        redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
         expand=True,
         transient=True,
         # Redrawing competes with training for the CPU.

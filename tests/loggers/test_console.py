@@ -1,3 +1,4 @@
+import builtins
 import os
 import pathlib
 import pty
@@ -118,11 +119,11 @@ def program(run_dir, pause=0.0):
     )
 
 
-def run_on_terminal(run_dir, **variables):
-    """Return the output of `log_run` on a terminal of 100 columns."""
+def run_on_terminal(run_dir, code=None, **variables):
+    """Return the output of a program, by default `log_run`, on a terminal of 100 columns."""
     parent, child = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    process = subprocess.Popen([sys.executable, "-c", program(run_dir, pause=0.6)], stdout=child, env=env)
+    process = subprocess.Popen([sys.executable, "-c", code or program(run_dir, pause=0.6)], stdout=child, env=env)
     os.close(child)
     sent = b""
     try:
@@ -145,6 +146,49 @@ def test_a_terminal_shows_a_progress_bar(tmp_path):
     # The bar hides the cursor and restores it before the summary.
     assert "\x1b[?25l" in sent
     assert sent.rindex("\x1b[?25h") < sent.index("finished")
+
+
+LONG_RUN = """
+import pathlib, time
+from stoix_like.loggers import RunInfo
+from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger
+logger = ConsoleLogger(ConsoleConfig())
+name, env = "q_learning/ff_dqn_reg", "gymnax/MountainCarContinuous-v0"
+logger.start(RunInfo(pathlib.Path("run"), name, env, 3, 976562, 10**9, 21, {}, ("a note " * 20,)))
+record = {"wall_seconds": 9e3, "steps_per_second": 1.25e6, "eval/episode_return_mean": -1234.5}
+lone = {**record, "eval/episode_return_std": -120.1, "eval/episode_length_mean": 1000.0}
+iqm = {f"eval/episode_return_{end}": -2345.6 for end in ("iqm", "ci_low", "ci_high")}
+members = {**record, **iqm, "population/best_member": 1, "population/worst_member": 0}
+members["eval/episode_return_mean"] = [-1234.5, -1234.5]
+for steps in (250_000_000, 10**9):
+    for each in (lone, members):
+        logger.log({"env_steps": steps, **each})
+        time.sleep(0.6)
+logger.close()
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
+    sent = run_on_terminal(tmp_path, LONG_RUN, COLUMNS=str(columns))
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent))
+    assert max(map(len, lines)) <= columns
+    rows = [line for line in lines if re.match(r" .*return", line) and "━" not in line]
+    assert sum(" 100%" in row for row in rows) == 2
+    assert all("steps/s" in row for row in rows)
+    bars = [line for line in lines if "━" in line]
+    # Behind the bar, the terminal may echo ^C twice without a line break.
+    assert max(map(len, bars)) <= columns - 5
+    assert any("25%" in bar and "left" in bar for bar in bars)
+
+
+def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatch):
+    class ZMQInteractiveShell:
+        """The class that IPython's kernels define `get_ipython` to return."""
+
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    ConsoleLogger(ConsoleConfig()).start(run_info(tmp_path))
+    assert capsys.readouterr().out.splitlines()[-1] == "  compiling"
 
 
 def test_no_color_disables_colors(tmp_path):
