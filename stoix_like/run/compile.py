@@ -18,6 +18,7 @@ from stoix_like.run import memory
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
+from stoix_like.run.signals import stop_if_received
 
 
 class CompiledRun(NamedTuple):
@@ -107,6 +108,8 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
 
     Raises:
         ConfigError: the run does not fit into the memory of its devices.
+        KeyboardInterrupt: SIGINT was received.
+        SystemExit: SIGTERM was received.
     """
     start = time.perf_counter()
     run, plan, mesh, num_members = setup.run, setup.plan, setup.mesh, setup.population.num_members
@@ -130,6 +133,7 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     )
     init_args = (hyperparams, keys.agent, keys.shards)
     init = program.init.lower(*init_args).compile()
+    stop_if_received()
     # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -139,10 +143,12 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
     replay = ("system.total_buffer_size",) if hasattr(run.system, "total_buffer_size") else ()
     memory.check(train, mesh, num_members, (*replay, "arch.total_num_envs", "system.rollout_length"))
+    stop_if_received()
     evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
     memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = jax.jit(_select).lower(better, state.shared, state.shared).compile()
+    stop_if_received()
     return CompiledRun(init, train, evaluate, select, state, time.perf_counter() - start)
 
 

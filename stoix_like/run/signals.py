@@ -2,36 +2,71 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+# Clears the line of a progress bar and shows the cursor.
+_RESTORE_TERMINAL = b"\r\x1b[2K\x1b[?25h"
 
 
 class Signals:
-    """A context manager that records SIGTERM and SIGINT; a second SIGINT interrupts immediately.
+    """A context manager that records SIGTERM and SIGINT, to be answered between calls of compiled programs.
 
-    Outside the main thread, where Python cannot install signal handlers, it does nothing.
+    No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. A second
+    SIGINT stops immediately. A context within another shares its record. Outside the main thread, where Python cannot
+    install signal handlers, only an outer context records.
 
-    Attributes:
-        received: the signal that was received, or None.
+    Args:
+        owns_process: the process is a program of this package, with nothing to save outside inner contexts: there, the
+            first signal raises an exception as well. A second SIGINT ends the process without an exception, and after
+            the context any signal does.
     """
 
-    def __init__(self) -> None:
-        self.received: int | None = None
+    _active: ClassVar[Signals | None] = None
+
+    def __init__(self, owns_process: bool = False) -> None:
+        self._owns_process = owns_process
+        self._received: int | None = None
+        self._finished = False
+        self._depth = 0  # of inner contexts, which have something to save
+        self._outer: Signals | None = None
         self._previous: dict[int, Any] = {}
 
+    @property
+    def received(self) -> int | None:
+        """The signal that was received, or None."""
+        return self._received if self._outer is None else self._outer.received
+
     def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._record) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._outer = Signals._active
+        if self._outer is not None:
+            self._outer._depth += 1
+        elif threading.current_thread() is threading.main_thread():
+            Signals._active = self
+            self._previous = {number: signal.signal(number, self._record) for number in _NUMBERS}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._outer is not None:
+            self._outer._depth -= 1
+        if Signals._active is not self:
+            return
+        Signals._active = None
+        if self._owns_process:
+            self._finished = True
+            return
         while self._previous:
             number, handler = self._previous.popitem()
             # None stands for a handler that Python did not install and cannot restore.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if kind is None and self._received is not None:
+            # It arrived after the last check: the caller's handlers answer it.
+            signal.raise_signal(self._received)
 
     def leave(self, message: str) -> NoReturn:
         """Exit, as the received signal asks.
@@ -44,11 +79,36 @@ class Signals:
             SystemExit: SIGTERM was received; the exit code is that of a process it killed.
         """
         print(message, file=sys.stderr)
+        self._raise()
+
+    def _raise(self) -> NoReturn:
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + signal.SIGTERM)
 
     def _record(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
+        again = number == signal.SIGINT and self._received == signal.SIGINT
+        self._received = number
+        if self._owns_process and (again or self._finished):
+            # An exception could be swallowed, or end in the tracebacks of threads that are saving.
+            if sys.__stdout__ is not None and sys.__stdout__.isatty():
+                os.write(sys.__stdout__.fileno(), _RESTORE_TERMINAL)
+            os._exit(128 + number)
+        if again or (self._owns_process and self._depth == 0):
+            self._raise()
+
+
+def received() -> int | None:
+    """Return the signal that the active context has received, or None."""
+    return None if Signals._active is None else Signals._active.received
+
+
+def stop_if_received() -> None:
+    """Exit if the active context has received a signal; called where nothing has been trained yet.
+
+    Raises:
+        KeyboardInterrupt: SIGINT was received.
+        SystemExit: SIGTERM was received.
+    """
+    if Signals._active is not None and received() is not None:
+        Signals._active.leave("stopped before training")

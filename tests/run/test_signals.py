@@ -1,0 +1,80 @@
+"""Signals that arrive before training, while a signal is answered, and after the last check."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import toys
+
+from stoix_like.config import compose_config, parse_config
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.run.signals import Signals, received, stop_if_received
+from stoix_like.storage import checkpoint
+
+RUN = [
+    *toys.overrides(rollout_length=4),
+    "env=probe/observed_value",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=64",
+    "arch.num_evaluation=1",
+    "logger=silent",
+]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, number, capsys):
+    """Like jax, this trace drops every exception that a signal handler raises."""
+    setup = set_up(parse_config(compose_config(RUN)))
+
+    def build(config, spec):
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            signal.raise_signal(number)
+        return toys.build(config, spec)
+
+    previous = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            experiment.run(setup._replace(run=setup.run._replace(build=build)), tmp_path / "run")
+    finally:
+        for each, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
+            signal.signal(each, handler)
+    assert "stopped before training" in capsys.readouterr().err
+    assert checkpoint.steps(tmp_path / "run") == []
+
+
+def test_an_inner_context_shares_the_record_of_the_outer_one():
+    with contextlib.suppress(KeyboardInterrupt), Signals() as outer:
+        with Signals() as inner:
+            signal.raise_signal(signal.SIGINT)
+        assert inner.received == outer.received == received() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            stop_if_received()
+    assert received() is None
+
+
+def test_a_signal_that_no_check_answered_goes_to_the_caller():
+    with pytest.raises(KeyboardInterrupt), Signals():
+        signal.raise_signal(signal.SIGINT)
+
+
+PROGRAM = """
+import signal, sys, time
+from stoix_like.run.signals import Signals
+with Signals(owns_process=True):
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        print("recorded", flush=True)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException:
+            print("swallowed", flush=True)
+"""
+
+
+def test_a_second_interrupt_ends_a_program_although_exceptions_are_swallowed():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=dict(os.environ))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "recorded\n", "")
