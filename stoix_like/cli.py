@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import hydra
-from hydra._internal.utils import get_args_parser
-from omegaconf import DictConfig
-
-from stoix_like import config as configuration
 from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.run.signals import Signals, received
+
+# Hydra and jax are imported where they are used: until then a second passes, in which Ctrl-C is handled already.
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
 _SHOWN = ("system", "env", "network", "logger", "experiment")
+_LISTINGS = ("systems", "envs", "networks", "experiments")
 _TRUST = "allow the run's configuration to name code from outside this package"
 
 _DESCRIPTION = """\
@@ -33,42 +33,22 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like train --help
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
-  stoix-like list systems|envs|networks
+  stoix-like list systems|envs|networks|experiments
 """
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run `stoix-like`."""
-    parser = argparse.ArgumentParser(
-        "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--version", action="version", version=importlib.metadata.version("stoix_like"))
-    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list", required=True)
-    commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
-    resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
-    resuming.add_argument("run_dir", type=Path, help="directory of the run")
-    resuming.add_argument(
-        "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
-    )
-    resuming.add_argument("--trust", action="store_true", help=_TRUST)
-    evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
-    _add_evaluation(evaluating)
-    listing = commands.add_parser("list", help="list the available systems, environments or networks")
-    listing.add_argument("what", choices=tuple(_LISTINGS))
-    known, rest = parser.parse_known_args(argv)
-    if known.command == "train":
-        launch(None, rest)
-    elif known.command == "resume" and not any(word.startswith("-") for word in rest):
-        known.overrides += rest  # those after an option
-        with _one_line_errors():
-            _resume(known)
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    elif known.command == "evaluate":
-        with _one_line_errors():
-            _evaluate(known)
-    else:
-        print("\n".join(_LISTINGS[known.what]()))
+    """Run `stoix-like`.
+
+    Args:
+        argv: the arguments; by default those of the process, which then answers signals and closed output as a program.
+    """
+    with _program(owns_process=argv is None):
+        known, rest = _parse(argv)
+        if known.command == "train":
+            _launch(None, rest)
+        else:
+            known.run(known)
 
 
 def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
@@ -80,27 +60,157 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
         system: default system; None uses that of the configuration.
         argv: Hydra's arguments; by default those of the process.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    args = get_args_parser().parse_args(arguments)
-    flags = list(arguments)
-    for override in args.overrides:
-        flags.remove(override)
+    with _program(owns_process=argv is None):
+        _launch(system, list(sys.argv[1:] if argv is None else argv))
+
+
+def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the arguments; return those of `train`, which Hydra parses, separately."""
+    parser = argparse.ArgumentParser(
+        "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the installed version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list", required=True)
+    commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
+    resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
+    resuming.add_argument("run_dir", type=Path, help="directory of the run")
+    resuming.add_argument(
+        "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
+    )
+    resuming.add_argument("--trust", action="store_true", help=_TRUST)
+    resuming.set_defaults(run=_resume)
+    evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
+    _add_evaluation(evaluating)
+    evaluating.set_defaults(run=_evaluate)
+    listing = commands.add_parser("list", help="list the available systems, environments, networks or experiments")
+    listing.add_argument("what", choices=_LISTINGS)
+    listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
+    listing.set_defaults(run=_list)
+    known, rest = parser.parse_known_args(argv)
+    if known.command == "resume" and not any(word.startswith("-") for word in rest):
+        known.overrides += rest  # those after an option
+    elif rest and known.command != "train":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return known, rest
+
+
+class _Version(argparse.Action):
+    """Prints the version; reading it takes an import that other commands do not need."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        import importlib.metadata
+
+        _print(importlib.metadata.version("stoix_like"))
+        parser.exit()
+
+
+def _launch(system: str | None, arguments: Sequence[str]) -> None:
+    from stoix_like import config as configuration
+
+    args, flags = _parse_hydra(arguments)
+    args.overrides = configuration.add_plus(args.overrides)
     if system is not None and not any(override.startswith("system=") for override in args.overrides):
         args.overrides.insert(0, f"system={system}")
     _make_working_directory_importable()
-    with _one_line_errors():
-        if args.help:
-            print(_help(args))
-            return
-        if not (args.hydra_help or args.shell_completion):
-            flags += _check(args)
-        _run_hydra([*args.overrides, *flags])
+    if args.help:
+        _print(_help(args))
+        return
+    if not (args.hydra_help or args.shell_completion):
+        flags += _check(args)
+    _run_hydra([*args.overrides, *flags])
+
+
+def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse Hydra's arguments, with overrides and flags in any order; return the flags separately."""
+    from hydra._internal.utils import get_args_parser
+
+    args = get_args_parser().parse_intermixed_args(list(arguments))
+    if args.config_name or args.config_path:
+        raise ConfigError(
+            "--config-name and --config-path would replace the configuration: use --config-dir to add to it"
+        )
+    if args.config_dir and not Path(args.config_dir).is_dir():
+        raise ConfigError(f"--config-dir={args.config_dir} does not exist: use a directory of YAML files")
+    if args.multirun and (args.cfg or args.info):
+        raise ConfigError("-m runs, --cfg and --info print: leave one of them out")
+    flags = list(arguments)
+    for override in args.overrides:
+        flags.remove(override)
+    return args, flags
 
 
 def _make_working_directory_importable() -> None:
     """Append the working directory to the import path, for the user's own modules."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+@contextlib.contextmanager
+def _program(owns_process: bool) -> Iterator[None]:
+    """Answer errors, signals and closed output of a command.
+
+    Args:
+        owns_process: the process has no other purpose than this command.
+    """
+    with Signals(owns_process), _one_line_errors():
+        if owns_process:
+            _ignore_interrupted_callbacks()
+            sys.stderr = _LastingStream(sys.stderr)
+        try:
+            yield
+            if owns_process and sys.stdout is not None:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has what it wanted, as in `| head`.
+            _discard_output()
+
+
+def _ignore_interrupted_callbacks() -> None:
+    """Print no traceback of a callback of the interpreter that a signal interrupted."""
+    report = sys.unraisablehook
+
+    def report_others(unraisable: Any) -> None:
+        if received() is None:
+            report(unraisable)
+
+    sys.unraisablehook = report_others
+
+
+class _LastingStream:
+    """Text stream that drops what it cannot write: a message without a reader stops no training."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def _discard_output() -> None:
+    """Send standard output to nowhere; otherwise Python's final flush would report it again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    with contextlib.suppress(OSError, ValueError):  # replaced by a stream without a file
+        os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        _stop(f"cannot write to standard output: {error.strerror}", FAILED)
 
 
 @contextlib.contextmanager
@@ -113,6 +223,19 @@ def _one_line_errors() -> Iterator[None]:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
         _stop("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        if isinstance(error, OSError):
+            _discard_output()
+            _stop(str(error), FAILED)
+        # A signal that interrupts an import or a callback of jax causes other errors.
+        number = received()
+        if number is None:
+            raise
+        _stop("interrupted", 128 + number)
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +253,13 @@ def _evaluate(args: argparse.Namespace) -> None:
 
     if args.trust:
         _make_working_directory_importable()
-    evaluation.main(args)
+    _print(
+        evaluation.describe(
+            evaluation.evaluate_run(
+                args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust
+            )
+        )
+    )
 
 
 def _resume(args: argparse.Namespace) -> None:
@@ -147,6 +276,7 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 
 def _check(args: argparse.Namespace) -> list[str]:
     """Check every run that Hydra is about to start; return further arguments for Hydra."""
+    from stoix_like import config as configuration
     from stoix_like.run import devices
     from stoix_like.run.setup import set_up
     from stoix_like.storage import run_dir
@@ -189,6 +319,10 @@ def _check_sweep_dir(directory: Path) -> None:
 
 
 def _run_hydra(arguments: Sequence[str]) -> None:
+    import hydra
+
+    from stoix_like import config as configuration
+
     program = sys.argv
     sys.argv = [program[0], *arguments]
     main = hydra.main(
@@ -196,6 +330,8 @@ def _run_hydra(arguments: Sequence[str]) -> None:
     )
     try:
         main(_task)()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot write the run: {error}") from error
     finally:
@@ -217,6 +353,8 @@ def _stop(message: str, code: int) -> NoReturn:
 
 def _help(args: argparse.Namespace) -> str:
     """Return the choices of each group, and the commented configuration of the chosen system."""
+    from stoix_like import config as configuration
+
     extra = _config_dirs(args)
     grouped = tuple(f"{group}=" for group in configuration.GROUPS)
     chosen = [override for override in args.overrides if override.startswith(grouped)]
@@ -247,17 +385,7 @@ def _help(args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def _list_envs() -> list[str]:
-    from stoix_like.envs.factory import list_scenarios
+def _list(args: argparse.Namespace) -> None:
+    from stoix_like import listings
 
-    lines = [f"env={choice}" for choice in configuration.group_choices("env")]
-    for suite, scenarios in list_scenarios().items():
-        lines += [f"env={suite} env.scenario.name={scenario}" for scenario in scenarios]
-    return lines
-
-
-_LISTINGS = {
-    "systems": lambda: [f"system={choice}" for choice in configuration.group_choices("system")],
-    "envs": _list_envs,
-    "networks": lambda: [f"network={choice}" for choice in configuration.group_choices("network")],
-}
+    _print("\n".join(listings.lines(args.what, args.all)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -248,17 +249,32 @@ def compose_config(
     Raises:
         ConfigError: a group choice or a key is unknown, or an override is malformed.
     """
+    overrides = add_plus(overrides)
     parsed = _parse(overrides)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
+        search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
         try:
-            search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
             return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
         except (HydraException, OmegaConfBaseException, ValueError) as error:
+            _check_single_values(parsed)
             _check_choices(parsed, config_dirs)
-            if not config_dirs:
-                _check_keys(parsed)
+            _check_keys(parsed, config_dirs, search_override)
             raise ConfigError(_first_line(error)) from error
+
+
+def add_plus(overrides: Sequence[str]) -> list[str]:
+    """Add the plus that Hydra needs for a group without a default: `experiment=…` means `+experiment=…`.
+
+    Args:
+        overrides: Hydra overrides.
+
+    Returns:
+        The overrides, the others unchanged.
+    """
+    return [f"+{override}" if override.startswith("experiment=") else override for override in overrides]
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -387,13 +403,25 @@ def _check_suite(value: str, choices: Sequence[str]) -> None:
         raise ConfigError(f"env={value}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}")
 
 
-def _check_keys(parsed: Sequence[Override]) -> None:
+def _check_single_values(parsed: Sequence[Override]) -> None:
+    """Refuse several values where one run is composed."""
+    for override in parsed:
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"{override.input_line} has several values: add -m to run each of them (stoix-like train -m …), or"
+                " write a list in brackets, key=[1,2]"
+            )
+
+
+def _check_keys(parsed: Sequence[Override], config_dirs: Sequence[str | Path], search_override: Sequence[str]) -> None:
     """Refuse an override of a key that does not exist; Hydra's own message does not name the override."""
-    groups = [override.input_line or "" for override in parsed if _is_group(override)]
-    known = set(_flatten(OmegaConf.to_container(compose(PRIMARY, groups), resolve=False)))
+    roots = [config_dir(), *map(Path, config_dirs)]
+    groups = [override.input_line or "" for override in parsed if _is_group(override, roots)]
+    composed = compose(PRIMARY, [*groups, *search_override])
+    known = set(_flatten(OmegaConf.to_container(composed, resolve=False)))
     for override in parsed:
         key = override.key_or_group
-        if _is_group(override) or override.is_add() or override.is_force_add() or key.startswith("hydra"):
+        if _is_group(override, roots) or override.is_add() or override.is_force_add() or key.startswith("hydra"):
             continue
         if key not in known:
             parent = key
@@ -404,8 +432,8 @@ def _check_keys(parsed: Sequence[Override]) -> None:
             raise ConfigError(f"unknown key '{key}': {hint}")
 
 
-def _is_group(override: Override) -> bool:
-    return (config_dir() / override.key_or_group).is_dir()
+def _is_group(override: Override, roots: Sequence[Path]) -> bool:
+    return any((root / override.key_or_group).is_dir() for root in roots)
 
 
 def _flatten(node: Any, path: str = "") -> Iterator[str]:

@@ -1,4 +1,5 @@
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +49,13 @@ REFUSED = [
     (["system.gama=1", "--cfg", "job"], "unknown key 'system.gama'"),
     (["arch.population.hyperparams={epochs: [1, 2]}"], "hyperparams.epochs cannot vary between members: choose from"),
     (["arch.population.size=1e9"], "arch.population.size=1000000000 is out of range"),
+    (["arch.seed=0,1"], "arch.seed=0,1 has several values: add -m"),
+    (["arch.seed=0,1", "-m", "system.gamma=2"], "system.gamma=2.0 is out of range"),
+    (["--config-dir", "configs_of_mine"], "--config-dir=configs_of_mine does not exist"),
+    (["--config-dir", "/", "system.gama=0.9"], "unknown key 'system.gama': did you mean 'system.gamma'"),
+    (["--config-name", "mine"], "use --config-dir"),
+    (["-m", "arch.seed=0,1", "--cfg", "job"], "leave one of them out"),
+    (["experiment=ppo_cartpol"], "did you mean 'ppo_cartpole'"),
 ]
 
 
@@ -63,6 +71,49 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
     assert err.count("\n") == 1
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/mine.yaml").write_text("scenario: [1\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", "--config-dir", str(tmp_path), "env=mine"])
+    err = capfd.readouterr().err
+    assert exit_info.value.code == 2
+    assert err.count("\n") == 1
+    assert f'"{tmp_path}/env/mine.yaml", line 1' in err
+
+
+def test_an_experiment_needs_no_plus(capsys):
+    cli.main(["train", "experiment=ppo_acrobot", "--cfg", "job"])
+    assert "Acrobot-v1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
+    code = "from stoix_like.run.devices import find_devices\ntry: find_devices(None)\nexcept ValueError as e: print(e)"
+    environment = {**os.environ, "JAX_PLATFORMS": platform}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith(f"JAX_PLATFORMS={platform} cannot be used")
+    assert "JAX_PLATFORMS=cpu" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["list systems", "list networks", "--help", "--version"])
+def test_closed_output_is_no_error(command):
+    module = [sys.executable, "-m", "stoix_like", *command.split()]
+    process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_output_that_cannot_be_written_is_reported_in_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "stoix_like", "list", "systems"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "stoix-like: cannot write to standard output: No space left on device\n"
 
 
 def test_a_file_in_the_path_of_the_run_directory_is_refused(capfd, tmp_path):
@@ -97,13 +148,16 @@ def test_a_missing_package_is_refused_with_the_extra_to_install(package, capfd, 
     [
         ("systems", ["system=ppo/ff_ppo"]),
         ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
-        ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1", "env=probe/value"]),
+        ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
+        ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
+        ("experiments", ["+experiment=ppo_cartpole"]),
     ],
 )
 def test_list_prints_every_choice_as_an_override(what, expected, capsys):
-    cli.main(["list", what])
+    cli.main(["list", *what.split()])
     lines = capsys.readouterr().out.splitlines()
     assert set(expected) <= set(lines)
+    assert any("probe" in line for line in lines) == ("--all" in what)
     assert not any("_base" in line or "MNIST" in line for line in lines)
 
 

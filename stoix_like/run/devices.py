@@ -28,12 +28,12 @@ def find_devices(num_devices: int | None) -> list[jax.Device]:
         The devices.
 
     Raises:
-        ConfigError: fewer devices are available.
+        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`.
     """
     limit = _cpu_limit()
     if num_devices is not None:
         reserve(num_devices)
-    devices = jax.devices()
+    devices = _start_backend()
     on_cpu = devices[0].platform == "cpu"
     wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
     if wanted > len(devices):
@@ -96,6 +96,19 @@ def set_compile_cache(enabled: bool) -> None:
     if owned:
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _start_backend() -> list[jax.Device]:
+    try:
+        return jax.devices()
+    # An AssertionError where jax knows the platform, but has no plugin for it.
+    except (RuntimeError, AssertionError) as error:
+        platforms = jax.config.values["jax_platforms"]
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no plugin for it is installed"
+        raise ConfigError(
+            f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"
+            " use JAX_PLATFORMS=cpu"
+        ) from error
 
 
 def _cpu_limit() -> int:

@@ -13,10 +13,12 @@ from omegaconf import DictConfig
 
 from stoix_like.config import Build, default_run_dir, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import RunInfo, check_sending, make_logger
 from stoix_like.run import records
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage import run_dir as directory
@@ -60,7 +62,20 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
     """
     under_hydra = HydraConfig.initialized()
     run_dir = Path(HydraConfig.get().runtime.output_dir) if under_hydra else default_run_dir(config)
-    return run(set_up(parse_config(config, build)), run_dir).eval_return
+    setup = set_up(parse_config(config, build))
+    if under_hydra:
+        setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
+    return run(setup, run_dir).eval_return
+
+
+def _tuned(setup: RunSetup) -> list[str]:
+    """Return a note that names the experiment for this environment, unless the command line tunes the system itself."""
+    hydra = HydraConfig.get()
+    if "experiment" in hydra.runtime.choices or any(word.startswith("system.") for word in hydra.overrides.task):
+        return []
+    scenario = setup.run.env.scenario.name
+    experiment = tuned_experiment(setup.run.system_name, scenario)
+    return [] if experiment is None else [f"tuned settings for {scenario}: +experiment={experiment}"]
 
 
 def run(setup: RunSetup, run_dir: Path) -> Result:
@@ -83,7 +98,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         return _resume(setup, Path(setup.run.arch.resume_from).absolute())
     directory.check_new(run_dir)
     directory.create(run_dir)
-    with directory.locked(run_dir):
+    with directory.locked(run_dir), Signals():
         directory.write_new_config(run_dir, setup.run.resolved)
         try:
             return _train(setup, run_dir, resuming=False)
@@ -118,7 +133,7 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) ->
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     directory.check_is_run(run_dir)
-    with directory.locked(run_dir):
+    with directory.locked(run_dir), Signals():
         host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
         summary = directory.read_summary(run_dir)
         if host_state is not None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.types import EpisodeSums, IntervalMetrics
@@ -100,6 +99,8 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
     Returns:
         `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
     """
+    from scipy import stats  # takes most of a second, which runs without a population save
+
     values, groups = np.asarray(scores, np.float64), np.asarray(strata)
     values = np.where(np.isnan(values), -np.inf, values)
     if len(set(groups.tolist())) == len(groups):

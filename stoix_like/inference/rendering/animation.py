@@ -34,9 +34,17 @@ def check_gif_path(path: Path) -> None:
         MissingExtraError: if matplotlib is not installed.
     """
     if path.suffix != ".gif":
-        raise ConfigError(f"render={path} must be an animated gif: use {path.with_suffix('.gif').name}")
-    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise ConfigError(f"render={path}: {path.parent} is not a writable directory: create it or use another one")
+        use = path.with_suffix(".gif").name if path.name else "out.gif"
+        raise ConfigError(f"render={path if path.name else ''} must be an animated gif: use {use}")
+    try:
+        # Permissions alone do not reveal read-only and special file systems.
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"render={path}: {path.parent} is not a writable directory ({error.strerror}): create it or use another one"
+        ) from error
+    if path.is_dir():
+        raise ConfigError(f"render={path} is a directory: use another name")
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:

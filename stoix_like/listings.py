@@ -1,0 +1,177 @@
+"""Listings of the command line: systems, environments, networks and experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from stoix_like.config import config_dir, group_choices
+
+PROBES = "probe"
+_POLICY_HEAD = "stoix_like.networks.heads.policy_head"
+# What `policy_head` chooses from, and heads like them.
+_STOCHASTIC = (
+    "stoix_like.networks.heads.CategoricalHead",
+    "stoix_like.networks.heads.NormalAffineTanhDistributionHead",
+)
+
+
+class Experiment(NamedTuple):
+    """An experiment: tuned settings of a system for an environment.
+
+    Attributes:
+        name: name of the file.
+        about: the comment at its head: what it trains, and the return that it reached.
+        system: choice of the system.
+        env: choice of the environment.
+        keys: dotted keys that it sets.
+    """
+
+    name: str
+    about: str
+    system: str
+    env: str
+    keys: frozenset[str]
+
+
+def lines(what: str, everything: bool = False) -> list[str]:
+    """List the choices of one kind, each as an override, with indented lines about it.
+
+    Args:
+        what: `systems`, `envs`, `networks` or `experiments`.
+        everything: of the environments, also list the probes.
+
+    Returns:
+        Lines of text.
+    """
+    listings: dict[str, Callable[[], list[str]]] = {
+        "systems": lambda: [f"system={choice}" for choice in group_choices("system")],
+        "envs": lambda: _envs(everything),
+        "networks": _networks,
+        "experiments": _experiments,
+    }
+    return listings[what]()
+
+
+def _envs(everything: bool) -> list[str]:
+    from stoix_like.envs.factory import list_scenarios
+
+    choices = group_choices("env")
+    if not everything:
+        choices = [choice for choice in choices if choice.partition("/")[0] != PROBES]
+    listed = [f"env={choice}" for choice in choices]
+    for suite, scenarios in list_scenarios().items():
+        if everything or suite != PROBES:
+            listed += [f"env={suite} env.scenario.name={scenario}" for scenario in scenarios]
+    return listed
+
+
+def _networks() -> list[str]:
+    listed = []
+    for network in group_choices("network"):
+        listed += [f"network={network}", f"  fits {', '.join(fitting_systems(network))}"]
+    return listed
+
+
+def fitting_systems(network: str) -> list[str]:
+    """List the systems that a network of this package fits: its blocks and heads are those of their own network.
+
+    Args:
+        network: choice of the network.
+
+    Returns:
+        Choices of systems.
+    """
+    heads = _heads(network)
+    return [system for system in group_choices("system") if _same_heads(heads, _heads(_network_of(system)))]
+
+
+def _same_heads(heads: dict[str, str], expected: dict[str, str]) -> bool:
+    return heads.keys() == expected.keys() and all(
+        heads[key] == target or (target == _POLICY_HEAD and heads[key] in _STOCHASTIC)
+        for key, target in expected.items()
+    )
+
+
+def _heads(network: str) -> dict[str, str]:
+    blocks = _load("network", network)
+    return {
+        f"{block}.{name}": part["_target_"]
+        for block, parts in blocks.items()
+        for name, part in parts.items()
+        if name.endswith("head")
+    }
+
+
+def _network_of(system: str) -> str:
+    return _overridden(_load("system", system), "network@_global_.network", "mlp")
+
+
+def _experiments() -> list[str]:
+    listed = []
+    for experiment in experiments():
+        listed += [f"+experiment={experiment.name}", f"  {experiment.about}"]
+    return listed
+
+
+def experiments() -> list[Experiment]:
+    """Read the experiments of this package."""
+    return [_read_experiment(name) for name in group_choices("experiment")]
+
+
+def tuned_experiment(system: str, scenario: str) -> str | None:
+    """Return the experiment that tunes a system for an environment, where it changes more than the budget.
+
+    Args:
+        system: name of the system, `sac/ff_sac`.
+        scenario: name of the environment in its suite, `Pendulum-v1`.
+
+    Returns:
+        The name of the experiment, or None.
+    """
+    for experiment in experiments():
+        tunes = experiment.keys - {"arch.total_timesteps"}
+        if tunes and experiment.system == system and _load("env", experiment.env)["scenario"]["name"] == scenario:
+            return experiment.name
+    return None
+
+
+def _read_experiment(name: str) -> Experiment:
+    text = (config_dir() / "experiment" / f"{name}.yaml").read_text()
+    comments = [line[2:] for line in text.split("defaults:")[0].splitlines() if not line.startswith("# @")]
+    about = " ".join(comment.replace(f": +experiment={name}", ":") for comment in comments).rstrip(":")
+    loaded = _with_bases(name)
+    system, env = (
+        next(_overridden(part, group, "") for part in loaded if _overridden(part, group, ""))
+        for group in ("system", "env")
+    )
+    keys = frozenset(key for part in loaded for key in _keys({k: v for k, v in part.items() if k != "defaults"}))
+    return Experiment(name, about, system, env, keys)
+
+
+def _with_bases(name: str) -> list[dict[str, Any]]:
+    """Load an experiment and those that it builds on, the nearest first."""
+    loaded = _load("experiment", name)
+    bases = [entry for entry in loaded["defaults"] if isinstance(entry, str) and entry != "_self_"]
+    return [loaded, *(part for base in bases for part in _with_bases(base))]
+
+
+def _overridden(loaded: dict[str, Any], group: str, default: str) -> str:
+    """Return what a defaults list chooses for another group."""
+    for entry in loaded.get("defaults", ()):
+        if isinstance(entry, dict) and f"override /{group}" in entry:
+            return entry[f"override /{group}"]
+    return default
+
+
+def _keys(node: dict[str, Any], path: Sequence[str] = ()) -> list[str]:
+    found = []
+    for name, value in node.items():
+        found += _keys(value, (*path, name)) if isinstance(value, dict) else [".".join((*path, name))]
+    return found
+
+
+def _load(group: str, name: str) -> dict[str, Any]:
+    return yaml.safe_load((config_dir() / group / f"{name}.yaml").read_text())
