@@ -1,4 +1,5 @@
 import os
+import tempfile
 from pathlib import Path
 
 # Before jax starts its backend: two devices on any machine, and no accelerator.
@@ -10,6 +11,9 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# What tests train is not recorded as trusted by the user who runs them.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="stoix_like-state-")
 
 import hypothesis
 import jax

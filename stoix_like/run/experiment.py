@@ -22,8 +22,9 @@ from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage import run_dir as directory
-from stoix_like.storage.config_file import plain_config, read_config
+from stoix_like.storage.config_file import flatten, plain_config, read_config
 from stoix_like.storage.files import write_json
+from stoix_like.storage.trust import record_trusted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +101,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     directory.create(run_dir)
     with directory.locked(run_dir), Signals():
         directory.write_new_config(run_dir, setup.run.resolved)
+        record_trusted(flatten(plain_config(run_dir)))
         try:
             return _train(setup, run_dir, resuming=False)
         except ConfigError:
@@ -147,6 +149,7 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
                 raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
             print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
         directory.reopen(run_dir, setup.run.resolved)
+        record_trusted(flatten(plain_config(run_dir)))
         return _train(setup, run_dir, resuming=host_state is not None)
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
+import json
+import os
 import re
-from collections.abc import Iterable
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -18,7 +25,7 @@ _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
 def check_trusted(config: Iterable[tuple[str, Any]], where: str) -> None:
-    """Refuse a configuration that would execute foreign code when it is loaded.
+    """Refuse a configuration that would execute foreign code when it is loaded, unless this user trained it.
 
     Args:
         config: pairs of a key and a plain value.
@@ -27,22 +34,84 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str) -> None:
     Raises:
         ConfigError: names the key and the value.
     """
-    for key, value in config:
+    pairs = list(config)
+    refused = next(_refusals(pairs), None)
+    if refused is None:
+        return
+    directories = _recorded(pairs)
+    if directories is None:
+        raise ConfigError(f"{where}: {refused}: read it and, if you trust it, use --trust (trust=True)")
+    # Code is imported from where it was imported in training, never from the working directory.
+    sys.path += [directory for directory in directories if directory not in sys.path]
+
+
+def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
+    """Record a configuration whose code this user has executed, so that its run can be loaded again.
+
+    The record is a file in the user's own state directory, named by the digest of the configuration: a record in the
+    run directory could be forged. It holds the directories that the code was imported from. Without a state directory,
+    nothing is recorded.
+
+    Args:
+        config: pairs of a key and a plain value, as `check_trusted` will receive them.
+    """
+    pairs = list(config)
+    if next(_refusals(pairs), None) is None:
+        return
+    path = _record_of(pairs)
+    # Home may not exist, or be read-only.
+    with contextlib.suppress(OSError, RuntimeError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _is_own(path.parent):
+            descriptor, scratch = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(sorted(_import_directories(pairs)), file)
+            os.replace(scratch, path)
+
+
+def _refusals(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for key, value in pairs:
         names = key.split(".")
         if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
-            refused = (
-                f"{where}: {key}={value} is executed when the run is loaded, but only modules of stoix_like.networks"
-                " and flax.linen are trusted"
+            yield (
+                f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
+                " flax.linen are trusted"
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
-            refused = (
-                f"{where}: {key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
-            )
+            yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
         elif isinstance(value, str) and "${" in value:
-            refused = f"{where}: {key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
-        else:
-            continue
-        raise ConfigError(f"{refused}: read it and, if you trust it, use --trust (trust=True)")
+            yield f"{key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
+
+
+def _recorded(pairs: Iterable[tuple[str, Any]]) -> list[str] | None:
+    """Return the directories in the record of a configuration, or None without a record of this user's own."""
+    try:
+        path = _record_of(pairs)
+        if not (_is_own(path.parent) and _is_own(path)):
+            return None
+        return [str(directory) for directory in json.loads(path.read_text())]
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _record_of(pairs: Iterable[tuple[str, Any]]) -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    digest = hashlib.sha256(json.dumps(sorted(pairs, key=lambda pair: pair[0]), default=str).encode()).hexdigest()
+    return state / "stoix_like" / "trusted" / f"{digest}.json"
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether this user owns a path, which nobody else may write."""
+    status = path.lstat()
+    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and status.st_mode & 0o022 == 0)
+
+
+def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
+    """Return the directories that hold the top-level modules that a configuration names."""
+    named = (value for key, value in pairs if key == "system.module" or key.endswith("_target_"))
+    modules = (sys.modules.get(str(name).partition(".")[0]) for name in named)
+    files = [Path(module.__file__).absolute() for module in modules if module is not None and module.__file__]
+    return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}
 
 
 def _is_trusted(target: Any) -> bool:

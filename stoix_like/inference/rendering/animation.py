@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-import os
 import tempfile
 from pathlib import Path
 

@@ -1,0 +1,89 @@
+"""Code of one's own: loaded without a flag by the user who trained it, refused from elsewhere."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import toys
+
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.storage import config_file, run_dir, trust
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """The user's state directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/stoix_like/trusted"
+
+
+def configuration(directory, *overrides):
+    directory.mkdir()
+    composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *overrides])
+    run_dir.write_new_config(directory, parse_config(composed).resolved)
+    return config_file.flatten(config_file.plain_config(directory))
+
+
+def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_path, state):
+    pairs = configuration(tmp_path / "run")
+    with pytest.raises(ConfigError, match="system.module=toys is imported"):
+        config_file.read_config(tmp_path / "run")
+    trust.record_trusted(pairs)
+    config_file.read_config(tmp_path / "run")
+    configuration(tmp_path / "other", "arch.seed=7")
+    with pytest.raises(ConfigError, match="--trust"):
+        config_file.read_config(tmp_path / "other")
+    # The run directory holds nothing that another user could forge.
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+    assert len(list(state.iterdir())) == 1
+    assert state.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("what", ["record", "directory"])
+def test_a_record_that_others_may_write_is_ignored(tmp_path, state, what):
+    trust.record_trusted(configuration(tmp_path / "run"))
+    (record,) = state.iterdir()
+    (record if what == "record" else state).chmod(0o777)
+    with pytest.raises(ConfigError, match="--trust"):
+        config_file.read_config(tmp_path / "run")
+
+
+def test_without_a_state_directory_nothing_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
+    trust.record_trusted(configuration(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="--trust"):
+        config_file.read_config(tmp_path / "run")
+
+
+def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
+    trust.record_trusted(config_file.flatten(parse_config(compose_config([])).resolved))
+    assert not state.exists()
+
+
+def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
+    small = ["arch.total_num_envs=4", "arch.total_timesteps=32", "arch.num_evaluation=1", "logger=silent"]
+    composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *small])
+    experiment.run(set_up(parse_config(composed)), tmp_path / "run")
+    assert experiment.resume(tmp_path / "run", ["arch.total_timesteps=64"]).summary["updates"] == 4
+    # The larger budget changed the configuration, which was recorded again.
+    assert len(list(state.iterdir())) == 2
+    experiment.resume(tmp_path / "run")
+
+
+def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_working_directory(tmp_path, state):
+    pairs = configuration(tmp_path / "run")
+    trust.record_trusted(pairs)
+    (tmp_path / "toys.py").write_text("raise SystemExit('executed')")
+    code = (
+        "import sys; from pathlib import Path; from stoix_like.storage.config_file import read_config;"
+        "read_config(Path('run')); import toys; print(toys.__file__)"
+    )
+    # `-P` leaves the working directory out of the import path, as for an installed program.
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, env=os.environ
+    )
+    assert done.stdout.strip() == toys.__file__, done.stderr
