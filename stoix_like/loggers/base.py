@@ -65,6 +65,13 @@ class LoggerSettings:
         """Whether the logger sends data to other machines."""
         return False
 
+    def check(self) -> None:
+        """Check what the logger needs besides its package, before anything compiles.
+
+        Raises:
+            ConfigError: something is missing; names the key, and what would work.
+        """
+
     def make(self, run_dir: pathlib.Path) -> Logger:
         """Build the logger; it opens and writes nothing before `start`.
 

@@ -27,17 +27,18 @@ class LoggerConfig:
 
 
 def check_available(config: LoggerConfig) -> None:
-    """Check that the packages of the enabled loggers are installed, without importing them.
+    """Check that the packages of the enabled loggers are installed, without importing them, and what else they need.
 
     Args:
         config: configuration of the loggers.
 
     Raises:
         MissingExtraError: an optional package is missing; names the extra that installs it.
+        ConfigError: something else is missing, such as credentials.
     """
-    for name, settings in _enabled(config).items():
-        if settings.package is not None and not _installed(settings.package):
-            raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
+    _check_installed(config)
+    for settings in _enabled(config).values():
+        settings.check()
 
 
 def check_sending(config: LoggerConfig, overrides: Sequence[str], where: str) -> None:
@@ -74,9 +75,15 @@ def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
     Raises:
         MissingExtraError: an optional package is missing.
     """
-    check_available(config)
+    _check_installed(config)
     loggers: list[Logger] = [JsonlLogger(run_dir / "metrics.jsonl")]
     return MultiLogger(loggers + [settings.make(run_dir) for settings in _enabled(config).values()])
+
+
+def _check_installed(config: LoggerConfig) -> None:
+    for name, settings in _enabled(config).items():
+        if settings.package is not None and not _installed(settings.package):
+            raise MissingExtraError(f"logger.{name}", settings.package, "loggers")
 
 
 def _enabled(config: LoggerConfig) -> dict[str, LoggerSettings]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import configparser
+import contextlib
 import dataclasses
+import netrc
 import os
 import pathlib
 import secrets
+import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from stoix_like.errors import ConfigError
 from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
 from stoix_like.schema import one_of
 from stoix_like.storage.files import check_directory, read_bytes, write_text
@@ -34,9 +39,44 @@ class WandbConfig(LoggerSettings):
         """See `LoggerSettings.sends_data`."""
         return self.enabled and self.mode == "online"
 
+    def check(self) -> None:
+        """See `LoggerSettings.check`; without credentials, W&B would ask for them, or fail after compilation."""
+        if self.mode != "online" or os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
+            return
+        if not (os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or _logged_in()):
+            raise ConfigError(
+                "logger.wandb.mode=online needs the credentials of W&B: run `wandb login`, set WANDB_API_KEY, or use"
+                " logger.wandb.mode=offline"
+            )
+
     def make(self, run_dir: pathlib.Path) -> WandbLogger:
         """See `LoggerSettings.make`."""
         return WandbLogger(self, run_dir)
+
+
+def _logged_in() -> bool:
+    """Return whether `wandb login` stored a key, in the netrc file of the user; True where that cannot be known."""
+    url = os.environ.get("WANDB_BASE_URL") or _configured_url() or "https://api.wandb.ai"
+    named = os.environ.get("NETRC")
+    home = pathlib.Path.home()
+    for path in [pathlib.Path(named)] if named else [home / ".netrc", home / "_netrc"]:
+        try:
+            if netrc.netrc(str(path)).authenticators(urllib.parse.urlsplit(url).hostname or url):
+                return True
+        except FileNotFoundError:
+            continue
+        except (OSError, netrc.NetrcParseError):
+            return True
+    return False
+
+
+def _configured_url() -> str | None:
+    """Return the server that `wandb login --host` stored, if any."""
+    directory = os.environ.get("WANDB_CONFIG_DIR") or pathlib.Path.home() / ".config/wandb"
+    parser = configparser.ConfigParser(interpolation=None)
+    with contextlib.suppress(configparser.Error, OSError):
+        parser.read(pathlib.Path(directory) / "settings")
+    return parser.get("default", "base_url", fallback=None)
 
 
 class WandbLogger:

@@ -238,6 +238,42 @@ def test_a_missing_package_raises_before_anything_is_written(tmp_path, monkeypat
     check_available(LoggerConfig())
 
 
+@pytest.mark.parametrize(
+    ("variables", "mode", "refused"),
+    [
+        ({}, "online", True),
+        ({}, "offline", False),
+        ({"WANDB_MODE": "offline"}, "online", False),
+        ({"WANDB_API_KEY": "0" * 40}, "online", False),
+        ({"NETRC": "netrc"}, "online", False),
+        ({"NETRC": "netrc", "WANDB_BASE_URL": "https://wandb.elsewhere.org"}, "online", True),
+    ],
+)
+def test_wandb_without_credentials_is_refused_before_training(tmp_path, monkeypatch, variables, mode, refused):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (
+        "WANDB_MODE",
+        "WANDB_API_KEY",
+        "WANDB_IDENTITY_TOKEN_FILE",
+        "WANDB_BASE_URL",
+        "WANDB_CONFIG_DIR",
+        "NETRC",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password " + "0" * 40)
+    config = LoggerConfig(wandb=WandbConfig(enabled=True, mode=mode))
+    if refused:
+        with pytest.raises(
+            ConfigError, match="logger.wandb.mode=online needs the credentials of W&B: run `wandb login`"
+        ):
+            check_available(config)
+    else:
+        check_available(config)
+
+
 def test_a_directory_named_wandb_is_not_the_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
