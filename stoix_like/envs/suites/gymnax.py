@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments import spaces as gymnax_spaces
 
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, construct
@@ -27,9 +25,15 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import scalar
+
+# Its renderings import them, which takes half of the time until a run starts.
+with deferred("matplotlib.pyplot", "seaborn"):
+    import gymnax
+    from gymnax.environments import spaces as gymnax_spaces
 
 # Registered in gymnax, but not supported here, with the reason.
 _UNSUPPORTED = {"MNISTBandit-bsuite": "it would download its images"}

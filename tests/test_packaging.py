@@ -1,0 +1,73 @@
+"""What the package declares: each import has its dependency, and the source distribution passes its own tests."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements):
+    return {re.split(r"[<>=\[;]", requirement)[0].lower() for requirement in requirements}
+
+
+def test_every_import_is_declared():
+    imported = set()
+    for path in (ROOT / "stoix_like").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.partition(".")[0])
+    # The import package `hydra` comes from hydra-core, `yaml` from PyYAML.
+    packages = importlib.metadata.packages_distributions()
+    declared = names(PROJECT["dependencies"]) | names(PROJECT["optional-dependencies"]["loggers"])
+    for name in imported - set(sys.stdlib_module_names) - {"stoix_like"}:
+        assert {package.lower() for package in packages[name]} & declared, f"{name} is not declared"
+
+
+def test_the_loggers_extra_brings_the_viewer_of_tensorboard():
+    assert "tensorboard" in names(PROJECT["optional-dependencies"]["loggers"])
+
+
+def test_the_type_checker_is_pinned_to_the_tested_version():
+    (pinned,) = (each for each in PROJECT["optional-dependencies"]["dev"] if each.startswith("mypy"))
+    assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_statistics_are_imported_where_they_are_used():
+    code = (
+        "import sys, stoix_like.run.experiment, stoix_like.envs.suites.gymnax;"
+        "print({'scipy.stats', 'pandas', 'wandb'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_parsing_the_command_line_imports_neither_hydra_nor_jax():
+    code = "import sys, stoix_like.cli; print({'hydra', 'jax', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.slow
+def test_the_source_distribution_passes_its_own_tests(tmp_path):
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
+    # Those that read files outside the package.
+    chosen = ["tests/test_scripts.py", "tests/test_results.py", "tests/test_packaging.py", "tests/test_docs.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *chosen]
+    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
