@@ -287,27 +287,29 @@ def _check(args: argparse.Namespace) -> list[str]:
     if args.cfg or args.info:
         return []
     runs = [configuration.parse_config(config) for config in composed]
+    resumed = None if args.multirun else _resumed_dir(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir))
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
             return []  # The launcher may use other machines: each run checks its own devices.
-    elif not _resumes(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir)):
+    elif resumed is None:
         run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
-        run_dir.check_is_run(Path(runs[0].arch.resume_from))
+        run_dir.check_is_run(resumed)
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
         set_up(run)
-    if args.multirun or not _resumes(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir)):
+    if resumed is None:
         return []
     # The run continues in its own directory, which has Hydra's output already.
-    return [f"hydra.run.dir={configuration.quoted(runs[0].arch.resume_from)}", "hydra.output_subdir=null"]
+    return [f"hydra.run.dir={configuration.quoted(str(resumed))}", "hydra.output_subdir=null"]
 
 
-def _resumes(resume_from: str | None, run_dir: Path) -> bool:
+def _resumed_dir(resume_from: str | None, run_dir: Path) -> Path | None:
+    """Return the directory of the run to resume; None where a new run starts."""
     from stoix_like.storage.run_dir import is_to_start
 
-    return resume_from is not None and not is_to_start(resume_from, run_dir)
+    return None if resume_from is None or is_to_start(resume_from, run_dir) else Path(resume_from)
 
 
 def _check_sweep_dir(directory: Path) -> None:
