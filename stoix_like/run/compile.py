@@ -108,16 +108,14 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
 
     Raises:
         ConfigError: the run does not fit into the memory of its devices.
-        KeyboardInterrupt: SIGINT was received.
-        SystemExit: SIGTERM was received.
+        KeyboardInterrupt, SystemExit: a signal was received.
     """
     start = time.perf_counter()
     run, plan, mesh, num_members = setup.run, setup.plan, setup.mesh, setup.population.num_members
     set_compile_cache(run.arch.compile_cache)
-    constants = setup.population.of(0) if num_members == 1 else {}
 
     def build(traced: Hyperparams) -> System:
-        return setup.build_system(constants | traced)
+        return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced)
 
     spec = ProgramSpec(
         num_members=num_members,
@@ -133,7 +131,6 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     )
     init_args = (hyperparams, keys.agent, keys.shards)
     init = program.init.lower(*init_args).compile()
-    stop_if_received()
     # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -148,7 +145,6 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = jax.jit(_select).lower(better, state.shared, state.shared).compile()
-    stop_if_received()
     return CompiledRun(init, train, evaluate, select, state, time.perf_counter() - start)
 
 

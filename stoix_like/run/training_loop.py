@@ -17,7 +17,7 @@ from stoix_like.loggers import Logger
 from stoix_like.run import records
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup
-from stoix_like.run.signals import Signals
+from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 
 ABSOLUTE_FACTOR = 10
@@ -87,6 +87,7 @@ class TrainingLoop:
         self._keys = make_keys(setup)
         self._hyperparams = traced_hyperparams(setup.population)
         self._compiled = compile_run(setup, self._keys, self._hyperparams)
+        stop_if_received()
 
     @property
     def history(self) -> list[dict[str, Any]]:
