@@ -112,7 +112,8 @@ class ReplayConfig(SystemConfig):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
                 f" environments, fewer than system.rollout_length={self.rollout_length} or the {self.window} step(s) of"
-                f" a window (system.n_step={self.n_step}): use at least {total_envs * max(self.rollout_length, self.window)}"
+                f" a window (system.n_step={self.n_step}): use at least"
+                f" {total_envs * max(self.rollout_length, self.window)}"
             )
         self._check_start(total_envs, capacity)
 
