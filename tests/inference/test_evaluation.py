@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, mon
 
 
 def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
-    (tmp_path / "checkpoints").symlink_to(pendulum / "checkpoints")
+    shutil.copytree(pendulum / "checkpoints", tmp_path / "checkpoints")
     config = OmegaConf.load(pendulum / "config.yaml")
     config.arch.max_eval_steps = 12
     OmegaConf.save(config, tmp_path / "config.yaml")

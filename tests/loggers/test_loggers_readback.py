@@ -79,7 +79,7 @@ def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
     log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
     assert capsys.readouterr().err.startswith(
-        "logger 'tensorboard' failed; the run continues without it: FileExistsError"
+        "logger 'tensorboard' failed; the run continues without it: NotADirectoryError"
     )
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 

@@ -239,7 +239,7 @@ def test_the_absolute_metric_uses_the_best_parameters_of_each_member(result):
         assert member["absolute/env_steps"] == result.history[int(np.argmax(scores))]["env_steps"]
 
 
-TOY = [*toys.overrides(sour_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
+TOY = [*toys.overrides(nan_at=-1.0), "env=probe/value", "arch.total_timesteps=160", "arch.num_evaluation=2"]
 TOY += ["arch.total_num_envs=4"]
 
 
@@ -305,14 +305,14 @@ def test_a_member_without_a_return_counts_as_the_worst():
     assert found["iqm"] == 4.5
     # Of four scores one is trimmed at each end.
     assert math.isnan(records.aggregate([1.0, math.nan, math.nan, 2.0], [0] * 4)["iqm"])
-    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={sour_at: [-1.0, -1.0, -1.0]}"]))
+    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={nan_at: [-1.0, -1.0, -1.0]}"]))
     loop = TrainingLoop(set_up(run), MultiLogger([]))
     found = loop._aggregate("eval", np.asarray([1.0, math.nan, 2.0]))
     assert (found["population/best_member"], found["population/worst_member"]) == (2, 1)
 
 
 def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
-    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={sour_at: [3.0, 7.0]}"]))
+    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={nan_at: [3.0, 7.0]}"]))
     loop = TrainingLoop(set_up(run), MultiLogger([]))
     with pytest.raises(TrainingError, match="training diverged: all 2 members; no checkpoint had been written"):
         loop.train()

@@ -47,7 +47,8 @@ def check_gif_path(path: Path) -> None:
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        importlib.import_module("matplotlib.figure")
+        for module in ("matplotlib", "matplotlib.figure"):
+            importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"render={path}", "matplotlib", "analysis") from error
     except OSError as error:
