@@ -1,5 +1,7 @@
 """Functions shared by several losses."""
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -7,8 +9,6 @@ from stoix_like.utils.jax_utils import Scalar
 
 # exp(20) is about 5e8: its products, and their squares inside an optimiser, stay finite in float32.
 MAX_LOG_RATIO = 20.0
-# The log-probability of an action that became impossible; a sum over a batch of them stays finite.
-_LARGEST = 1e30
 
 
 def probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
@@ -21,10 +21,10 @@ def probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
 def approximate_kl(log_prob: Array, b_log_prob: Array) -> Array:
     """Estimate KL(b_pi || pi) from actions of b_pi, by the mean of r - 1 - log r, which is never negative.
 
-    The ratio r is bounded by exp(`MAX_LOG_RATIO`), so that the estimate stays finite where the losses do.
+    Terms are bounded by exp(`MAX_LOG_RATIO`), so that the estimate stays finite where the losses do.
     """
-    log_ratio = jnp.clip(log_prob - b_log_prob, -_LARGEST, MAX_LOG_RATIO)
-    return jnp.mean(jnp.expm1(log_ratio) - log_ratio)
+    log_ratio = log_prob - b_log_prob
+    return jnp.mean(jnp.minimum(jnp.expm1(log_ratio) - log_ratio, math.exp(MAX_LOG_RATIO)))
 
 
 def squared_or_huber(error: Array, parameter: Scalar) -> Array:
