@@ -95,7 +95,8 @@ def periodically(
     Args:
         step: `(operand) -> (operand, metrics)`.
         operand: the argument of the step.
-        count: number of calls before this one.
+        count: number of calls before this one; over a mapped axis, such as a population, the largest count decides for
+            all entries.
         period: calls per step, at least 1.
 
     Returns:
@@ -113,4 +114,17 @@ def periodically(
     def skipped(operand: PyTree) -> tuple[PyTree, Metrics]:
         return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
 
-    return jax.lax.cond((count + 1) % period == 0, taken, skipped, operand)
+    return jax.lax.cond((_common_count(count) + 1) % period == 0, taken, skipped, operand)
+
+
+@jax.custom_batching.custom_vmap
+def _common_count(count: jax.Array) -> jax.Array:
+    return count
+
+
+@_common_count.def_vmap
+def _common_count_of_batch(axis_size: int, in_batched: list[bool], count: jax.Array) -> tuple[jax.Array, bool]:
+    # With one predicate per member, vmap would take the step every time and select afterwards. All members share the
+    # count, except diverged ones: their state is frozen, and their count with it.
+    del axis_size, in_batched
+    return _common_count(jnp.max(count)), False
