@@ -10,11 +10,11 @@ result.eval_return, result.run_dir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
+from stoix_like.overrides import Overrides, to_overrides
 
 if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
@@ -32,12 +32,21 @@ else:
         return metadata.version(__name__)
 
 
-__all__ = ["ConfigError", "MissingExtraError", "TrainingError", "__version__", "load_policy", "resume", "train"]
+__all__ = [
+    "ConfigError",
+    "MissingExtraError",
+    "TrainingError",
+    "__version__",
+    "evaluate",
+    "load_policy",
+    "resume",
+    "train",
+]
 
 
 def train(
     system: str,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     *,
     run_dir: str | Path | None = None,
     config_dir: str | Path | None = None,
@@ -46,7 +55,8 @@ def train(
 
     Args:
         system: name of the system, as listed by `stoix-like list systems`: `"ppo/ff_ppo"`.
-        overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`.
+        overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`, or a dictionary:
+            `{"env": "gymnax/cartpole", "arch.seed": 1}`.
         run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
         config_dir: directory of your own YAML files, laid out like the package's `configs`.
 
@@ -63,18 +73,18 @@ def train(
     from stoix_like.run.setup import set_up
 
     extra = [] if config_dir is None else [config_dir]
-    composed = compose_config([f"system={system}", *overrides], extra, return_hydra_config=True)
+    composed = compose_config([f"system={system}", *to_overrides(overrides)], extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
     return experiment.run(set_up(parse_config(composed)), directory)
 
 
-def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = False) -> Result:
+def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = False) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
         run_dir: the directory of the run.
-        overrides: Hydra overrides of keys that may change: the budget (`["arch.total_timesteps=1e6"]`), logging,
-            checkpoints.
+        overrides: overrides of keys that may change, as for `train`: the budget (`{"arch.total_timesteps": 1e6}`),
+            logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
 
     Returns:
@@ -86,7 +96,42 @@ def resume(run_dir: str | Path, overrides: Sequence[str] = (), *, trust: bool = 
     """
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), overrides, trust)
+    return experiment.resume(Path(run_dir), to_overrides(overrides), trust)
+
+
+def evaluate(
+    run_dir: str | Path,
+    episodes: int = 100,
+    *,
+    which: str = "best",
+    member: int | Literal["best", "all"] | None = "best",
+    seed: int = 0,
+    render: str | Path | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Evaluate a trained run on whole episodes, as `stoix-like evaluate` does.
+
+    Args:
+        run_dir: the directory of the run.
+        episodes: number of episodes per member.
+        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
+            checkpoint.
+        member: index of a member of a population, `best`, or `all`.
+        seed: seed of the start states and of sampled actions.
+        render: path of a gif that shows one more episode.
+        trust: allow the run's configuration to name code from outside this package.
+
+    Returns:
+        The results, also written to `evaluations/` in the run directory: `episode_return_mean` and other statistics,
+        `episode_returns`, `path`; with `member="all"`, one entry per member in `members`.
+
+    Raises:
+        ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
+        MissingExtraError: `render` is set and matplotlib is not installed.
+    """
+    from stoix_like.inference import evaluation
+
+    return evaluation.evaluate_run(run_dir, episodes, which, member, seed, render, trust)
 
 
 def load_policy(

@@ -32,6 +32,8 @@ _BATCH_SIZE = 1024
 _MAX_PRINTED_MEMBERS = 40
 # The results hold each episode, and their bootstrap draws `NUM_RESAMPLES` times as many.
 MAX_EPISODES = 1_000_000
+# Folded into the key of the seed: training with `arch.seed` starts from the key itself.
+_EVALUATION_STREAM = 0xE7A1
 
 
 class Trained(NamedTuple):
@@ -97,7 +99,7 @@ def evaluate_run(
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     set_compile_cache(run.setup.run.arch.compile_cache)
-    play_key, render_key = jax.random.split(jax.random.key(seed))
+    play_key, render_key = _keys(seed)
     played = _play(run.setup, trained, episodes, play_key)
     record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
     stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
@@ -171,6 +173,11 @@ def _check(episodes: int, seed: int) -> None:
         raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+
+
+def _keys(seed: int) -> jax.Array:
+    """Return the key of the episodes and the key of the rendered one."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM))
 
 
 def _make_animation(run: TrainedRun, path: Path) -> Animation:

@@ -1,18 +1,22 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 from trained_runs import SMALL, train_members, train_pendulum
 
+import stoix_like
 from stoix_like import cli
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
 from stoix_like.inference.evaluation import describe, evaluate_run
 from stoix_like.inference.rendering import animation
+from stoix_like.run.compile import make_keys
+from stoix_like.run.setup import set_up
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +55,23 @@ def test_statistics_are_those_of_the_episodes(played):
     # They end exactly at arch.max_eval_steps.
     assert record["episodes_cut"] == 0
     assert json.loads(record["path"].read_text()) == without_path(record)
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_evaluation_shares_no_key_with_training_of_the_same_seed(seed):
+    setup = set_up(parse_config(compose_config([*SMALL, f"arch.seed={seed}"])))
+    root = jax.random.key(seed)
+    of_training = [jax.random.key_data(key) for key in (root, *jax.random.split(root), *make_keys(setup))]
+    of_training = np.concatenate([np.reshape(data, (-1, 2)) for data in of_training])
+    of_evaluation = np.asarray(jax.random.key_data(evaluation._keys(seed)))
+    assert not (of_training[:, None] == of_evaluation).all(-1).any()
+
+
+@pytest.mark.slow
+def test_evaluation_from_python(pendulum, played):
+    record = stoix_like.evaluate(pendulum, 10, which="last", seed=3)
+    assert record["path"] != played["path"]
+    assert without_path(record) == without_path(played)
 
 
 def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, monkeypatch):

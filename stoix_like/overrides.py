@@ -1,0 +1,74 @@
+"""Overrides of the configuration, given from Python."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoix_like.errors import ConfigError
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""A list, `["env=gymnax/acrobot", "arch.seed=1"]`, or a dictionary, `{"env": "gymnax/acrobot", "arch.seed": 1}`."""
+
+
+def to_overrides(overrides: Overrides) -> list[str]:
+    """Convert overrides to Hydra's form.
+
+    Args:
+        overrides: a list of Hydra overrides, or a dictionary from keys to values.
+
+    Returns:
+        Hydra overrides, `["env=gymnax/acrobot", "arch.seed=1"]`.
+
+    Raises:
+        ConfigError: a single string, an item that is no string, or a value that Hydra cannot express.
+    """
+    if isinstance(overrides, str):
+        raise ConfigError(
+            f"overrides={overrides!r} is a string: pass a list, [{overrides!r}], or a dictionary of keys and values"
+        )
+    if isinstance(overrides, Mapping):
+        return [f"{_key(key)}={_value(key, value)}" for key, value in overrides.items()]
+    for override in overrides:
+        if not isinstance(override, str):
+            raise ConfigError(f"overrides: {override!r} is no string: write 'key=value', or pass a dictionary")
+    return list(overrides)
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str) or "=" in key:
+        raise ConfigError(f"overrides: the key {key!r} must be a string without '=', such as 'arch.seed'")
+    return key
+
+
+def _value(key: str, value: Any) -> str:
+    """Write a value in Hydra's grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_value(key, name)}:{_value(key, item)}' for name, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_value(key, item) for item in value)}]"
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return _value(key, value.item())
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"{key}={value!r} is a {type(value).__name__}: use a string, a number, true, false, None, a list or a"
+            " dictionary"
+        )
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/]*", value) and value.lower() not in _WORDS:
+        return value
+    # In Hydra's grammar, backslashes escape only in front of a quote.
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value) + "'"
+
+
+# Unquoted, these are no strings.
+_WORDS = ("true", "false", "null", "nan", "inf")

@@ -1,0 +1,63 @@
+import math
+
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.overrides import to_overrides
+
+
+def test_dictionary_composes_to_its_values():
+    overrides = {
+        "env": "gymnax/acrobot",
+        "arch.seed": np.int64(7),
+        "arch.total_timesteps": 1e6,
+        "arch.absolute_metric": False,
+        "arch.num_devices": None,
+        "system.actor_lr": 1.5e-4,
+        "logger.wandb.project": "it's {mine}, 100 %",
+        "network.actor_network.pre_torso.layer_sizes": (16, 8),
+        "arch.population.hyperparams": {"clip_eps": {"uniform": [0.1, 0.3]}, "gamma": [0.9, 0.99]},
+        "+env.params.max_steps_in_episode": 50,
+    }
+    composed = compose_config(to_overrides(overrides))
+    run = parse_config(composed)
+    assert run.env.scenario.name == "Acrobot-v1"
+    assert (run.arch.seed, run.arch.total_timesteps, run.arch.absolute_metric) == (7, 1_000_000, False)
+    assert run.system.actor_lr == 1.5e-4
+    assert composed.logger.wandb.project == "it's {mine}, 100 %"
+    assert run.network["actor_network"]["pre_torso"]["layer_sizes"] == [16, 8]
+    assert run.arch.population.hyperparams == overrides["arch.population.hyperparams"]
+    assert composed.env.params.max_steps_in_episode == 50
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "1e3", "null", "a=b", "", "x,y", "[1]", "{a: 1}", "a\\b", "a\\'b\\\\", "nan", "Off"]
+)
+def test_strings_stay_strings(text):
+    composed = compose_config(to_overrides({"logger.wandb.project": text}))
+    assert composed.logger.wandb.project == text
+
+
+def test_list_is_unchanged():
+    assert to_overrides(["arch.seed=1"]) == ["arch.seed=1"]
+    assert to_overrides(()) == []
+    assert to_overrides({"arch.seed": math.inf}) == ["arch.seed=inf"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("arch.seed=1", r"overrides='arch.seed=1' is a string: pass a list, \['arch.seed=1'\], or a dictionary"),
+        ([("arch.seed", 1)], r"\('arch.seed', 1\) is no string"),
+        ({"arch.seed": object}, r"arch.seed=<class 'object'> is a type"),
+        ({"arch.seed=1": 1}, "the key 'arch.seed=1' must be a string without '='"),
+        ({"arch.sed": 1}, "unknown key 'arch.sed'"),
+    ],
+)
+def test_what_is_refused(overrides, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
