@@ -6,10 +6,10 @@ P population. A shard is one update batch on one device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import jax
 
@@ -212,10 +212,13 @@ class SystemConfig:
     """Hyperparameters common to all systems; the `Config` of each system extends this class.
 
     Attributes:
+        mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
+            otherwise explore.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
     """
 
+    mode_hyperparams: ClassVar[Mapping[str, float]] = {}
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
 
@@ -223,6 +226,19 @@ class SystemConfig:
     def max_steps_per_env(self) -> int | None:
         """The largest number of steps per environment that the system can count, warm-up included; None: any number."""
         return None
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """Compute the values of all schedules, to report how another budget moves them.
+
+        Args:
+            updates: number of updates so far.
+            num_updates: number of updates in the whole run.
+
+        Returns:
+            The values by description; empty if nothing changes over the run.
+        """
+        del updates, num_updates
+        return {}
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that the sizes are compatible.

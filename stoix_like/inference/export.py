@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from stoix_like.errors import ConfigError
 from stoix_like.storage.files import write_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 # Exported policies take raw key data of this implementation.
 KEY_KIND = "threefry2x32"
 _CHECKED_BATCHES = (1, 32)
+# Endings of formats that other programs would try to read; the file is `jax.export`'s serialisation of StableHLO.
+_OTHER_FORMATS = (
+    *(".onnx", ".pt", ".pt2", ".pth", ".torchscript", ".tflite", ".keras", ".h5", ".hdf5", ".pb", ".safetensors"),
+    *(".mlir", ".hlo", ".mlmodel", ".mlpackage", ".engine", ".plan", ".msgpack", ".pkl", ".pickle", ".npy", ".npz"),
+    *(".gguf", ".json", ".yaml", ".yml", ".txt", ".zip", ".gif"),
+)
 
 
 def export_policy(policy: Policy, path: str | Path) -> Path:
@@ -34,9 +41,11 @@ def export_policy(policy: Policy, path: str | Path) -> Path:
         The path.
 
     Raises:
+        ConfigError: if the path ends like a file of another format.
         RuntimeError: if the exported function differs from the policy on random observations; writes no file.
     """
     path = Path(path)
+    _check_ending(path)
 
     def act(*inputs: jax.Array) -> jax.Array:
         """Choose actions from plain arrays; the trained state is a constant of the program."""
@@ -50,6 +59,14 @@ def export_policy(policy: Policy, path: str | Path) -> Path:
     _compare(policy, export.deserialize(written).call)
     write_bytes(path, written)
     return path
+
+
+def _check_ending(path: Path) -> None:
+    if path.suffix.lower() in _OTHER_FORMATS:
+        raise ConfigError(
+            f"path={path} ends like a {path.suffix} file, but holds StableHLO as jax.export writes it: use"
+            f" {path.with_suffix('.stablehlo').name}"
+        )
 
 
 def _compare(policy: Policy, exported: Callable[..., jax.Array]) -> None:

@@ -20,7 +20,10 @@ from stoix_like.run.setup import RunSetup
 
 
 class Policy:
-    """A trained policy that acts as in evaluation, including observation normalisation and action scaling.
+    """A trained policy, including observation normalisation and action scaling.
+
+    A greedy policy returns the mode, also where evaluation explores (`system.evaluation_epsilon`). A sampling policy
+    acts as in training.
 
     Observations have the form of the run's environments, after `env.flatten_observation` and `env.frame_stack`; the
     policy normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and
@@ -56,7 +59,8 @@ class Policy:
         run = setup.run
         self.greedy = run.arch.evaluation_greedy if greedy is None else greedy
         self.env_steps = env_steps
-        self._system = setup.build_system(hyperparams, greedy=self.greedy)
+        mode = run.system.mode_hyperparams if self.greedy else {}
+        self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         if _is_recurrent(self._system.init_carry(1)):
             raise ConfigError(
                 f"system={run.system_name} is recurrent, but a policy acts on single observations: use"
@@ -72,6 +76,8 @@ class Policy:
             if leaf is not None
         }
         self._shared = jax.device_put(shared)
+        self._has_params = hasattr(shared, "params")
+        self._name = f"{run.system_name} on {setup.environment_name}"
         self._compiled = jax.jit(self._act)
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
@@ -88,13 +94,47 @@ class Policy:
         Raises:
             ValueError: if the observation has a wrong shape, dtype or field, or a sampling policy gets no key.
         """
+        return self.apply(self.params, observation, key)
+
+    def apply(self, params: Any, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """Choose actions with other parameters, as a pure function; statistics remain those of the policy.
+
+        It can be transformed by jax: jitted, differentiated, and mapped over parameters.
+
+        Args:
+            params: a tree with the structure of `params`.
+            observation: see `__call__`.
+            key: see `__call__`.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`.
+
+        Raises:
+            ValueError: see `__call__`.
+        """
         if key is None:
             if not self.greedy:
                 raise ValueError("key=None, but this policy samples actions: pass a key, or load it with greedy=True")
             key = jax.random.key(0)
         batch, leading = self._batched(observation)
-        action = self._compiled(self._shared, batch, key)
+        shared = self._shared._replace(params=params) if self._has_params else params
+        action = self._compiled(shared, batch, key)
         return action.reshape(*leading, *action.shape[1:])
+
+    def __repr__(self) -> str:
+        """Return the run, and the shapes of observations and actions."""
+        fields = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in self.input_shapes.items()}
+        inputs = ", ".join(f"{name} {shape}" for name, shape in fields.items())
+        kind = "greedy" if self.greedy else "sampling"
+        return f"Policy({self._name}, {kind}, {self.env_steps:,} env steps: {inputs} -> {self.action_space})"
+
+    @property
+    def params(self) -> Any:
+        """Trained parameters: `shared.params` of the system, with critics and target networks where it has them.
+
+        A system whose shared state has no field `params` returns the whole shared state.
+        """
+        return self._shared.params if self._has_params else self._shared
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -111,12 +151,13 @@ class Policy:
             action = act(observation, jax.random.key_data(jax.random.key(0)))
 
         Args:
-            path: path of the file; overwritten if it exists.
+            path: path of the file, such as `policy.stablehlo`; overwritten if it exists.
 
         Returns:
             The path.
 
         Raises:
+            ConfigError: if the path ends like a file of another format, such as `.onnx`.
             RuntimeError: if the exported function differs from this policy on random observations; writes no file.
         """
         return export_policy(self, path)

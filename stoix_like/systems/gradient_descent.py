@@ -36,6 +36,14 @@ class GradientConfig(SystemConfig):
         """Gradient steps per update."""
         raise NotImplementedError
 
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        others = super().schedules(updates, num_updates)
+        if not self.decay_learning_rates:
+            return others
+        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1)(updates))
+        return {"learning rates (fraction of the initial ones)": rate, **others}
+
 
 def make_optimiser(
     config: GradientConfig,

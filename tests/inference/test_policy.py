@@ -107,6 +107,49 @@ def test_sampling_policy_needs_a_key(policy, sampling):
     np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
 
 
+def test_greedy_policy_is_the_mode_where_evaluation_explores():
+    """With one constant key, an epsilon-greedy policy would act alike in a batch row whatever it observes."""
+    setup, shared = untrained("system=q_learning/ff_dqn", "env=gymnax/acrobot", "system.evaluation_epsilon=0.9")
+    policy = Policy(setup, shared, {"evaluation_epsilon": 0.8})
+    observation = policy.random_observations(jax.random.key(0), 64)
+    mode = setup.build_system().act.__self__.q(shared.params.online, observation)[0].argmax(-1)
+    np.testing.assert_array_equal(policy(observation), mode)
+    np.testing.assert_array_equal(policy(observation, jax.random.key(5)), mode)
+    sampling = Policy(setup, shared, {}, greedy=False)
+    with pytest.raises(ValueError, match="key=None"):
+        sampling(observation)
+    # Before the first update, epsilon is 1.
+    assert (sampling(observation, jax.random.key(5)) != mode).sum() > 20
+
+
+def test_parameters_are_public(policy):
+    """Actions are a function of `params` and the observation, with gradients."""
+    view = np.asarray(policy.random_observations(jax.random.key(0), 3).agent_view)
+    np.testing.assert_array_equal(policy.apply(policy.params, view), policy(view))
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, policy.params)
+    assert (policy.apply(doubled, view) != policy(view)).any()
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), policy.params, doubled)
+    both = jax.vmap(policy.apply, (0, None))(stacked, view)
+    np.testing.assert_allclose(both[1], policy.apply(doubled, view), rtol=1e-5, atol=1e-6)
+    grads = jax.grad(lambda params: policy.apply(params, view).sum())(policy.params)
+    assert any((leaf != 0).any() for leaf in jax.tree.leaves(grads.actor_params))
+
+
+def test_representation(policy, sampling):
+    assert repr(policy).startswith(
+        "Policy(ppo/ff_ppo on gymnax/Pendulum-v1, greedy, 128 env steps: agent_view float32[3]"
+    )
+    assert "sampling" in repr(sampling)
+    assert len(repr(policy)) < 200
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.v2.PT"])
+def test_export_refuses_endings_of_other_formats(policy, tmp_path, name):
+    with pytest.raises(ConfigError, match=r"ends like a \..* use policy\..*stablehlo"):
+        policy.export(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_observation_of_wrong_shape_or_dtype_raises(policy):
     for view in (np.zeros(4), np.zeros((5, 2)), np.zeros(())):
         with pytest.raises(ValueError, match=r"agent_view has shape .* takes \[\.\.\., \*\(3,\)\]"):

@@ -107,10 +107,8 @@ def test_a_delayed_policy_is_a_branch_in_a_population(system):
     """Also where members have a replay buffer and so keep the axis of their lone shard."""
 
     def num_branches(frequency):
-        setup, program, arguments = make_program(
-            [f"system={system}", "env=probe/continuous_policy", *SMALL, "arch.population.size=3"]
-            + [f"system.policy_frequency={frequency}"]
-        )
+        overrides = ["env=probe/continuous_policy", "arch.population.size=3", f"system.policy_frequency={frequency}"]
+        _, program, arguments = make_program([f"system={system}", *SMALL, *overrides])
         state = jax.eval_shape(program.init, *arguments)
         traced = jax.make_jaxpr(program.train)(state, arguments[0], np.int32(1), np.bool_(True))
         predicates = branches(traced.jaxpr)

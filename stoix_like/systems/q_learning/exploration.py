@@ -22,6 +22,7 @@ class EpsilonConfig(SystemConfig):
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        mode_hyperparams: see `SystemConfig`; with epsilon 0, the greedy action is the only one.
         initial_epsilon: probability of a random action in the first update.
         training_epsilon: probability of a random action after the decay.
         exploration_fraction: fraction of the run over which epsilon decays linearly; 0 for `training_epsilon` only.
@@ -32,10 +33,16 @@ class EpsilonConfig(SystemConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES)
     }
+    mode_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_epsilon": 0.0}
     initial_epsilon: Annotated[float, between(0.0, 1.0)]
     training_epsilon: Annotated[float, between(0.0, 1.0)]
     exploration_fraction: Annotated[float, between(0.0, 1.0)]
     evaluation_epsilon: Annotated[float, between(0.0, 1.0)]
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        epsilon = float(make_epsilon_schedule(self, num_updates)(jnp.asarray(updates)))
+        return {"epsilon": epsilon, **super().schedules(updates, num_updates)}
 
 
 def make_epsilon_schedule(config: EpsilonConfig, num_updates: int) -> Callable[[jax.Array], jax.Array]:

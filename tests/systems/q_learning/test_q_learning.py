@@ -1,5 +1,7 @@
 """Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,18 @@ def test_epsilon_decays_linearly():
     assert epsilons(exploration_fraction=0.0) == [0.2] * 6
     # An array, as for the members of a population.
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
+
+
+def test_schedules_are_fractions_of_the_budget():
+    """A complete run of 100 updates that is extended to 200 stands at one half of its schedules again."""
+    config = parse_config(compose_config(["system=q_learning/ff_rainbow", "system.training_epsilon=0.05"])).system
+    config = dataclasses.replace(config, initial_epsilon=1.0, exploration_fraction=0.8)
+    rates = "learning rates (fraction of the initial ones)"
+    exponent = "importance-sampling exponent"
+    assert config.schedules(100, 100) == pytest.approx({"epsilon": 0.05, rates: 0.0, exponent: 1.0})
+    # 1 - 0.95 * 0.5 / 0.8; the exponent is half way from 0.4 to 1.
+    assert config.schedules(100, 200) == pytest.approx({"epsilon": 0.40625, rates: 0.5, exponent: 0.7})
+    assert rates not in dataclasses.replace(config, decay_learning_rates=False).schedules(100, 200)
 
 
 def test_illegal_actions_are_excluded_from_the_bootstrap_value():

@@ -42,6 +42,12 @@ class Config(ff_c51.Config):
     importance_sampling_exponent: Annotated[float, between(0.0, 1.0)]
     sigma_zero: Annotated[float, at_least(0.0)]
 
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        least = self.importance_sampling_exponent
+        exponent = least + (1.0 - least) * updates / num_updates
+        return {"importance-sampling exponent": exponent, **super().schedules(updates, num_updates)}
+
 
 class Rainbow(ff_dqn.DQN):
     """DQN with noisy, distributional double targets that samples by priority."""
