@@ -277,7 +277,7 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 def _check(args: argparse.Namespace) -> list[str]:
     """Check every run that Hydra is about to start; return further arguments for Hydra."""
     from stoix_like import config as configuration
-    from stoix_like.run import devices
+    from stoix_like.run import devices, warm_start
     from stoix_like.run.setup import set_up
     from stoix_like.storage import run_dir
 
@@ -298,7 +298,9 @@ def _check(args: argparse.Namespace) -> list[str]:
         run_dir.check_is_run(resumed)
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     for run in runs:
-        set_up(run)
+        setup = set_up(run)
+        if run.arch.resume_from is None:
+            warm_start.find(setup)
     if resumed is None:
         return []
     # The run continues in its own directory, which has Hydra's output already.

@@ -81,6 +81,7 @@ class ArchConfig:
         resume_from: directory of a run to resume, instead of starting a new one; if it is the run's own directory, the
             run starts there if it holds none yet.
         population: members trained in parallel.
+        init_from: directory of a run whose parameters and statistics a new run starts from.
     """
 
     architecture_name: Annotated[str, one_of("anakin")]
@@ -102,6 +103,7 @@ class ArchConfig:
     resume_from: str | None
     population: PopulationConfig
     hoist_randomness: bool = True
+    init_from: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,16 @@ from omegaconf import DictConfig
 
 from stoix_like.config import Build, default_run_dir, parse_config
 from stoix_like.errors import ConfigError
+<<<<<<< HEAD
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import RunInfo, check_sending, make_logger
 from stoix_like.run import records
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
+=======
+from stoix_like.loggers import RunInfo, make_logger
+from stoix_like.run import records, warm_start
+from stoix_like.run.resume_checks import check_same_config, check_unchanged
+>>>>>>> 753214e (Warm start with arch.init_from; a resume with another budget names the schedules that move)
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import TrainingLoop
@@ -27,7 +33,7 @@ from stoix_like.storage.files import write_json
 from stoix_like.storage.trust import record_trusted
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Result:
     """The result of a run.
 
@@ -44,6 +50,13 @@ class Result:
     summary: dict[str, Any]
     history: list[dict[str, Any]]
     members: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        """Return one line; the records have one entry per evaluation and per member."""
+        run = f"{self.summary.get('system')} on {self.summary.get('environment')}"
+        counts = f"{len(self.history)} evaluations" + (f", {len(self.members)} members" if self.members[1:] else "")
+        steps = f"{self.history[-1]['env_steps']:,} env steps"
+        return f"Result({run}: eval_return={self.eval_return:.6g} after {steps}, {counts}, run_dir='{self.run_dir}')"
 
 
 def run_experiment(config: DictConfig, build: Build | None = None) -> float:
@@ -98,6 +111,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     if setup.run.arch.resume_from is not None and not directory.is_to_start(setup.run.arch.resume_from, run_dir):
         return _resume(setup, Path(setup.run.arch.resume_from).absolute())
     directory.check_new(run_dir)
+    warm_start.find(setup)
     directory.create(run_dir)
     with directory.locked(run_dir), Signals():
         directory.write_new_config(run_dir, setup.run.resolved)
@@ -164,8 +178,11 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             notes = _restore(loop, run_dir)
             logger.start(_info(setup, run_dir, notes, loop.history))
         else:
-            logger.start(_info(setup, run_dir))
+            source = warm_start.find(setup)
+            logger.start(_info(setup, run_dir, () if source is None else (source.note,)))
             loop = TrainingLoop(setup, logger, writer)
+            if source is not None:
+                loop.warm_start(source)
         loop.train()
         summary = loop.summary()
         if writer is not None:
@@ -209,11 +226,24 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     loop.restore(found)
     notes = [f"resuming after {found.step:,} env steps"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
+<<<<<<< HEAD
         notes.append("schedules and evaluations follow the new budget from here on")
     notes += other_versions(found.host_state)
+=======
+        notes.append(_budget_note(loop, found.host_state["num_updates"]))
+>>>>>>> 753214e (Warm start with arch.init_from; a resume with another budget names the schedules that move)
     if not loop.exact:
         notes.append("resumed without its replay buffer: the results will differ from those of an uninterrupted run")
     return tuple(notes)
+
+
+def _budget_note(loop: TrainingLoop, before: int) -> str:
+    """Describe what another budget changes: schedules are fractions of the budget, so each moves to another value."""
+    system, now, updates = loop.setup.run.system, loop.setup.plan.num_updates, loop.progress.updates
+    then, after = system.schedules(updates, before), system.schedules(updates, now)
+    moved = [f"{name} from {then[name]:.3g} to {after[name]:.3g}" for name in after if after[name] != then[name]]
+    moves = f", and move {', '.join(moved)}" if moved else ""
+    return f"schedules and evaluations follow the new budget of {now:,} updates (before: {before:,}){moves}"
 
 
 def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:

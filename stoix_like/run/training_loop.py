@@ -14,7 +14,7 @@ import numpy as np
 from stoix_like.architectures.types import IntervalMetrics, LearnerState, Shard
 from stoix_like.errors import TrainingError
 from stoix_like.loggers import Logger
-from stoix_like.run import records
+from stoix_like.run import records, warm_start
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
@@ -139,6 +139,17 @@ class TrainingLoop:
         if "best" in items:
             best = host_state["best"]
             self._best = Best(items["best"], np.asarray(best["episode_return"]), np.asarray(best["env_steps"]))
+
+    def warm_start(self, source: warm_start.Source) -> None:
+        """Start from the parameters and statistics of another run.
+
+        Args:
+            source: the checkpoint, from `warm_start.find`.
+
+        Raises:
+            ConfigError: the checkpoint is damaged.
+        """
+        self._state = self.state._replace(shared=warm_start.replace(self.state.shared, source.read()))
 
     def train(self) -> None:
         """Spend the rest of the budget, then evaluate the best parameters once more.

@@ -264,6 +264,28 @@ def read_host_state(run_dir: Path, step: int) -> dict[str, Any]:
     return _read_text(run_dir, step)[HOST_STATE]
 
 
+def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtypeStruct]:
+    """Read the shapes of an item's arrays, without the arrays.
+
+    Args:
+        run_dir: the directory of the run.
+        step: one of `steps`.
+        item: name of the item.
+
+    Returns:
+        Shapes and dtypes by path, such as `params.actor_params.params.torso.Dense_0.kernel`.
+
+    Raises:
+        DamagedError: they cannot be read.
+    """
+    directory = (run_dir / DIRECTORY / str(step) / item).absolute()
+    try:
+        leaves = ocp.StandardCheckpointHandler().metadata(directory).tree
+        return {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()}
+    except Exception as error:  # Orbax raises errors of any type for wrong bytes.
+        raise DamagedError(f"{directory}: {_reason(error)}") from error
+
+
 def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
     """Read a checkpoint, and verify its checksums.
 

@@ -55,6 +55,17 @@ TOY_RUN = [
 ]
 
 
+@pytest.mark.slow
+def test_larger_budget_reports_the_schedules_that_move(tmp_path, capsys):
+    budget = ["arch.total_timesteps=1024", "arch.num_evaluation=1", "system.decay_learning_rates=true"]
+    result = stoix_like.train("ppo/ff_ppo", [*SMALL, *budget], run_dir=tmp_path / "run")
+    capsys.readouterr()
+    stoix_like.resume(result.run_dir, ["arch.total_timesteps=2048"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "schedules and evaluations follow the new budget of 32 updates (before: 16)" in printed
+    assert "move learning rates (fraction of the initial ones) from 0 to 0.5" in printed
+
+
 def metrics(run_dir):
     """Read the lines of `metrics.jsonl`, without times."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
