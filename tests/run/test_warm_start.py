@@ -69,7 +69,7 @@ def test_new_run_starts_from_another(pendulum, size):
 @pytest.mark.slow
 def test_train_command(pendulum, tmp_path, capsys):
     """The evaluation at step 0 is that of the trained parameters, and the source is reported."""
-    overrides = [*SMALL, *PENDULUM, "arch.total_timesteps=128", "arch.num_evaluation=1", "logger.console=true"]
+    overrides = [*SMALL, *PENDULUM, "arch.total_timesteps=128", "arch.num_evaluation=1", "logger.console.enabled=true"]
     result = stoix_like.train("ppo/ff_ppo", [*overrides, f"arch.init_from={pendulum}"], run_dir=tmp_path / "run")
     assert f"arch.init_from={pendulum}: best parameters, trained for" in capsys.readouterr().out.replace("\n", "")
     assert result.run_dir != pendulum
