@@ -13,16 +13,10 @@ from omegaconf import DictConfig
 
 from stoix_like.config import Build, default_run_dir, parse_config
 from stoix_like.errors import ConfigError
-<<<<<<< HEAD
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import RunInfo, check_sending, make_logger
-from stoix_like.run import records
-from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
-=======
-from stoix_like.loggers import RunInfo, make_logger
 from stoix_like.run import records, warm_start
-from stoix_like.run.resume_checks import check_same_config, check_unchanged
->>>>>>> 753214e (Warm start with arch.init_from; a resume with another budget names the schedules that move)
+from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import TrainingLoop
@@ -226,12 +220,8 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     loop.restore(found)
     notes = [f"resuming after {found.step:,} env steps"]
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
-<<<<<<< HEAD
-        notes.append("schedules and evaluations follow the new budget from here on")
-    notes += other_versions(found.host_state)
-=======
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
->>>>>>> 753214e (Warm start with arch.init_from; a resume with another budget names the schedules that move)
+    notes += other_versions(found.host_state)
     if not loop.exact:
         notes.append("resumed without its replay buffer: the results will differ from those of an uninterrupted run")
     return tuple(notes)
