@@ -13,7 +13,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-learning coverage bench bench-peers check docs format constraints clean
+.PHONY: help install train test test-slow test-learning coverage soak bench bench-peers check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test-learning: $(INSTALLED) ## run the training runs that must reach a return
 coverage: $(INSTALLED) ## measure the coverage of the quick tests; the report goes to htmlcov/
 	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow' --cov --cov-report=term:skip-covered \
 		--cov-report=html $(ARGS)
+
+soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs for ten minutes; ARGS="--minutes 60 --seed 1" for more
+	$(BIN)/python scripts/soak.py $(ARGS)
 
 bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" selects scenarios
 	$(BIN)/python scripts/benchmark.py $(ARGS)

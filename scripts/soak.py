@@ -1,0 +1,154 @@
+"""Soak test: kill, starve, damage, fuzz and deceive tiny runs for a given time, and print what did not survive.
+
+    python scripts/soak.py --minutes 10
+    python scripts/soak.py --only kills/3          # one try again, as a failure names it
+
+kills     runs of every system are stopped at random moments, resumed, and compared with an uninterrupted run
+disks     the disk is full during training
+faults    a file of a checkpoint loses a bit, its end or its existence
+fuzz      a key of the configuration has a wrong value
+hostile   a run directory links elsewhere, blocks, explodes or names foreign code
+
+Moments are fractions of a measured duration, so that `--seed` determines all tries. Exits with 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import importlib
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from soak_runs import Bench, Outcome, References, Worker
+
+# Tries of each kind in one round.
+ROUND = {"kills": 1, "disks": 1, "faults": 2, "fuzz": 8, "hostile": 2}
+HEADER = ("kind", "tried", "survived", "differences", "tracebacks", "other", "seconds")
+
+
+class Try(NamedTuple):
+    """One finished try: its kind, its number, its outcome and its duration in seconds."""
+
+    kind: str
+    index: int
+    outcome: Outcome
+    seconds: float
+
+
+def main() -> None:
+    """Run the soak test."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0, help="no try starts later (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all tries (default: 0)")
+    parser.add_argument("--rounds", type=int, help="stop after this number of rounds")
+    parser.add_argument("--kinds", default=",".join(ROUND), help="kinds to run (default: all)")
+    parser.add_argument("--only", metavar="KIND/NUMBER", help="run one try, and print its commands")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=int, default=cores, help="parallel tries (default: one per core)")
+    args = parser.parse_args()
+    unknown = set(args.kinds.split(",")) - set(ROUND)
+    if unknown or (args.only and args.only.partition("/")[0] not in ROUND):
+        parser.error(f"choose kinds from {', '.join(ROUND)}")
+    if args.only:
+        kind, _, number = args.only.partition("/")
+        plan = iter([(kind, int(number))])
+    else:
+        plan = iter(planned(args.kinds.split(","), args.rounds))
+    start = time.monotonic()
+    tries = run(plan, args.seed, args.jobs, start + 60 * args.minutes)
+    print("\n".join(report(tries, args.seed)))
+    if args.only:
+        print("\n".join(line for tried in tries for line in (tried.outcome.what, *tried.outcome.commands)))
+    print(f"\n{time.monotonic() - start:.0f} s, seed {args.seed}, {args.jobs} jobs")
+    sys.exit(any(tried.outcome.problems for tried in tries))
+
+
+def planned(kinds: list[str], rounds: int | None) -> Iterator[tuple[str, int]]:
+    """Yield the kind and the number of every try, in rounds of all kinds."""
+    numbers: collections.Counter[str] = collections.Counter()
+    done = 0
+    while rounds is None or done < rounds:
+        for kind in kinds:
+            for _ in range(ROUND[kind]):
+                yield kind, numbers[kind]
+                numbers[kind] += 1
+        done += 1
+
+
+def run(plan: Iterator[tuple[str, int]], seed: int, jobs: int, deadline: float) -> list[Try]:
+    """Run the planned tries in parallel until the deadline; return the finished ones."""
+    finished: list[Try] = []
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        references = References(Path(scratch) / "references")
+        lock = threading.Lock()
+
+        def work() -> None:
+            worker = Worker()
+            while True:
+                with lock:
+                    job = None if time.monotonic() > deadline else next(plan, None)
+                if job is None:
+                    break
+                finished.append(attempt(worker, *job, seed, Path(scratch), references))
+            worker.close()
+
+        threads = [threading.Thread(target=work) for _ in range(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return finished
+
+
+def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, references: References) -> Try:
+    """Run one try in a directory of its own."""
+    start = time.monotonic()
+    directory = scratch / f"{kind}-{index}"
+    directory.mkdir()
+    bench = Bench(worker, directory, references)
+    try:
+        outcome = importlib.import_module(f"soak_{kind}").attempt(bench, random.Random(f"{seed} {kind} {index}"), index)
+    except Exception as error:  # The soak itself failed; the other tries go on.
+        reason = traceback.format_exception_only(error)[-1].strip()
+        outcome = Outcome(kind, [f"the try failed: {reason}"], bench.commands)
+    shutil.rmtree(directory, ignore_errors=True)
+    for problem in outcome.problems:
+        print(f"{kind}/{index}: {outcome.what}: {problem}", flush=True)
+    return Try(kind, index, outcome, time.monotonic() - start)
+
+
+def report(tries: list[Try], seed: int) -> list[str]:
+    """Return the failures with their commands, and a table of figures per kind."""
+    lines = []
+    for tried in tries:
+        if tried.outcome.problems:
+            lines += ["", f"{tried.kind}/{tried.index}: {tried.outcome.what}"]
+            lines += [f"  {problem}" for problem in tried.outcome.problems]
+            lines += [f"  again: python scripts/soak.py --seed {seed} --only {tried.kind}/{tried.index}"]
+            lines += [f"    {command}" for command in tried.outcome.commands]
+    rows = [HEADER, *(figures(kind, tries) for kind in ROUND if any(tried.kind == kind for tried in tries))]
+    return [*lines, "", *("  ".join(f"{cell:<12}" for cell in row).rstrip() for row in rows)]
+
+
+def figures(kind: str, tries: list[Try]) -> tuple[str, ...]:
+    """Return the row of one kind."""
+    own = [tried for tried in tries if tried.kind == kind]
+    failed = [" ".join(tried.outcome.problems) for tried in own if tried.outcome.problems]
+    different = sum("DIFFERENCE" in text or "HARM" in text for text in failed)
+    traced = sum("TRACEBACK" in text and "DIFFERENCE" not in text for text in failed)
+    counts = (len(own), len(own) - len(failed), different, traced, len(failed) - different - traced)
+    return (kind, *(str(count) for count in counts), f"{sum(tried.seconds for tried in own):.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Kill runs at random moments, resume them to their end, and compare with an uninterrupted run, byte by byte."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+from pathlib import Path
+
+from soak_runs import Bench, Done, Outcome, Reference, complaints, overrides, systems
+
+MAX_KILLS = 3
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+# A process that still runs for this part of a whole run after a signal has ignored it.
+IGNORED = 0.5
+
+
+def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
+    """Kill one run a few times, at fractions of the duration of an uninterrupted one."""
+    names = systems()
+    system = names[index % len(names)]
+    reference = bench.reference(system)
+    run_dir, problems, what = bench.scratch / "run", [], []
+    for _ in range(rng.randint(1, MAX_KILLS)):
+        number, fraction = rng.choice(SIGNALS), rng.uniform(0.02, 1.0)
+        moment = fraction * reference.seconds
+        event = (moment, number.name, functools.partial(_send, number))
+        done = bench.cli(*_command(run_dir, system), events=[event])
+        what.append(f"{number.name} at {fraction:.2f}")
+        problems += [f"{what[-1]}: {problem}" for problem in killed_badly(done, number, moment, reference)]
+    done = bench.cli(*_command(run_dir, system))
+    problems += complaints(done, allowed=(0,)) or bench.same_end(run_dir, reference)
+    return Outcome(f"{system}, {', '.join(what)}", problems, bench.commands)
+
+
+def killed_badly(done: Done, number: int, moment: float, reference: Reference) -> list[str]:
+    """Return what is wrong with the end of a process that was sent a signal."""
+    allowed = (0, -number, 128 + number)  # it may have ended before, and has no handlers yet at its start
+    if problems := complaints(done, allowed):
+        return problems
+    if number != signal.SIGKILL and done.code == 0 and done.seconds - moment > max(3.0, IGNORED * reference.seconds):
+        return [f"IGNORED: ran on for {done.seconds - moment:.1f} s"]
+    return []
+
+
+def _send(number: int, pid: int) -> None:
+    os.kill(pid, number)
+
+
+def _command(run_dir: Path, system: str) -> list[str]:
+    if (run_dir / "config.yaml").exists():
+        return ["resume", str(run_dir)]
+    return ["train", *overrides(system), f"hydra.run.dir={run_dir}"]

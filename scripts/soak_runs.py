@@ -1,0 +1,321 @@
+"""Processes, tiny runs and comparisons of the soak test (`soak.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+# The only fields of a record that differ between two equal runs.
+TIMES = ("wall_seconds", "steps_per_second")
+REFUSED = 2
+TIMEOUT = 240.0  # seconds of wall time of one process, on a busy machine
+MAX_ERROR_LINES = 20
+COMMON = (
+    "logger=silent",
+    "arch.total_num_envs=2",
+    "arch.num_devices=1",
+    "arch.num_evaluation=10",
+    "arch.num_eval_episodes=2",
+    "arch.max_eval_steps=20",
+    "arch.absolute_metric=false",
+    "arch.hoist_randomness=false",  # half the time of tracing
+    "checkpoint.keep=3",
+    "system.rollout_length=4",
+)
+ON_POLICY = ("system.epochs=1", "system.num_minibatches=1", "arch.total_timesteps=320")
+OFF_POLICY = (
+    "system.epochs=1",
+    "system.warmup_steps=8",
+    "system.total_buffer_size=64",
+    "system.total_batch_size=8",
+    "arch.total_timesteps=336",
+)
+# Programs compile quickly and are kept for every later process.
+ENVIRONMENT = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache" / "soak"),
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "JAX_ENABLE_COMPILATION_CACHE": "1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_PLATFORMS": "cpu",
+}
+
+Event = tuple[float, str, Callable[[int], Any]]
+"""Seconds after the start of a process, a description, and what then happens to its process id."""
+
+
+class Done(NamedTuple):
+    """A process that ended: its exit code, its output, its duration, and whether it was killed as a hang."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    hung: bool = False
+
+
+class Outcome(NamedTuple):
+    """The result of one try: what was tried, the problems that were found, and how to see them again."""
+
+    what: str
+    problems: list[str]
+    commands: list[str]
+
+
+class Worker:
+    """A process that has imported everything, and forks one child per job; the import alone takes seconds."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+        environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": path}
+        # Unbuffered, so that `select` sees every answer.
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, bufsize=0
+        )
+
+    def run(self, job: dict[str, Any], events: Sequence[Event] = (), timeout: float = TIMEOUT) -> Done:
+        """Run a job in a child of its own; act on it at the given moments, and kill it at the end of `timeout`."""
+        pipes, directory = self._process, Path(job["cwd"])
+        pipes.stdin.write(json.dumps(job).encode() + b"\n")
+        pid, start, hung = int(pipes.stdout.readline()), time.monotonic(), False
+        for moment, _, act in sorted([*events, (timeout, "", None)], key=lambda event: event[0]):
+            if select.select([pipes.stdout], [], [], max(0.0, start + moment - time.monotonic()))[0]:
+                break
+            hung = act is None
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                (act or kill)(pid)
+        code = int(pipes.stdout.readline())
+        out, err = ((directory / name).read_text(errors="replace") for name in ("out", "err"))
+        return Done(code, out, err, time.monotonic() - start, hung)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def kill(pid: int) -> None:
+    """Kill a process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def serve() -> None:
+    """Fork a child for each job on standard input; answer with its process id and its exit code."""
+    _preload()
+    while line := os.read(0, 2**20):
+        job = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _be_child(job)
+            return
+        os.write(1, f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _preload() -> None:
+    """Import what a run imports, except gymnax: it starts jax's threads, which do not survive a fork."""
+    for package in ("stoix_like.systems", "stoix_like.run", "stoix_like.inference"):
+        root = importlib.import_module(package)
+        for module in pkgutil.walk_packages(root.__path__, f"{package}."):
+            importlib.import_module(module.name)
+    for module in ("stoix_like.cli", "stoix_like.envs.suites.probes", "stoix_like.networks.heads"):
+        importlib.import_module(module)
+
+
+def _be_child(job: dict[str, Any]) -> None:
+    os.chdir(job["cwd"])
+    # A child of an exited soak would keep its machine busy.
+    for number, name in ((0, os.devnull), (1, "out"), (2, "err")):
+        os.dup2(os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    for name, value in job.get("limits", {}).items():
+        limit = value + _virtual_memory() if name == "RLIMIT_AS" else value
+        resource.setrlimit(getattr(resource, name), (limit, resource.RLIM_INFINITY))
+    sys.argv = ["stoix-like", *job["arguments"]]
+    module, function = job["call"].split(":")
+    getattr(importlib.import_module(module), function)(job["arguments"])
+
+
+def _virtual_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+class Bench:
+    """What a try works with: a worker, directories, and uninterrupted runs to compare with.
+
+    Args:
+        worker: runs the processes.
+        scratch: an empty directory of the try.
+        references: uninterrupted runs, shared by all tries.
+    """
+
+    def __init__(self, worker: Worker, scratch: Path, references: References) -> None:
+        self.worker, self.scratch, self._references = worker, scratch, references
+        self.commands: list[str] = []
+
+    def cli(self, *arguments: object, events: Sequence[Event] = (), **limits: int) -> Done:
+        """Run `stoix-like`; record the command line and what happened to it."""
+        words = [str(argument) for argument in arguments]
+        notes = [f"{what} after {moment:.2f} s" for moment, what, _ in events]
+        notes += [f"{name}={value}" for name, value in limits.items()]
+        self.commands.append(shlex.join(["stoix-like", *words]) + (f"  # {', '.join(notes)}" if notes else ""))
+        return self.call("stoix_like.cli:main", words, events, **limits)
+
+    def call(self, function: str, arguments: list[str], events: Sequence[Event] = (), **limits: int) -> Done:
+        """Run a function in a child."""
+        job = {"call": function, "arguments": arguments, "cwd": str(self.scratch), "limits": limits}
+        return self.worker.run(job, events)
+
+    def digest(self, run_dir: Path) -> dict[str, Any]:
+        """Return the metrics of a run, and hashes of the arrays of its newest checkpoint."""
+        done = self.call("soak_runs:print_digest", [str(run_dir)])
+        return json.loads(done.out) if done.code == 0 else {"unreadable": done.err[-500:]}
+
+    def reference(self, system: str) -> Reference:
+        """Return an uninterrupted run of a system."""
+        return self._references.get(self, system)
+
+    def same_end(self, run_dir: Path, reference: Reference) -> list[str]:
+        """Compare the end of a run with that of an uninterrupted one; return the differences."""
+        found = self.digest(run_dir)
+        names = {name for name in (*found, *reference.digest) if found.get(name) != reference.digest.get(name)}
+        return [f"DIFFERENCE: {', '.join(sorted(names)[:5])} differ from the uninterrupted run"] if names else []
+
+    def unfinished(self, system: str) -> Path:
+        """Return a copy of a run as it was before its last interval: two older checkpoints, and no summary."""
+        reference = self.reference(system)
+        run_dir = Path(shutil.copytree(reference.run_dir, self.scratch / "run"))
+        (run_dir / "summary.json").unlink()
+        newest = max((run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+        shutil.rmtree(newest)
+        self.commands.append(f"stoix-like train {shlex.join(overrides(system))} hydra.run.dir={run_dir}")
+        self.commands.append(f"rm -r {run_dir}/summary.json {newest}")
+        return run_dir
+
+
+class Reference(NamedTuple):
+    """An uninterrupted run: its directory, its seconds with compiled programs at hand, and its digest."""
+
+    run_dir: Path
+    seconds: float
+    digest: dict[str, Any]
+
+
+class References:
+    """Uninterrupted runs of systems, each trained twice if it had to compile, so that a quick one is measured."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._found: dict[str, Reference] = {}
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+
+    def get(self, bench: Bench, system: str) -> Reference:
+        """Return the run of a system; train it first if needed."""
+        with self._lock:
+            lock = self._locks.setdefault(system, threading.Lock())
+        with lock:
+            if system not in self._found:
+                self._found[system] = self._train(bench, system)
+        return self._found[system]
+
+    def _train(self, bench: Bench, system: str) -> Reference:
+        digests: list[dict[str, Any]] = []
+        for number in range(2):
+            run_dir = self.directory / f"{system.replace('/', '-')}-{number}"
+            cached = _cached_programs()
+            done = bench.call("stoix_like.cli:main", ["train", *overrides(system), f"hydra.run.dir={run_dir}"])
+            compiled = _cached_programs() != cached
+            if done.code:
+                raise RuntimeError(f"{system} does not train: {done.err[-2000:]}")
+            digests.append(bench.digest(run_dir))
+            found = Reference(run_dir, done.seconds, digests[-1])
+            if not compiled:
+                break
+        if digests[0] != digests[-1]:
+            raise RuntimeError(f"{system}: two uninterrupted runs differ")
+        return found
+
+
+def _cached_programs() -> int:
+    directory = Path({**ENVIRONMENT, **os.environ}["JAX_COMPILATION_CACHE_DIR"])
+    return len(list(directory.iterdir())) if directory.is_dir() else 0
+
+
+def overrides(system: str) -> tuple[str, ...]:
+    """Return the overrides of a tiny run."""
+    from stoix_like.config import compose_config, parse_config
+    from stoix_like.envs import Discrete
+    from stoix_like.networks.utils import fits
+
+    hyperparams = parse_config(compose_config([f"system={system}"])).system
+    sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY
+    env = "probe/policy" if fits(hyperparams, Discrete(2)) else "probe/continuous_policy"
+    return (f"system={system}", f"env={env}", *COMMON, *sizes)
+
+
+def systems() -> list[str]:
+    """List the systems."""
+    from stoix_like.config import group_choices
+
+    return group_choices("system")
+
+
+def complaints(done: Done, allowed: Sequence[int] = (0, REFUSED)) -> list[str]:
+    """Return what is wrong with the end of a process, whatever it was to do."""
+    lines = done.err.strip().splitlines()
+    last = lines[-1][:300] if lines else ""
+    if done.hung:
+        return [f"HANG: still running after {done.seconds:.0f} s"]
+    if "Traceback" in done.err:
+        return [f"TRACEBACK (exit {done.code}): {last}"]
+    if done.code not in allowed:
+        return [f"EXIT {done.code}: {last}"]
+    if done.code == REFUSED and not last.startswith("stoix-like: "):
+        return [f"exit 2 without its line: {last}"]
+    return [f"{len(lines)} lines on standard error"] if len(lines) > MAX_ERROR_LINES else []
+
+
+def print_digest(arguments: list[str]) -> None:
+    """Print the metrics of a run, and hashes of every array of its newest checkpoint, as JSON."""
+    import jax
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    run_dir = Path(arguments[0])
+    digest: dict[str, Any] = {}
+    for number, line in enumerate((run_dir / "metrics.jsonl").read_text().splitlines()):
+        digest[f"metrics.{number}"] = {name: value for name, value in json.loads(line).items() if name not in TIMES}
+    kept = sorted(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
+    newest = run_dir / "checkpoints" / str(kept[-1])
+    items = [path.name for path in newest.iterdir() if path.is_dir() and path.name != "host_state"]
+    with ocp.CheckpointManager(newest.parent, options=ocp.CheckpointManagerOptions(read_only=True)) as manager:
+        wanted = ocp.args.Composite(**{name: ocp.args.StandardRestore() for name in items})
+        leaves = jax.tree_util.tree_leaves_with_path(dict(manager.restore(kept[-1], args=wanted).items()))
+    for path, leaf in leaves:
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        described = f"{array.dtype}{array.shape}".encode()
+        digest[jax.tree_util.keystr(path)] = hashlib.sha256(described + array.tobytes()).hexdigest()[:16]
+    print(json.dumps({"checkpoint": kept[-1], **digest}))
+
+
+if __name__ == "__main__":
+    serve()

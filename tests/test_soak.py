@@ -1,0 +1,129 @@
+"""The soak test: its helpers, and one try of each kind."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+KINDS = ("kills", "disks", "faults", "fuzz", "hostile")
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The modules of the soak test by name."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    names = ("soak", "soak_runs", *(f"soak_{kind}" for kind in KINDS))
+    yield {name: __import__(name) for name in names}
+    for name in names:
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "problem"),
+    [
+        (0, "", None),
+        (2, "stoix-like: arch.seed=x is no number\n", None),
+        (2, "usage: soak\n", "exit 2 without its line"),
+        (1, "Traceback (most recent call last):\n  …\nTypeError: no\n", "TRACEBACK (exit 1): TypeError: no"),
+        (-6, "terminate called\n", "EXIT -6: terminate called"),
+        (0, "again\n" * 21, "21 lines on standard error"),
+    ],
+)
+def test_the_end_of_a_process_is_judged(modules, code, err, problem):
+    runs = modules["soak_runs"]
+    found = runs.complaints(runs.Done(code, "", err, 1.0))
+    assert len(found) == (problem is not None)
+    assert all(text.startswith(problem) for text in found)
+    assert runs.complaints(runs.Done(-9, "", "", 240.0, hung=True))[0].startswith("HANG")
+
+
+def test_a_signal_may_stop_a_run_but_not_be_ignored(modules):
+    runs, kills = modules["soak_runs"], modules["soak_kills"]
+    reference = runs.Reference(Path(), 10.0, {})
+
+    def judged(code, seconds, number=signal.SIGTERM):
+        return kills.killed_badly(runs.Done(code, "", "", seconds), number, 2.0, reference)
+
+    assert judged(143, 2.5) == judged(-signal.SIGTERM, 2.1) == []
+    assert judged(-signal.SIGKILL, 2.1, signal.SIGKILL) == []
+    assert judged(0, 4.0) == []  # it had almost finished
+    assert judged(0, 9.0) == ["IGNORED: ran on for 7.0 s"]
+    assert judged(1, 2.5) == ["EXIT 1: "]
+
+
+def test_a_damaged_directory_differs_in_one_file(modules, tmp_path):
+    damage = modules["soak_faults"].damage
+    seen = set()
+    for seed in range(40):
+        directory = tmp_path / str(seed) / "10"
+        directory.mkdir(parents=True)
+        contents = {"a": b"\0" * 8, "b": b"abc"}
+        for name, content in contents.items():
+            (directory / name).write_bytes(content)
+        what = damage(directory, random.Random(seed))
+        left = {path.name: path.read_bytes() for path in directory.iterdir()}
+        (changed,) = [name for name in contents if left.get(name) != contents[name]]
+        assert f"checkpoints/10/{changed}" in what
+        if what.startswith("flip"):
+            one, other = (int.from_bytes(value[changed]) for value in (left, contents))
+            assert (one ^ other).bit_count() == 1
+        seen.add(what.split()[0])
+    assert seen == {"flip", "truncate", "delete"}
+
+
+def test_records_of_a_full_disk_are_those_of_the_uninterrupted_run(modules):
+    wrong_lines = modules["soak_disks"].wrong_lines
+    expected = [json.dumps({"return": number}) for number in (1, 2, 3)]
+    timed = '{"return": 1, "wall_seconds": 3}\n'
+    assert wrong_lines("", expected) == []
+    assert wrong_lines(timed + '{"return": 3}\n{"retu', expected) == []
+    assert "torn" in wrong_lines('{"retu\n' + timed, expected)[0]
+    assert "DIFFERENCE" in wrong_lines('{"return": 4}\n', expected)[0]
+
+
+def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
+    hostile = modules["soak_hostile"]
+    (tmp_path / "7").mkdir()
+    for name in ("canary", "7/canary"):
+        (tmp_path / name).write_text(hostile.CANARY)
+    assert hostile.harm(tmp_path) == []
+    (tmp_path / "ran").touch()
+    (tmp_path / "canary").write_text("changed")
+    (tmp_path / "7" / "canary").unlink()
+    harm = hostile.harm(tmp_path)
+    assert [text.split(": ")[1] for text in harm] == ["7/canary was deleted", "ran was written", "canary was changed"]
+
+
+def test_the_seed_determines_the_fuzzed_keys(modules):
+    draw = modules["soak_fuzz"].draw
+    drawn = [draw(random.Random(seed), "ppo/ff_ppo") for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert set(modules["soak_fuzz"].keys({"a": {"b": 1}, "c": [2]})) == {"a", "a.b", "c"}
+
+
+def test_rounds_hold_every_kind_and_figures_add_up(modules):
+    soak, runs = modules["soak"], modules["soak_runs"]
+    plan = list(soak.planned(list(KINDS), 2))
+    assert len(plan) == len(set(plan)) == 2 * sum(soak.ROUND.values())
+    assert {kind for kind, _ in plan} == set(KINDS)
+    problems = [[], ["DIFFERENCE: x"], ["TRACEBACK: y"], ["HANG: z"]]
+    tries = [soak.Try("fuzz", n, runs.Outcome(f"try {n}", found, ["cmd"]), 1.0) for n, found in enumerate(problems)]
+    lines = soak.report(tries, seed=5)
+    assert lines[-1].split() == ["fuzz", "4", "1", "1", "1", "1", "4"]
+    assert "  again: python scripts/soak.py --seed 5 --only fuzz/3" in lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_try_of_each_kind_survives(kind):
+    command = [sys.executable, str(SCRIPTS / "soak.py"), "--only", f"{kind}/0", "--jobs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ, timeout=900)
+    assert "the try failed" not in done.stdout, done.stdout
+    assert done.returncode in (0, 1), done.stderr
+    assert f"{kind}  " in done.stdout
