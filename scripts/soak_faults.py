@@ -19,8 +19,9 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     system = names[index % len(names)]
     run_dir = bench.unfinished(system)
     resuming = rng.random() < 0.5
-    evaluate = ["evaluate", run_dir, "--episodes", 2, "--which", rng.choice(("best", "last"))]
-    expected = None if resuming else _evaluated(run_dir, bench, evaluate)
+    which = rng.choice(("best", "last"))
+    evaluate = ["evaluate", run_dir, "--episodes", 2, "--which", which]
+    expected = None if resuming else bench.once(f"{system} {which}", lambda: _evaluated(run_dir, bench, evaluate))
     newest = max((run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
     what = damage(newest, rng)
     bench.commands.append(f"# {what}")
@@ -31,7 +32,7 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
             problems = bench.same_end(run_dir, bench.reference(system))
         elif not done.err.strip() and _newest_result(run_dir) != expected:
             problems = ["DIFFERENCE: the evaluation differs, and nothing is said"]
-    return Outcome(f"{system}, {'resume' if resuming else evaluate[-1]}, {what}", problems, bench.commands)
+    return Outcome(f"{system}, {'resume' if resuming else which}, {what}", problems, bench.commands)
 
 
 def damage(directory: Path, rng: random.Random) -> str:

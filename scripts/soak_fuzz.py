@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from soak_runs import REFUSED, Bench, Outcome, complaints, systems
+from soak_runs import REFUSED, Bench, Outcome, complaints, overrides, systems
 
 MEMORY = 4 * 2**30  # bytes beyond those of the imports
 SECONDS = 30  # of CPU time
@@ -17,21 +18,23 @@ VALUES = (
     *("0", "-1", "1", "0.5", "1.5", "-0.0", "nan", "inf", "-inf", "1e-300", "1e400"),
     *("1e5", "2147483647", "2147483648", "1e9", "1e10", "9223372036854775808", "1e18", "1e40"),
 )
+PROBES = 0.75
 UNKNOWN = 0.1  # probability of an unknown key
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Set up one configuration with one wrong value, with limits of memory and time."""
     system = rng.choice(systems())
-    override = draw(rng, system)
-    arguments = [f"system={system}", override]
-    bench.commands.append(f'(ulimit -v {MEMORY // 1024}; stoix-like train system={system} "{override}")')
+    # Most set-ups use a probe environment, which is traced quickly; the others use gymnax.
+    env = overrides(system)[1:2] if rng.random() < PROBES else ()
+    arguments = [f"system={system}", *env, draw(rng, system)]
+    bench.commands.append(f"(ulimit -v {MEMORY // 1024}; stoix-like train {shlex.join(arguments)})")
     done = bench.call("soak_fuzz:probe", arguments, RLIMIT_AS=MEMORY, RLIMIT_CPU=SECONDS)
     problems = complaints(done)
     if not problems and done.code == REFUSED and len(done.err.strip().splitlines()) != 1:
         problems = [f"refused in {len(done.err.strip().splitlines())} lines: {done.err.strip()[:200]!r}"]
     verdict = "" if problems else " (refused)" if done.code == REFUSED else " (set up)"
-    return Outcome(f"system={system} {override}{verdict}", problems, bench.commands)
+    return Outcome(f"{' '.join(arguments)}{verdict}", problems, bench.commands)
 
 
 def draw(rng: random.Random, system: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import importlib
@@ -190,7 +191,11 @@ class Bench:
 
     def reference(self, system: str) -> Reference:
         """Return an uninterrupted run of a system."""
-        return self._references.get(self, system)
+        return self._references.once(system, lambda: self._references.train(self, system))
+
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return what is the same for all tries; compute it at its first use."""
+        return self._references.once(name, compute)
 
     def same_end(self, run_dir: Path, reference: Reference) -> list[str]:
         """Compare the end of a run with that of an uninterrupted one; return the differences."""
@@ -223,20 +228,18 @@ class References:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._found: dict[str, Reference] = {}
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        self._found: dict[str, Any] = {}
+        self._locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
 
-    def get(self, bench: Bench, system: str) -> Reference:
-        """Return the run of a system; train it first if needed."""
-        with self._lock:
-            lock = self._locks.setdefault(system, threading.Lock())
-        with lock:
-            if system not in self._found:
-                self._found[system] = self._train(bench, system)
-        return self._found[system]
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return the value of a name; compute it at its first use, while others wait."""
+        with self._locks[name]:
+            if name not in self._found:
+                self._found[name] = compute()
+        return self._found[name]
 
-    def _train(self, bench: Bench, system: str) -> Reference:
+    def train(self, bench: Bench, system: str) -> Reference:
+        """Train a system without interruption."""
         digests: list[dict[str, Any]] = []
         for number in range(2):
             run_dir = self.directory / f"{system.replace('/', '-')}-{number}"
