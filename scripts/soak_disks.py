@@ -16,8 +16,6 @@ from typing import Any
 
 from soak_runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints, overrides, systems
 
-UNLIMITED = resource.RLIM_INFINITY
-
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Train with files of limited size, with such a limit for a part of the run, or on a small tmpfs."""
@@ -68,13 +66,19 @@ def _full_for_a_while(bench: Bench, rng: random.Random, system: str, run_dir: Pa
     seconds = bench.reference(system).seconds
     events = [
         (start * seconds, "full disk", _limit(rng.randrange(1, 4096))),
-        (end * seconds, "free disk", _limit(UNLIMITED)),
+        (end * seconds, "free disk", _limit(None)),
     ]
     return f"full from {start:.2f} to {end:.2f}", bench.cli(*_train(system, run_dir), events=events)
 
 
-def _limit(size: int) -> Callable[[int], Any]:
-    return lambda pid: resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))
+def _limit(size: int | None) -> Callable[[int], Any]:
+    """Return a function that limits the files of a process to `size` bytes; None lifts the limit."""
+
+    def limit(pid: int) -> None:
+        hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+    return limit
 
 
 def _small_tmpfs(bench: Bench, rng: random.Random, system: str, run_dir: Path) -> tuple[str, Done]:

@@ -143,12 +143,12 @@ def _preload() -> None:
 
 def _be_child(job: dict[str, Any]) -> None:
     os.chdir(job["cwd"])
-    # A child of an exited soak would keep its machine busy.
     for number, name in ((0, os.devnull), (1, "out"), (2, "err")):
         os.dup2(os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     for name, value in job.get("limits", {}).items():
         limit = value + _virtual_memory() if name == "RLIMIT_AS" else value
-        resource.setrlimit(getattr(resource, name), (limit, resource.RLIM_INFINITY))
+        kind = getattr(resource, name)
+        resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
     sys.argv = ["stoix-like", *job["arguments"]]
     module, function = job["call"].split(":")
     getattr(importlib.import_module(module), function)(job["arguments"])

@@ -100,6 +100,27 @@ def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
     assert [text.split(": ")[1] for text in harm] == ["7/canary was deleted", "ran was written", "canary was changed"]
 
 
+def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
+    hostile = modules["soak_hostile"]
+    for number, (name, plant) in enumerate(hostile.TRAPS.items()):
+        run_dir, outside = tmp_path / str(number) / "run", tmp_path / str(number) / "outside"
+        for item in ("host_state", "shared"):
+            (run_dir / "checkpoints" / "10" / item).mkdir(parents=True)
+        for file in ("shared/manifest.ocdbt", "host_state/metadata"):
+            (run_dir / "checkpoints" / "10" / file).touch()
+        (run_dir / "config.yaml").write_text(
+            "arch: {seed: 1}\nnetwork: {actor_network: {pre_torso: {}}}\nsystem: {module: x}\n"
+        )
+        (outside / "7").mkdir(parents=True)
+        for canary in ("canary", "7/canary"):
+            (outside / canary).write_text(hostile.CANARY)
+        before = {path: path.lstat() for path in run_dir.rglob("*")}
+        plant(run_dir, outside)
+        assert {path: path.lstat() for path in run_dir.rglob("*")} != before, name
+        assert plant.__doc__, name
+        assert hostile.harm(outside) == [], name
+
+
 def test_the_seed_determines_the_fuzzed_keys(modules):
     draw = modules["soak_fuzz"].draw
     drawn = [draw(random.Random(seed), "ppo/ff_ppo") for seed in (0, 0, 1)]
