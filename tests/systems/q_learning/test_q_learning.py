@@ -13,10 +13,12 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
+from stoix_like.networks.heads import quantile_levels
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
+from stoix_like.utils.loss import quantile_regression_loss
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
 
@@ -33,6 +35,27 @@ def test_epsilon_decays_linearly():
     assert epsilons(exploration_fraction=0.0) == [0.2] * 6
     # An array, as for the members of a population.
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
+
+
+def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
+    """Returns are 10 with probability 0.1 and otherwise 0: the mean is 1.
+
+    With a Huber parameter of 10 the loss is quadratic throughout, and its minima are expectiles, t / (0.9 - 0.8 t) with
+    the mean 1.84 over t in [0, 1].
+    """
+    config = parse_config(compose_config(["system=q_learning/ff_qr_dqn"])).system
+    values = jnp.linspace(0.0, 10.0, 1001)
+    returns = jnp.broadcast_to(jnp.asarray([0.0] * 9 + [10.0]), (1001, 10))
+
+    def mean_atom(huber):
+        def atom(level):
+            levels = jnp.full((1001, 1), level)
+            return values[jnp.argmin(quantile_regression_loss(values[:, None], levels, returns, huber))]
+
+        return jax.vmap(atom)(jnp.asarray(quantile_levels(config.num_quantiles))).mean()
+
+    assert mean_atom(config.huber_loss_parameter) == pytest.approx(1.0, abs=0.1)
+    assert mean_atom(10.0) == pytest.approx(1.84, abs=0.05)
 
 
 def test_schedules_are_fractions_of_the_budget():
