@@ -20,7 +20,7 @@ REFUSED = [
     (["system.gamma=abc"], "system.gamma=abc has the wrong type: it must be a number"),
     (["arch.total_timesteps=1.5"], "arch.total_timesteps=1.5 has the wrong type: it must be an integer"),
     (["logger.wandb.enabled=maybe"], "logger.wandb.enabled=maybe has the wrong type: it must be true or false"),
-    (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be at least 1"),
+    (["arch.total_num_envs=0"], "arch.total_num_envs=0 is out of range: it must be in [1, 2147483647]"),
     (["system.rollout_length=-3"], "system.rollout_length=-3 is out of range"),
     (["arch.seed=-1"], "arch.seed=-1 is out of range"),
     (["network.actor_network.pre_torso.layer_sizes=[0]"], "layer_sizes"),

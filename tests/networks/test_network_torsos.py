@@ -94,7 +94,7 @@ class TestImages:
                 jax.eval_shape(torso.apply, params, jnp.zeros(other))
 
     def test_channels_and_kernels_must_have_the_same_length(self):
-        with pytest.raises(ValueError, match="zip"):
+        with pytest.raises(ValueError, match="lists of the same length"):
             CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
 
 
