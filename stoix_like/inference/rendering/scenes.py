@@ -81,7 +81,7 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
 
 def draw_cart_pole(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
     """Draw a pole on a cart, and the ends of the track."""
-    params, state = _params(env), recording.states
+    params, state = env.params, recording.states
     limit, length = params.x_threshold, 2 * params.length
     _frame(axes, (-limit - 0.4, limit + 0.4), (-0.5, 0.3 + length + 0.2))
     axes.plot([-limit, limit], [0, 0], color=_LIGHT, zorder=0)
@@ -99,7 +99,7 @@ def draw_cart_pole(axes: Axes, env: VectorEnvironment, recording: Recording) -> 
 
 def draw_pendulum(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
     """Draw a pendulum, upright at an angle of zero, and the torque as a bar below."""
-    params, state = _params(env), recording.states
+    params, state = env.params, recording.states
     _frame(axes, (-1.4, 1.4), (-1.7, 1.3))
     (rod,) = axes.plot([], [], color=_ACCENT, linewidth=9, solid_capstyle="round")
     axes.plot([0], [0], "o", color=_DARK, markersize=7)
@@ -134,7 +134,7 @@ def draw_acrobot(axes: Axes, env: VectorEnvironment, recording: Recording) -> Up
 
 def draw_mountain_car(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
     """Draw a car in a valley, and the flag at the goal."""
-    params, state = _params(env), recording.states
+    params, state = env.params, recording.states
 
     def height(position: Any) -> Any:
         # The slope is proportional to the cosine in the equations of motion.
@@ -234,11 +234,6 @@ MINATAR: dict[str, tuple[str | None, ...]] = {
     ),
     "SpaceInvaders-MinAtar": ("cannon", "alien", None, None, "bullet", "enemy bullet"),
 }
-
-
-def _params(env: VectorEnvironment) -> Any:
-    """Return the parameters of a gymnax environment."""
-    return env.params
 
 
 def _frame(axes: Axes, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> None:

@@ -57,7 +57,8 @@ def categorical_td_learning_per_example(
         "v_logits_tm1[B,K] v_atoms_tm1[B,K] r_t[B] d_t[B] v_logits_t[B,M] v_atoms_t[B,M]",
         (v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t),
     )
-    return _categorical_td_error(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t)
+    target = _project(r_t[:, None] + d_t[:, None] * v_atoms_t, jax.nn.softmax(v_logits_t), v_atoms_tm1)
+    return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(v_logits_tm1), axis=-1)
 
 
 def categorical_double_q_learning(
@@ -97,7 +98,9 @@ def categorical_double_q_learning(
     )
     batch = jnp.arange(a_tm1.shape[0])
     greedy_logits_t = q_logits_t[batch, jnp.argmax(q_t_selector, axis=-1)]
-    return _categorical_td_error(q_logits_tm1[batch, a_tm1], q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t)
+    return categorical_td_learning_per_example(
+        q_logits_tm1[batch, a_tm1], q_atoms_tm1, r_t, d_t, greedy_logits_t, q_atoms_t
+    )
 
 
 def _project(atoms: Array, probs: Array, support: Array) -> Array:
@@ -110,14 +113,6 @@ def _project(atoms: Array, probs: Array, support: Array) -> Array:
     offset = atoms[:, None, :] - support[:, :, None]
     gap = jnp.where(offset < 0.0, gap_below[:, :, None], gap_above[:, :, None])
     return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[:, None, :], axis=-1)
-
-
-def _categorical_td_error(
-    logits_tm1: Array, atoms_tm1: Array, r_t: Array, d_t: Array, logits_t: Array, atoms_t: Array
-) -> Array:
-    """Compute the cross-entropies `[B]` of predicted distributions and projected Bellman targets."""
-    target = _project(r_t[:, None] + d_t[:, None] * atoms_t, jax.nn.softmax(logits_t), atoms_tm1)
-    return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(logits_tm1), axis=-1)
 
 
 def quantile_regression_loss(
