@@ -89,6 +89,7 @@ def test_an_experiment_needs_no_plus(capsys):
     assert "Acrobot-v1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "nonsense"])
 def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
     code = "from stoix_like.run.devices import find_devices\ntry: find_devices(None)\nexcept ValueError as e: print(e)"
@@ -98,7 +99,9 @@ def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
     assert "JAX_PLATFORMS=cpu" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["list systems", "list networks", "--help", "--version"])
+@pytest.mark.parametrize(
+    "command", ["list systems", pytest.param("list networks", marks=pytest.mark.slow), "--help", "--version"]
+)
 def test_closed_output_is_no_error(command):
     module = [sys.executable, "-m", "stoix_like", *command.split()]
     process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -108,6 +111,7 @@ def test_closed_output_is_no_error(command):
     assert process.wait() == 0
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_reported_in_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "stoix_like", "list", "systems"]
@@ -195,9 +199,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(
-    "form", [pytest.param(form, marks=() if form == "command" else pytest.mark.slow) for form in FORMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 def test_a_module_a_file_and_the_command_launch_from_any_directory(form, tmp_path):
     done = subprocess.run([*FORMS[form], *TINY, "arch.seed=3"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

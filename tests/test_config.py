@@ -11,6 +11,7 @@ from stoix_like.systems.ppo.anakin import ff_ppo
 ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(group)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
 def test_every_choice_composes_and_matches_its_types(group, choice):
     parse_config(compose_config([f"{group}={choice}"]))

@@ -201,6 +201,7 @@ def test_public_symbols_are_listed():
     assert list(public_symbols(ast.parse(source).body)) == ["A", "A.__call__", "f"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_python_block_runs(page, directory):
     shown = blocks(page, "python")

@@ -43,6 +43,7 @@ def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario,
     assert tuned_experiment(system, scenario) == expected
 
 
+@pytest.mark.slow
 def test_networks_are_listed_with_the_systems_that_they_fit():
     listed = lines("networks")
     assert listed[listed.index("network=mlp_ddpg") + 1] == "  fits ddpg/ff_ddpg, ddpg/ff_td3"

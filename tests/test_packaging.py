@@ -43,6 +43,7 @@ def test_the_type_checker_is_pinned_to_the_tested_version():
     assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_statistics_are_imported_where_they_are_used():
     code = (
         "import sys, stoix_like.run.experiment, stoix_like.envs.suites.gymnax;"

@@ -122,6 +122,7 @@ def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     assert shlex.split(low["command"].strip("`"))[2:] == [given, "arch.seed=42"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -238,6 +239,7 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
     assert page.read_text() == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", group_choices("experiment"))
 def test_every_experiment_matches_its_types(name):
     run = parse_config(compose_config([f"+experiment={name}"]))

@@ -113,6 +113,7 @@ def ppo_state(*overrides):
     return state, interval.metrics, interval.episodes
 
 
+@pytest.mark.slow
 def test_placement_of_shards_on_devices_does_not_change_the_results():
     """Two shards on one device and one shard on each of two devices use the same random numbers and minibatches.
 

@@ -28,6 +28,7 @@ def probe(name="value", **changes):
     return EnvConfig("probe", ScenarioConfig(name), **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_yaml_builds_its_environment(choice):
     config = composed(f"env={choice}")

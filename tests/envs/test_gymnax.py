@@ -42,7 +42,13 @@ def roll(env, reference, params):
     return first, jax.lax.scan(step, state, (keys[0], keys[1]))[1]
 
 
-@pytest.mark.parametrize("name", scenarios())
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("CartPole-v1", "Pendulum-v1", "Catch-bsuite") else pytest.param(name, marks=pytest.mark.slow)
+        for name in scenarios()
+    ],
+)
 def test_steps_equal_those_of_gymnax(name):
     # Without action wrappers, so that both environments receive the same actions.
     env = make(config(name, params={"max_steps_in_episode": LIMIT}, rescale_actions=False, clip_actions=False))
@@ -84,6 +90,7 @@ def _check_episodes(timesteps):
         np.testing.assert_allclose(timesteps.episode.episode_return[ends, n], returns, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scenarios())
 def test_states_keep_their_shapes_and_dtypes(name):
     env = make_eval(config(name))

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 import stoix_like.envs.suites.gymnax
@@ -10,6 +12,7 @@ print(plt.figure().axes, seaborn.color_palette("cubehelix", 2) != [], type(plt).
 """
 
 
+@pytest.mark.slow
 def test_gymnax_defers_what_only_its_renderings_need():
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n[] True module\n"

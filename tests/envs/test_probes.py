@@ -35,6 +35,7 @@ def play(name, key, steps=5):
     raise AssertionError("the episode did not end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBES)
 def test_optimal_values_satisfy_the_bellman_equation(name):
     # Backwards through the episode, with a bootstrap value of zero at termination.

@@ -97,6 +97,7 @@ def test_interval_of_the_mean(values, low, high):
     assert evaluation._interval(np.array(values)) == (low, high)
 
 
+@pytest.mark.slow
 def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     together = evaluate_run(members, episodes=6, member="all", which="last")
     assert [record["member"] for record in together["members"]] == [0, 1, 2]
@@ -123,6 +124,7 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     assert best["path"].name == "last-member2-seed0-6episodes.json"
 
 
+@pytest.mark.slow
 def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, monkeypatch):
     """The same evaluation with rendering writes the same results to another file."""
     gif, path = tmp_path / "episode.gif", pendulum / "evaluations/last-seed3-10episodes-2.json"

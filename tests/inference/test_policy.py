@@ -107,6 +107,7 @@ def test_sampling_policy_needs_a_key(policy, sampling):
     np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
 
 
+@pytest.mark.slow
 def test_greedy_policy_is_the_mode_where_evaluation_explores():
     """With one constant key, an epsilon-greedy policy would act alike in a batch row whatever it observes."""
     setup, shared = untrained("system=q_learning/ff_dqn", "env=gymnax/acrobot", "system.evaluation_epsilon=0.9")
@@ -171,6 +172,7 @@ LOAD = """
 """
 
 
+@pytest.mark.slow
 def test_exported_policy_needs_only_jax(sampling, tmp_path):
     key = jax.random.key(3)
     view = np.asarray(sampling.random_observations(key, 3).agent_view)
@@ -210,6 +212,7 @@ def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
     assert policy(Observation(*(leaf[0] for leaf in observation))) == action[0]
 
 
+@pytest.mark.slow
 def test_flattened_and_stacked_images():
     overrides = ["env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"]
     policy = Policy(*untrained(*SMALL, *overrides), {})
@@ -224,11 +227,8 @@ def test_recurrent_system_raises():
         Policy(setup, {}, {})
 
 
-@pytest.mark.parametrize(
-    "system",
-    # One system with correlated noise runs with the quick tests.
-    [name if name == "sac/ff_sac" else pytest.param(name, marks=pytest.mark.slow) for name in group_choices("system")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("system", group_choices("system"))
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
     continuous = system.startswith("ddpg/") or system == "sac/ff_sac"

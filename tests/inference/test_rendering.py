@@ -128,6 +128,7 @@ def test_every_minatar_channel_has_a_name(name):
     assert len(MINATAR[name]) == env.observation_space.shape[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides", [[], ["env.frame_stack=3"], ["env.frame_stack=3", "env.flatten_observation=true"]]
 )

@@ -136,6 +136,7 @@ def run_on_terminal(run_dir, code=None, **variables):
     return sent.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_progress_bar(tmp_path):
     sent = run_on_terminal(tmp_path)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent)
@@ -168,7 +169,7 @@ logger.close()
 """
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [60, pytest.param(80, marks=pytest.mark.slow)])
 def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
     sent = run_on_terminal(tmp_path, LONG_RUN, COLUMNS=str(columns))
     lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent))
@@ -191,11 +192,13 @@ def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatc
     assert capsys.readouterr().out.splitlines()[-1] == "  compiling"
 
 
+@pytest.mark.slow
 def test_no_color_disables_colors(tmp_path):
     sent = run_on_terminal(tmp_path, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7][;m]", sent)
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_lines(tmp_path):
     assert "\x1b" not in run_on_terminal(tmp_path, TERM="dumb")
 

@@ -126,6 +126,7 @@ def isolated_wandb(monkeypatch):
     wandb.teardown()  # W&B reads the variables once per process
 
 
+@pytest.mark.slow
 def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, isolated_wandb):
     wandb_config = WandbConfig(enabled=True, project="walk", group="seeds", tags=("a", "b"), mode="offline")
     log_run(make_logger(LoggerConfig(console=SILENT, wandb=wandb_config), tmp_path), tmp_path)
@@ -155,6 +156,7 @@ def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, iso
     assert end.exit_code == 0
 
 
+@pytest.mark.slow
 def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")  # takes effect because the configuration leaves the default
     logger = make_logger(LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True)), tmp_path)

@@ -195,7 +195,9 @@ class TestComposition:
             assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3 if len(configs) == 2 else 7)
 
 
-@pytest.mark.parametrize("cell_type", CELLS)
+@pytest.mark.parametrize(
+    "cell_type", [name if name in ("gru", "lru") else pytest.param(name, marks=pytest.mark.slow) for name in CELLS]
+)
 class TestScannedRNN:
     def test_sequence_equals_single_steps_and_restarts_at_resets(self, cell_type):
         rnn = ScannedRNN(4, cell_type)
@@ -268,6 +270,7 @@ def test_recurrent_networks_return_state_and_head_output(network, head):
         assert output.shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_networks_import_neither_hydra_nor_orbax_nor_omegaconf():
     modules = "import sys, stoix_like.networks.heads, stoix_like.networks.base; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True).stdout

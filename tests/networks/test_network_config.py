@@ -38,6 +38,7 @@ def with_head(target, **arguments):
     return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "space"),
     [*(("mlp", space) for space in (DISCRETE, MULTI, BOUNDED, UNBOUNDED)), ("cnn", DISCRETE), ("cnn", BOUNDED)],

@@ -67,7 +67,7 @@ def expect_normal(function, loc, scale):
     return integrate(lambda t: function(loc + scale * t) * np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi), -12.0, 12.0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_support_jit_grad_and_dtypes(name, dtype):
     pi = every_distribution(dtype)[name]

@@ -57,6 +57,7 @@ def value_of(part):
     return part.mode() if isinstance(part, distrax.Distribution) else part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_accept_any_number_of_leading_axes(name):
     head, events = HEADS[name]

@@ -27,6 +27,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*VECTORS, *IMAGES])
 def test_torsos_accept_any_number_of_leading_axes(name):
     torso = (VECTORS | IMAGES)[name]

@@ -106,6 +106,7 @@ TOO_LARGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_run_that_cannot_fit_is_refused_with_the_size_that_fits(monkeypatch, name):
     monkeypatch.setattr(memory, "memory_of", lambda device: 2**30)

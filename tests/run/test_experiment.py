@@ -77,6 +77,7 @@ def test_the_run_directory_has_the_configuration_the_metrics_and_the_summary(res
     assert any("5,000" in note and "4,992" in note for note in summary["notes"])
 
 
+@pytest.mark.slow
 def test_runs_with_the_same_seed_have_the_same_metrics(result, tmp_path):
     again = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=1"], run_dir=tmp_path / "again")
     other = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.seed=2"], run_dir=tmp_path / "other")
@@ -89,6 +90,7 @@ def test_runs_with_the_same_seed_have_the_same_metrics(result, tmp_path):
     assert untimed[0] != untimed[2]
 
 
+@pytest.mark.slow
 def test_run_experiment_of_a_system_file_trains_a_composed_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = compose_config([*TINY, "logger=silent"])
@@ -110,6 +112,7 @@ def test_the_absolute_metric_uses_the_best_evaluated_parameters(result):
     assert result.summary["absolute/env_steps"] == best["env_steps"]
 
 
+@pytest.mark.slow
 def test_the_best_parameters_survive_donation():
     loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
     loop._evaluate()
@@ -123,11 +126,13 @@ def test_the_best_parameters_survive_donation():
     assert any(jax.tree.leaves(changed))
 
 
+@pytest.mark.slow
 def test_the_absolute_metric_can_be_turned_off(tmp_path):
     done = stoix_like.train("ppo/ff_ppo", [*TINY, "arch.absolute_metric=false"], run_dir=tmp_path)
     assert not any(name.startswith("absolute/") for name in done.summary)
 
 
+@pytest.mark.slow
 def test_a_failing_logger_is_dropped_and_training_continues(tmp_path, monkeypatch, capsys):
     class Broken:
         name = "broken"
@@ -162,6 +167,7 @@ def toy(tmp_path, *overrides, **fields):
     return experiment.run(set_up(run), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_warm_up_steps_count_as_environment_steps(tmp_path):
     done = toy(tmp_path, rollout_length=32, warmup_steps=64)
     # 4 × 64 = 256 warm-up steps; (5000 - 256) // 128 = 37 updates.
@@ -195,6 +201,7 @@ def test_unsuitable_networks_are_refused_before_compiling():
             set_up(parse_config(compose_config(overrides)))
 
 
+@pytest.mark.slow
 def test_a_refusal_after_the_directory_was_created_does_not_block_a_retry(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         setup = set_up(parse_config(compose_config([*TINY[2:-1], *toys.overrides(rollout_length=32), "logger=silent"])))

@@ -166,6 +166,7 @@ def test_a_member_learns_the_same_as_a_lone_run(layout):
         )
 
 
+@pytest.mark.slow
 def test_all_floats_of_ppo_can_vary_together():
     fields = float_fields(ff_ppo.Config)
     assert set(fields) == {
@@ -184,6 +185,7 @@ def test_all_floats_of_ppo_can_vary_together():
     assert loop.state.healthy.all()
 
 
+@pytest.mark.slow
 def test_a_population_of_one_has_no_population_axis():
     alone = trained()
     one = trained("arch.population.hyperparams={actor_lr: [2e-3]}")
@@ -265,6 +267,7 @@ def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
     # More than the arrays of the estimate, less than the program.
     setup = set_up(parse_config(compose_config(SMALL)))

@@ -243,7 +243,7 @@ def interrupt_at_check(monkeypatch, number):
     monkeypatch.setattr(training_loop, "Signals", Interrupted)
 
 
-@pytest.mark.parametrize("population", [1, 2])
+@pytest.mark.parametrize("population", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_run(tmp_path, monkeypatch, population):
     size = f"arch.population.size={population}"
     whole = toy_loop(tmp_path / "whole", size)
@@ -264,6 +264,7 @@ def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_r
     assert checkpoint.steps(tmp_path / "run") == checkpoint.steps(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path):
     loop = toy_loop(tmp_path, "checkpoint.replay=false")
     loop.train()
@@ -303,7 +304,10 @@ def damage(run_dir, step, kind):
         path.write_bytes(content if kind == "flipped" else content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("kind", ["truncated", "flipped", "host_state", "deleted"])
+@pytest.mark.parametrize(
+    "kind",
+    ["truncated", "host_state", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("flipped", "deleted"))],
+)
 def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_path, capsys, toy_run, kind):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     newest = checkpoint.steps(run_dir)[-1]
@@ -321,6 +325,7 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_pa
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
+@pytest.mark.slow
 def test_a_run_moved_to_a_path_with_glob_characters_resumes_and_loads(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "[par]" / "x[8]*")
     result = stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
@@ -328,6 +333,7 @@ def test_a_run_moved_to_a_path_with_glob_characters_resumes_and_loads(tmp_path, 
     assert load_shared(open_run(run_dir, trust=True), "last").env_steps == 480
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
     save, calls = checkpoint.Writer.save, itertools.count(1)
 
@@ -356,6 +362,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("no usable checkpoint was kept in")
 
 
+@pytest.mark.slow
 def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     present = records.versions()
@@ -428,6 +435,7 @@ def test_resuming_with_another_configuration_is_refused(toy_run, overrides, mess
         experiment.resume(toy_run, overrides, trust=True)
 
 
+@pytest.mark.slow
 def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     changed = [*TOY_RUN, f"arch.resume_from={run_dir}", "arch.total_timesteps=480"]
@@ -439,6 +447,7 @@ def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
         experiment.run(set_up(parse_config(compose_config([*changed, "arch.total_num_envs=8"]))), tmp_path / "unused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -481,6 +490,7 @@ def test_the_command_line_refuses_foreign_code_before_importing_it(tmp_path, mon
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.slow
 def test_all_network_configurations_of_this_package_are_trusted():
     for network in group_choices("network"):
         values = parse_config(compose_config([f"network={network}"])).resolved["network"]
@@ -509,6 +519,7 @@ def test_if_every_checkpoint_is_damaged_none_is_moved(tmp_path, toy_run):
     assert metrics(run_dir) == metrics(toy_run)
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoints_starts_again_only_with_its_own_configuration(tmp_path, toy_run, capsys):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     shutil.rmtree(run_dir / "checkpoints")
@@ -522,6 +533,7 @@ def test_a_run_without_checkpoints_starts_again_only_with_its_own_configuration(
     assert metrics(run_dir) == metrics(toy_run)
 
 
+@pytest.mark.slow
 def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path, monkeypatch, capsys):
     interrupt_at_check(monkeypatch, 7)
     loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
@@ -533,6 +545,7 @@ def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path,
     assert error.endswith("stopped after 112 env steps, nothing was saved\n")
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_absolute_metric_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     # 20 checks during training, and 7 of the 10 batches of the absolute metric.
     interrupt_at_check(monkeypatch, 27)
@@ -543,6 +556,7 @@ def test_a_signal_during_the_absolute_metric_keeps_the_last_checkpoint(tmp_path,
     assert len(loop.history) == 5
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         interrupt_at_check(patched, 7)
@@ -555,6 +569,7 @@ def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(
     assert [record["env_steps"] for record in history] == [0, 80, 112]
 
 
+@pytest.mark.slow
 def test_options_and_overrides_of_resume_come_in_any_order(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     cli.main(["resume", str(run_dir), "--trust", "arch.total_timesteps=480"])

@@ -25,6 +25,7 @@ RUN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, number, capsys):
     """Like jax, this trace drops every exception that a signal handler raises."""

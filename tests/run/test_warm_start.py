@@ -78,6 +78,7 @@ def test_train_command(pendulum, tmp_path, capsys):
     assert stoix_like.resume(result.run_dir).eval_return == result.eval_return
 
 
+@pytest.mark.slow
 def test_best_member_is_taken(members):
     setup = configured("env.time_limit=30", f"arch.init_from={members}")
     source, other = warm_start.find(setup), load_member(open_run(members), "best", "best")

@@ -53,6 +53,7 @@ def test_checkpoints_survive_a_directory_of_any_name(tmp_path, monkeypatch, caps
     assert_intact(checkpoint.read(moved, 1, TARGETS))
 
 
+@pytest.mark.slow
 def test_a_first_checkpoint_that_cannot_be_read_back_is_reported_once(tmp_path, monkeypatch, capsys):
     # Orbax expands the brackets, finds no arrays to merge, and reports success.
     monkeypatch.setattr(checkpoint, "_without_glob_characters", contextlib.nullcontext)
@@ -82,7 +83,14 @@ def find(run_dir, step, *names):
     return run_dir.joinpath("checkpoints", str(step), *names)
 
 
-@pytest.mark.parametrize("change", [os.unlink, replace_by_directory, replace_by_link, replace_by_fifo])
+@pytest.mark.parametrize(
+    "change",
+    [
+        os.unlink,
+        replace_by_link,
+        *(pytest.param(change, marks=pytest.mark.slow) for change in (replace_by_directory, replace_by_fifo)),
+    ],
+)
 @pytest.mark.parametrize("names", [("rollout_state", "array_metadatas", "process_0"), ("host_state", "metadata")])
 def test_whatever_goes_wrong_with_a_checkpoint_the_one_before_is_used(tmp_path, capsys, change, names):
     save(tmp_path, 1, 2)
@@ -107,6 +115,7 @@ def test_what_has_the_name_of_a_checkpoint_and_is_none_counts_as_damaged(tmp_pat
     assert not os.path.lexists(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "link", "file"])
 def test_older_checkpoints_with_irregular_files_do_not_stop_a_resumed_run(tmp_path, capsys, kind):
     save(tmp_path, 1, 2)

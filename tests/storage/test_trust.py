@@ -64,6 +64,7 @@ def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
     assert not state.exists()
 
 
+@pytest.mark.slow
 def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
     small = ["arch.total_num_envs=4", "arch.total_timesteps=32", "arch.num_evaluation=1", "logger=silent"]
     composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *small])
@@ -74,6 +75,7 @@ def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
     experiment.resume(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_working_directory(tmp_path, state):
     pairs = configuration(tmp_path / "run")
     trust.record_trusted(pairs)

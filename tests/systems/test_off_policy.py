@@ -128,6 +128,7 @@ def test_gradient_step_descends_the_loss():
     assert float(metrics["x"]) == 3.0
 
 
+@pytest.mark.slow
 def test_learning_rate_decay_counts_the_steps_of_the_system():
     """Over 4 updates of one gradient step, the rates are 1, 3/4, 1/2, 1/4; with period 2, they are 1 and 1/2."""
     config = set_up_small("sac/ff_sac", "system.decay_learning_rates=true", "system.epochs=1").run.system
@@ -142,6 +143,7 @@ def test_learning_rate_decay_counts_the_steps_of_the_system():
         assert steps == pytest.approx(rates, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", NETWORKS)
 def test_system_selects_its_network_unless_overridden(system):
     def head(*overrides):
@@ -179,7 +181,10 @@ def test_placement_of_shards_on_devices_does_not_change_the_results(system):
     assert all(jax.tree.leaves(moved))
 
 
-@pytest.mark.parametrize("system", ["ddpg/ff_ddpg", "ddpg/ff_td3", "ddpg/ff_d4pg"])
+@pytest.mark.parametrize(
+    "system",
+    ["ddpg/ff_ddpg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddpg/ff_td3", "ddpg/ff_d4pg"))],
+)
 def test_policy_learns_the_continuous_policy_probe(system):
     fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.num_devices=1", "arch.total_timesteps=12000"]
     support = ["system.vmin=-3", "system.vmax=3"] if system.endswith("d4pg") else []

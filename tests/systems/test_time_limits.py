@@ -190,11 +190,8 @@ def varied(system):
 
 @pytest.mark.parametrize(
     "system",
-    # The bases of two families run with the quick tests; the others take 15 s each.
-    [
-        name if name in ("q_learning/ff_dqn", "ddpg/ff_ddpg") else pytest.param(name, marks=pytest.mark.slow)
-        for name in CASES
-    ],
+    # One base runs with the quick tests; the others take up to 15 s each.
+    [name if name == "q_learning/ff_dqn" else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
 )
 def test_truncation_is_bootstrapped_and_termination_is_not(system):
     """Each member of a population that varies every float learns the values of its own discount and reward scale."""

@@ -100,6 +100,7 @@ def test_random_order_supports_lengths_above_2_to_the_22():
 
 # Every number is in every position with probability 1/6: in 1,000 of 6,000 permutations, with a standard deviation of
 # sqrt(6000 * 1/6 * 5/6) = 29. Each of the 15 pairs keeps its order in half of them: 3,000, standard deviation 39.
+@pytest.mark.slow
 def test_random_order_is_uniform():
     orders = jax.vmap(lambda key: jax_utils.random_order(key, 6))(jax.random.split(jax.random.key(0), 6000))
     counts = (orders[:, :, None] == jnp.arange(6)[None, None]).sum(0)

@@ -95,7 +95,7 @@ THREE_STEPS = {0: [3, 0, 2.5], 1: [4, 0, 2.5], 2: [4, 0, 2.5], 3: [16, 0.25, 4.5
 ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)} | {2: [4, 0, 2.5]}
 
 
-@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+@pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("n_step", "targets"), [(1, ONE_STEP), (3, THREE_STEPS)])
 def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_step, targets):
     replay = make(schema, n_step=n_step)
@@ -124,7 +124,7 @@ def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
         assert {number % 100 for number in found} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+@pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
 def test_windows_never_cross_the_write_position(schema):
     """The buffer holds 20 steps per environment: a window is always three successive ones of the last 20."""
     replay = make(schema, n_step=3, total_buffer_size=40)
@@ -157,6 +157,7 @@ def test_pixels_are_stored_as_bytes():
     assert size(store_next_observation=False) == 1 + 1 + 1 + 4 + 4
 
 
+@pytest.mark.slow
 def test_windows_are_sampled_in_proportion_to_their_priorities():
     """Priorities 3 and 1 give probabilities 3/4 and 1/4, and importance weights 1/3 and 1."""
     replay = make(Prioritised, total_batch_size=4000, total_buffer_size=8)
@@ -173,6 +174,7 @@ def test_windows_are_sampled_in_proportion_to_their_priorities():
     assert set(np.asarray(batch.indices).tolist()) == {0, 1}
 
 
+@pytest.mark.slow
 def test_new_windows_have_the_largest_priority_so_far():
     """Three old windows and two new ones, all of priority 2.5: two samples in five are new."""
     replay = make(Prioritised, total_batch_size=5000, total_buffer_size=16)
@@ -218,6 +220,7 @@ def test_invalid_sizes_raise_with_a_valid_alternative(name):
         set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -24,6 +24,7 @@ def make_agent(system, *overrides):
     return ddpg, jax.jit(ddpg.init)(jax.random.key(0), timestep), timestep
 
 
+@pytest.mark.slow
 def test_exploration_noise_scales_with_the_action_range():
     """Torques are in [-2, 2]: noise of 0.1 has a standard deviation of 0.2. Noisy actions stay in the bounds."""
     ddpg, agent, timestep = make_agent("ddpg/ff_ddpg", *WIDE)
@@ -35,6 +36,7 @@ def test_exploration_noise_scales_with_the_action_range():
     assert ddpg.add_noise(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
 
 
+@pytest.mark.slow
 def test_td3_clips_the_target_policy_noise():
     """Noise of deviation 0.2 is clipped to 0.25, in units of half the range [-2, 2]: to 0.5."""
     ddpg, agent, timestep = make_agent("ddpg/ff_td3", *WIDE, "system.noise_clip=0.25")
@@ -47,6 +49,7 @@ def test_td3_clips_the_target_policy_noise():
     assert float(jnp.mean(jnp.abs(noise) > 0.4999)) == pytest.approx(0.211, abs=0.02)
 
 
+@pytest.mark.slow
 def test_critic_losses_equal_those_of_the_papers():
     """With weights of one half, the losses are half of the papers' losses of the batch."""
     batch, key = random_batch(16), jax.random.key(4)
@@ -67,6 +70,7 @@ def test_critic_losses_equal_those_of_the_papers():
         assert float(loss) == pytest.approx(0.5 * float(expected), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_policy_gradient_is_that_of_the_first_critic():
     """The gradient of the actor loss follows from the chain rule: -mean(dq/da da/dtheta), equation 6."""
     ddpg, agent, _ = make_agent("ddpg/ff_td3")

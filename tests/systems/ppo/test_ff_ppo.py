@@ -52,10 +52,15 @@ def values(loop, views):
     return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
+QUICK = ("policy", "value", "discount", "time_limit", "continuous_policy")
+
+
 @pytest.mark.parametrize(
     "layout", [pytest.param(name, marks=() if name == "1 device" else pytest.mark.slow) for name in LAYOUTS]
 )
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROBES]
+)
 def test_policy_and_critic_learn_the_probes(name, layout):
     """The policy reaches the optimal return, and the critic the optimal values."""
     probe = PROBES[name]()
@@ -68,6 +73,7 @@ def test_policy_and_critic_learn_the_probes(name, layout):
     np.testing.assert_allclose(values(loop, first_views), probe.optimal_value(first_views, GAMMA), atol=tolerance)
 
 
+@pytest.mark.slow
 def test_truncation_treated_as_termination_lowers_the_value(monkeypatch):
     """With every truncation of the time limit probe reported as termination, the critic learns too low a value."""
     from stoix_like.envs.suites import probes
@@ -85,6 +91,7 @@ def test_truncation_treated_as_termination_lowers_the_value(monkeypatch):
     assert float(values(loop, view)[0]) < 0.8 * float(probe.optimal_value(view, GAMMA)[0])
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
     """Only the gradients are not averaged; metrics and statistics are."""
     step = ff_ppo.PPO.sgd_step
@@ -93,6 +100,7 @@ def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
         TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.update_batch_size=2"]))), MultiLogger([]))
 
 
+@pytest.mark.slow
 def test_advantages_are_standardised_over_all_shards(monkeypatch):
     """With rewards of different scale in two shards, only their joint advantages have mean 0 and deviation 1."""
     recorded = []
@@ -120,6 +128,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     assert abs(recorded[0].reshape(-1, 2, 2)[0][:, 1] - 1.0).min() > 0.3
 
 
+@pytest.mark.slow
 def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
     loop = TrainingLoop(
         set_up(parse_config(compose_config([*SMALL, "system.normalize_observations=true", "env=gymnax/pendulum"]))),
@@ -137,6 +146,7 @@ def test_observation_statistics_update_in_training_and_freeze_in_evaluation():
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(loop.state.shared.statistics), statistics)
 
 
+@pytest.mark.slow
 def test_first_probability_ratio_is_one():
     """With one epoch of one minibatch, the current policy in the loss is the behaviour policy."""
     overrides = ["system.epochs=1", "system.num_minibatches=1", "system.normalize_observations=true"]
@@ -147,6 +157,7 @@ def test_first_probability_ratio_is_one():
         assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_rates_decay_to_zero():
     """With a budget of one update, a second update has a learning rate of zero and changes no parameter."""
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]
@@ -160,6 +171,7 @@ def test_learning_rates_decay_to_zero():
     jax.tree.map(np.testing.assert_array_equal, after, later)
 
 
+@pytest.mark.slow
 def test_ppo_solves_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
     loop = trained([*overrides, "arch.compile_cache=false"])

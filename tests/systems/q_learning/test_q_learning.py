@@ -37,6 +37,7 @@ def test_epsilon_decays_linearly():
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
 
 
+@pytest.mark.slow
 def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
     """Returns are 10 with probability 0.1 and otherwise 0: the mean is 1.
 
@@ -128,6 +129,7 @@ def test_plan_reports_the_size_of_the_replay_buffer():
     assert "1 member(s) × 2 update batch(es) × 0.196 MiB = 0.391 MiB per device" in setup.plan.notes[-1]
 
 
+@pytest.mark.slow
 def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
     """At each step, one of three actions is illegal and costs 1: all rewards are zero, and the loss is finite."""
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))

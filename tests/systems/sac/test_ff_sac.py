@@ -25,6 +25,7 @@ def run():
     return trained("sac/ff_sac", *FAST, "arch.total_timesteps=16000", "arch.num_devices=1")
 
 
+@pytest.mark.slow
 def test_policy_reaches_the_optimal_return_and_the_target_entropy(run):
     """The target is -1 nat, the entropy of a uniform distribution on an interval of length e^-1 = 0.37."""
     metrics = run.history[-1]
@@ -40,6 +41,7 @@ def test_temperature_decreases_above_the_target_entropy_and_increases_below():
         assert float(gradient) * sign > 0.0
 
 
+@pytest.mark.slow
 def test_zero_temperature_removes_the_entropy(run):
     """With a temperature of zero, the soft value is the minimum of the critics."""
     sac, params, key = algorithm("sac/ff_sac", *FIXED), run.state.shared.params, jax.random.key(0)
@@ -54,6 +56,7 @@ def test_zero_temperature_removes_the_entropy(run):
     assert float(loss) == pytest.approx(-float(q.min(-1).mean()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_losses_equal_those_of_the_paper(run):
     """With weights of zero for the second half of the batch, the losses are half of the paper's for the first half."""
     sac, params, batch, key = algorithm("sac/ff_sac"), run.state.shared.params, random_batch(32), jax.random.key(4)
@@ -86,6 +89,7 @@ def test_target_entropy_scales_with_the_action_range():
     assert algorithm("sac/ff_sac", *wide).target_entropy == pytest.approx(-1.0 + math.log(2.0))
 
 
+@pytest.mark.slow
 def test_policy_updates_every_policy_frequency_steps_and_targets_at_every_step(run):
     sac = algorithm("sac/ff_sac", "system.policy_frequency=3")
     sgd_step, batch = jax.jit(sac.sgd_step), random_batch(32)
@@ -152,6 +156,7 @@ def test_target_entropy_of_the_uniform_policy_or_above_raises(system, scale, wan
         algorithm(f"sac/{system}", f"system.target_entropy_scale={scale}")
 
 
+@pytest.mark.slow
 def test_discrete_sac_solves_the_policy_probe():
     run = trained(
         "sac/ff_sac_discrete",
