@@ -18,6 +18,8 @@ from stoix_like.run.signals import Signals, received
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from stoix_like.run.setup import RunSetup
+
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
@@ -115,9 +117,11 @@ def _launch(system: str | None, arguments: Sequence[str]) -> None:
     if args.help:
         _print(_help(args))
         return
+    setup = None
     if not (args.hydra_help or args.shell_completion):
-        flags += _check(args)
-    _run_hydra([*args.overrides, *flags])
+        more_flags, setup = _check(args)
+        flags += more_flags
+    _run_hydra([*args.overrides, *flags], setup)
 
 
 def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -274,8 +278,8 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
     return [args.config_dir] if args.config_dir else []
 
 
-def _check(args: argparse.Namespace) -> list[str]:
-    """Check every run that Hydra is about to start; return further arguments for Hydra."""
+def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
+    """Check every run that Hydra is about to start; return further arguments for Hydra, and the run if it is alone."""
     from stoix_like import config as configuration
     from stoix_like.run import devices, warm_start
     from stoix_like.run.setup import set_up
@@ -285,26 +289,27 @@ def _check(args: argparse.Namespace) -> list[str]:
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
     composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
-        return []
+        return [], None
     runs = [configuration.parse_config(config) for config in composed]
     resumed = None if args.multirun else _resumed_dir(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir))
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
         if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
-            return []  # The launcher may use other machines: each run checks its own devices.
+            return [], None  # The launcher may use other machines: each run checks its own devices.
     elif resumed is None:
         run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
         run_dir.check_is_run(resumed)
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
-    for run in runs:
-        setup = set_up(run)
-        if run.arch.resume_from is None:
+    setups = [set_up(run) for run in runs]
+    for setup in setups:
+        if setup.run.arch.resume_from is None:
             warm_start.find(setup)
+    lone = None if args.multirun else setups[0]
     if resumed is None:
-        return []
+        return [], lone
     # The run continues in its own directory, which has Hydra's output already.
-    return [f"hydra.run.dir={configuration.quoted(str(resumed))}", "hydra.output_subdir=null"]
+    return [f"hydra.run.dir={configuration.quoted(str(resumed))}", "hydra.output_subdir=null"], lone
 
 
 def _resumed_dir(resume_from: str | None, run_dir: Path) -> Path | None:
@@ -322,10 +327,17 @@ def _check_sweep_dir(directory: Path) -> None:
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
 
-def _run_hydra(arguments: Sequence[str]) -> None:
+def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     import hydra
 
     from stoix_like import config as configuration
+
+    def task(config: DictConfig) -> float:
+        from stoix_like.run import experiment
+
+        # Hydra would print a traceback.
+        with _one_line_errors():
+            return experiment.run_experiment(config) if setup is None else experiment.run_under_hydra(setup)
 
     program = sys.argv
     sys.argv = [program[0], *arguments]
@@ -333,21 +345,13 @@ def _run_hydra(arguments: Sequence[str]) -> None:
         version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY
     )
     try:
-        main(_task)()
+        main(task)()
     except BrokenPipeError:
         raise
     except OSError as error:
         raise ConfigError(f"cannot write the run: {error}") from error
     finally:
         sys.argv = program
-
-
-def _task(config: DictConfig) -> float:
-    from stoix_like.run.experiment import run_experiment
-
-    # Hydra would print a traceback.
-    with _one_line_errors():
-        return run_experiment(config)
 
 
 def _stop(message: str, code: int) -> NoReturn:

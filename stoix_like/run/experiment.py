@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.config import Build, default_run_dir, parse_config
 from stoix_like.errors import ConfigError
@@ -68,12 +68,35 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
         ConfigError: the configuration cannot be run.
         TrainingError: a metric or a parameter became non-finite.
     """
-    under_hydra = HydraConfig.initialized()
-    run_dir = Path(HydraConfig.get().runtime.output_dir) if under_hydra else default_run_dir(config)
     setup = set_up(parse_config(config, build))
-    if under_hydra:
-        setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
+    if _output_dir() is None:
+        return run(setup, default_run_dir(config)).eval_return
+    return run_under_hydra(setup)
+
+
+def run_under_hydra(setup: RunSetup) -> float:
+    """Train in the directory of Hydra's current job.
+
+    Args:
+        setup: the run.
+
+    Returns:
+        As `run_experiment`.
+
+    Raises:
+        TrainingError: a metric or a parameter became non-finite.
+    """
+    run_dir = _output_dir()
+    assert run_dir is not None
+    setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
     return run(setup, run_dir).eval_return
+
+
+def _output_dir() -> Path | None:
+    """Return the directory of Hydra's current job; None outside of jobs."""
+    if not HydraConfig.initialized() or OmegaConf.is_missing(HydraConfig.get().runtime, "output_dir"):
+        return None
+    return Path(HydraConfig.get().runtime.output_dir)
 
 
 def _tuned(setup: RunSetup) -> list[str]:
