@@ -2,14 +2,16 @@
 
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 
 __all__ = [
     "Box",
+    "Dict",
     "Discrete",
     "EnvConfig",
     "Environment",
     "MultiDiscrete",
+    "ObservationSpace",
     "ScenarioConfig",
     "Space",
     "VectorEnvironment",

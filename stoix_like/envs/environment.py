@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
-from stoix_like.envs.spaces import Space
+from stoix_like.envs.spaces import ObservationSpace, Space
 
 State = Any
 """The state of an environment: a pytree whose leaves keep their shapes and dtypes."""
@@ -21,7 +21,7 @@ class Environment(ABC):
     Subclass this for an environment written in JAX, and wrap it in `Vectorize`.
     """
 
-    observation_space: Space
+    observation_space: ObservationSpace
     """The space of `Observation.agent_view`."""
     action_space: Space
 
@@ -53,7 +53,7 @@ class Environment(ABC):
 class VectorEnvironment(ABC):
     """N environments stepped together; the interface between suites, wrappers and rollouts."""
 
-    observation_space: Space
+    observation_space: ObservationSpace
     """The space of `Observation.agent_view` in one environment, without the axis N."""
     action_space: Space
     """The space of the action in one environment, without the axis N."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,8 +111,38 @@ class Box:
         return jnp.clip(jax.random.normal(key, self.shape, self.dtype), low, high)
 
 
+class Dict:
+    """Dictionaries of arrays, with one space per entry; for observations.
+
+    Args:
+        spaces: the space of each entry by name; an entry may be a `Dict` again.
+    """
+
+    def __init__(self, spaces: Mapping[str, ObservationSpace]) -> None:
+        # In the order in which jax flattens dictionaries.
+        self.spaces: dict[str, ObservationSpace] = dict(sorted(spaces.items()))
+
+    def __repr__(self) -> str:
+        return f"Dict({self.spaces})"
+
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> dict[str, Any]:
+        """Draw each entry on its own.
+
+        Args:
+            key: a typed PRNG key.
+            mask: ignored.
+
+        Returns:
+            The dictionary.
+        """
+        del mask
+        keys = jax.random.split(key, len(self.spaces))
+        return {name: space.sample(each) for each, (name, space) in zip(keys, self.spaces.items(), strict=True)}
+
+
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
     return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
 
 
 Space = Discrete | MultiDiscrete | Box
+ObservationSpace = Space | Dict

@@ -1,0 +1,143 @@
+"""What every adapter must do, whatever its suite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
+from stoix_like.envs.factory import EnvConfig, ScenarioConfig
+
+NUM_ENVS = 3
+
+
+def env_config(suite, name, **changes):
+    """Return the configuration of a scenario without wrappers that change actions."""
+    return EnvConfig(suite, ScenarioConfig(name), **{"rescale_actions": False, "clip_actions": False, **changes})
+
+
+def rollout(env, num_steps, seed=0, num_envs=NUM_ENVS):
+    """Play random legal actions.
+
+    Returns:
+        The first time step `[N, ...]`, and the actions and time steps `[T, N, ...]`.
+    """
+
+    def play(key):
+        reset_key, steps_key = jax.random.split(key)
+        state, first = env.reset(jax.random.split(reset_key, num_envs))
+
+        def step(carry, key):
+            state, timestep = carry
+            action_key, step_key = jax.random.split(key)
+            keys, mask = jax.random.split(action_key, num_envs), timestep.observation.action_mask
+            sample = env.action_space.sample
+            action = jax.vmap(sample)(keys) if mask is None else jax.vmap(sample)(keys, mask)
+            state, timestep = env.step(jax.random.split(step_key, num_envs), state, action)
+            return (state, timestep), (action, timestep)
+
+        return first, *jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))[1]
+
+    return jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(seed)))
+
+
+def check_elements(space, values, batch_dims, name="agent_view"):
+    """Assert that values with leading axes are elements of a space."""
+    if isinstance(space, Dict):
+        assert set(values) == set(space.spaces), name
+        for key, each in space.spaces.items():
+            check_elements(each, values[key], batch_dims, f"{name}.{key}")
+        return
+    assert values.shape[batch_dims:] == tuple(space.shape), (name, values.shape, space)
+    assert values.dtype == np.dtype(space.dtype), (name, values.dtype, space)
+    if isinstance(space, Box):
+        assert not np.isnan(values).any(), name
+        assert (values >= np.asarray(space.low) - 1e-5).all(), (name, values.min(), space)
+        assert (values <= np.asarray(space.high) + 1e-5).all(), (name, values.max(), space)
+    else:
+        sizes = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+        assert ((values >= 0) & (values < sizes)).all(), (name, space)
+
+
+def check(suite, name, num_steps=2000, **changes):
+    """Assert that the training environments of a scenario follow the protocol under a random policy.
+
+    Returns:
+        The first time step, and the actions and time steps `[T, N, ...]`, for checks of the suite's own.
+    """
+    config = env_config(suite, name, **changes)
+    env = make(config)
+    first, actions, steps = rollout(env, num_steps)
+    check_elements(env.observation_space, first.observation.agent_view, 1)
+    for observation in (steps.observation, steps.next_observation):
+        check_elements(env.observation_space, observation.agent_view, 2)
+        check_mask(env.action_space, observation.action_mask)
+    check_elements(env.action_space, actions, 2, "action")
+    ended = steps.terminated | steps.truncated
+    assert not (steps.terminated & steps.truncated).any()
+    assert np.isfinite(steps.reward).all()
+    assert steps.reward.dtype == np.float32
+    assert steps.terminated.dtype == steps.truncated.dtype == bool
+    assert not (first.terminated | first.truncated).any()
+    # Within an episode the observation is the successor; at its end, the first observation of the next episode.
+    for found, successor in zip(
+        jax.tree.leaves(steps.observation), jax.tree.leaves(steps.next_observation), strict=True
+    ):
+        np.testing.assert_array_equal(found[~ended], successor[~ended])
+    if ended.any():
+        pairs = zip(jax.tree.leaves(steps.observation), jax.tree.leaves(steps.next_observation), strict=True)
+        assert any((found[ended] != successor[ended]).any() for found, successor in pairs)
+    # Returns and lengths are those of the rewards since the episode began.
+    total, length = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, int)
+    for t in range(num_steps):
+        total, length = total + steps.reward[t], length + 1
+        np.testing.assert_allclose(steps.episode.episode_return[t], total, rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(steps.episode.episode_length[t], length)
+        total, length = np.where(ended[t], 0, total), np.where(ended[t], 0, length)
+    again = rollout(env, min(num_steps, 50))
+    for found, expected in zip(jax.tree.leaves(again[2]), jax.tree.leaves(steps), strict=True):
+        np.testing.assert_array_equal(found, expected[: len(found)])
+    check_carry(make_eval(config))
+    return first, actions, steps
+
+
+def check_mask(action_space, mask):
+    """Assert that a mask has an entry per action, of which one is legal."""
+    if mask is None:
+        return
+    sizes = action_space.nvec if isinstance(action_space, MultiDiscrete) else (action_space.n,)
+    assert mask.dtype == bool
+    assert mask.shape[-1] == sum(sizes)
+    for part in np.split(mask, np.cumsum(sizes)[:-1], axis=-1):
+        assert part.any(-1).all()
+
+
+def check_carry(env):
+    """Assert that states keep shapes, dtypes and weak types, as a scan requires."""
+    keys = jax.random.split(jax.random.key(0), NUM_ENVS)
+    action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
+    before = jax.eval_shape(env.reset, keys)
+    after = jax.eval_shape(env.step, keys, before[0], action)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert (old.shape, old.dtype, old.weak_type) == (new.shape, new.dtype, new.weak_type)
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+
+
+def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **changes):
+    """Assert that episodes which nothing else ends are truncated after `limit` steps, and not terminated."""
+    env = make(env_config(suite, name, **changes))
+
+    def play(key):
+        state, timestep = env.reset(jax.random.split(key, num_envs))
+
+        def step(carry, t):
+            keys = jax.random.split(jax.random.fold_in(key, t), num_envs)
+            chosen = jax.vmap(env.action_space.sample)(keys) if actions is None else jnp.asarray(actions(carry[1], t))
+            state, timestep = env.step(keys, carry[0], chosen)
+            return (state, timestep), timestep
+
+        return jax.lax.scan(step, (state, timestep), jnp.arange(limit))[1]
+
+    steps = jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(0)))
+    assert not steps.terminated.any()
+    assert not steps.truncated[:-1].any()
+    assert steps.truncated[-1].all()
