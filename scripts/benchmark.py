@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -176,6 +177,38 @@ SCENARIOS = {
         goal=Goal("value", 6.0, at_least=False),
     ),
 }
+
+# The cheapest environment of each suite, where the adapter's own cost shows most, stepped by the suite's own means.
+STEPPED = {
+    "brax/inverted_pendulum": "inverted_pendulum",
+    "craftax/classic_symbolic": "Craftax-Classic-Symbolic-v1",
+    "gymnax/cartpole": "CartPole-v1",
+    "jumanji/snake": "Snake-v1",
+    "navix/empty_5x5": "Navix-Empty-5x5-v0",
+    "pgx/tic_tac_toe": "tic_tac_toe",
+    "playground/cartpole_balance": "CartpoleBalance",
+    "xminigrid/empty_5x5": "MiniGrid-Empty-5x5",
+}
+STEPS_NUM_ENVS, STEPS_LENGTH = 256, 1000
+SCENARIOS |= {
+    f"steps_{env.partition('/')[0]}": Scenario(
+        (f"env={env}", f"arch.total_num_envs={STEPS_NUM_ENVS}", f"system.rollout_length={STEPS_LENGTH}"),
+        "steps",
+        peers={
+            "suite": {
+                "suite": env.partition("/")[0],
+                "name": name,
+                "num_envs": STEPS_NUM_ENVS,
+                "num_steps": STEPS_LENGTH,
+            }
+        },
+        goal=Goal("wall", 0.9),
+        on_cpu=False,
+    )
+    for env, name in STEPPED.items()
+}
+# Names for several scenarios.
+GROUPS = {"suites": tuple(name for name in SCENARIOS if name.startswith("steps_"))}
 
 
 class Process:
@@ -353,7 +386,10 @@ def parse_arguments() -> argparse.Namespace:
     """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "scenarios", nargs="*", metavar="scenario", help=f"{', '.join(SCENARIOS)} (default: all for this machine)"
+        "scenarios",
+        nargs="*",
+        metavar="scenario",
+        help=f"{', '.join([*GROUPS, *SCENARIOS])} (default: all for this machine)",
     )
     parser.add_argument("--repeats", type=int, default=5, help="runs that count, per process (default: 5)")
     parser.add_argument("--peers", type=Path, help="directory with one virtual environment per peer: rejax, sbx")
@@ -362,28 +398,33 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
     parser.add_argument("--profile", default="", help="write traces of jax's profiler to this directory")
     asked = parser.parse_args()
-    unknown = [name for name in asked.scenarios if name not in SCENARIOS]
+    unknown = [name for name in asked.scenarios if name not in {**SCENARIOS, **GROUPS}]
     if unknown or asked.repeats < 1:
-        parser.error(f"unknown scenario {unknown[0]!r}: choose from {', '.join(SCENARIOS)}" if unknown else "--repeats")
+        parser.error(
+            f"unknown scenario {unknown[0]!r}: choose from {', '.join([*GROUPS, *SCENARIOS])}"
+            if unknown
+            else "--repeats"
+        )
     return asked
 
 
 def main() -> None:
     """Measure the requested scenarios and print a table."""
     asked = parse_arguments()
-    pythons = find_peers(asked.peers)
+    # The suites themselves are installed beside us.
+    pythons = {"suite": Path(sys.executable)} | find_peers(asked.peers)
     on_cpu = query_device()["platform"] == "cpu"
     # Scenarios without an installed peer belong to the other table.
     default = [name for name, scenario in SCENARIOS.items() if (scenario.on_cpu or not on_cpu)]
-    default = [name for name in default if not pythons or set(SCENARIOS[name].peers) & set(pythons)]
+    default = [name for name in default if not asked.peers or set(SCENARIOS[name].peers) & set(pythons)]
     rows: list[dict[str, Any]] = []
-    for name in asked.scenarios or default:
+    for name in chain.from_iterable(GROUPS.get(name, (name,)) for name in asked.scenarios or default):
         print(f"{name} …", file=sys.stderr, flush=True)
         rows += measure(name, pythons, asked.repeats, asked.profile)
         if asked.json:
             # Keeps the results so far if a later scenario fails.
             asked.json.write_text(json.dumps(rows, indent=2))
-    target = "bench-peers" if pythons else "bench"
+    target = "bench-peers" if asked.peers else "bench"
     options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""
     table = markdown(rows, f"make {target}{options}")
     if asked.into:

@@ -23,6 +23,7 @@ from benchmark_worker import serve, timed
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState
 from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import make
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.run.compile import compile_run, make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup, set_up
@@ -117,6 +118,27 @@ def env_only(overrides: list[str]) -> tuple[Run, float]:
     return _time_program(program, plan.num_updates * plan.steps_per_update)
 
 
+def steps(overrides: list[str]) -> tuple[Run, float]:
+    """Time `system.rollout_length` steps of the training environments with random legal actions."""
+    config = parse_config(compose_config(overrides))
+    env, num_envs, num_steps = make(config.env), config.arch.total_num_envs, config.system.rollout_length
+
+    def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
+        state, timestep = carry
+        keys, mask = jax.random.split(key, num_envs), timestep.observation.action_mask
+        sample = env.action_space.sample
+        action = jax.vmap(sample)(keys) if mask is None else jax.vmap(sample)(keys, mask)
+        return env.step(keys, state, action), None
+
+    @jax.jit
+    def program(key: jax.Array) -> Any:
+        state = env.start_rollout(key, start[0])
+        return jax.lax.scan(step, (state, start[1]), jax.random.split(key, num_steps))[0]
+
+    start = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
+    return _time_program(program, num_envs * num_steps)
+
+
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
@@ -202,7 +224,7 @@ def _time_program(program: Any, steps: int) -> tuple[Run, float]:
     def run() -> dict[str, Any]:
         key = jax.random.key(next(seeds))
         with timed() as clock:
-            compiled(key).block_until_ready()
+            jax.block_until_ready(compiled(key))
         return {"wall": clock.wall, "cpu": clock.cpu, "steps": steps}
 
     return run, compiling.wall
@@ -213,7 +235,9 @@ def _profiled(run: Run, directory: str) -> dict[str, Any]:
         return run()
 
 
-MEASURES = {function.__name__: function for function in (train, evaluation, env_only, net_only, time_to_first_update)}
+MEASURES = {
+    function.__name__: function for function in (train, evaluation, env_only, steps, net_only, time_to_first_update)
+}
 
 if __name__ == "__main__":
     main()

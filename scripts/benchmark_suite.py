@@ -1,0 +1,195 @@
+"""Measure steps of a suite of environments with random actions, by the suite's own vmap and automatic reset.
+
+The settings are JSON: `suite`, `name`, `num_envs` and `num_steps`, see `benchmark.py`.
+"""
+
+import itertools
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from benchmark_worker import serve, timed
+
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+
+Reset = Callable[[jax.Array], Any]
+Step = Callable[[jax.Array, Any], Any]
+
+
+def main() -> None:
+    """Compile, then step from other start states for every line of standard input."""
+    settings = json.loads(sys.argv[1])
+    num_envs, num_steps = settings["num_envs"], settings["num_steps"]
+    reset, step = SUITES[settings["suite"]](settings["name"], num_envs)
+
+    def play(state: Any, key: jax.Array) -> Any:
+        return jax.lax.scan(lambda state, key: (step(key, state), None), state, jax.random.split(key, num_steps))[0]
+
+    start = jax.jit(reset)(jax.random.PRNGKey(0))
+    with timed() as compiling:
+        program = jax.jit(play).lower(start, jax.random.PRNGKey(0)).compile()
+    seeds = itertools.count()
+
+    def run() -> dict[str, Any]:
+        key = jax.random.PRNGKey(next(seeds))
+        with timed() as clock:
+            jax.block_until_ready(program(start, key))
+        return {"wall": clock.wall, "cpu": clock.cpu, "steps": num_envs * num_steps}
+
+    serve(run, compile=compiling.wall, jax=jax.__version__)
+
+
+def gymnax(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of gymnax."""
+    import gymnax
+
+    env, params = gymnax.make(name)
+    return _with_params(env, params, num_envs)
+
+
+def craftax(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of craftax."""
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name(name, auto_reset=True)
+    return _with_params(env, env.default_params, num_envs)
+
+
+def _with_params(env: Any, params: Any, num_envs: int) -> tuple[Reset, Step]:
+    def reset(key: jax.Array) -> Any:
+        return jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), params)
+
+    def step(key: jax.Array, carry: Any) -> Any:
+        # The observation is carried, so that XLA cannot eliminate it.
+        keys = jax.random.split(key, num_envs)
+        action = jax.vmap(env.action_space(params).sample)(keys)
+        return jax.vmap(env.step, (0, 0, 0, None))(keys, carry[1], action, params)[:2]
+
+    return reset, step
+
+
+def brax(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of brax."""
+    from brax import envs
+
+    env = envs.create(name, episode_length=1000, auto_reset=True)
+    return _physics(env, num_envs)
+
+
+def playground(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of MuJoCo Playground."""
+    from mujoco_playground import dm_control_suite, wrapper
+
+    limit = dm_control_suite.get_default_config(name).episode_length
+    env = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    env = wrapper.wrap_for_brax_training(env, episode_length=limit)
+
+    def reset(key: jax.Array) -> Any:
+        return env.reset(jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, state: Any) -> Any:
+        return env.step(state, jax.random.uniform(key, (num_envs, env.action_size), minval=-1.0))
+
+    return reset, step
+
+
+def _physics(env: Any, num_envs: int) -> tuple[Reset, Step]:
+    def reset(key: jax.Array) -> Any:
+        return jax.vmap(env.reset)(jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, state: Any) -> Any:
+        return jax.vmap(env.step)(state, jax.random.uniform(key, (num_envs, env.action_size), minval=-1.0))
+
+    return reset, step
+
+
+def jumanji(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of jumanji, with actions that are legal."""
+    import jumanji as suite
+    from jumanji.wrappers import VmapAutoResetWrapper
+
+    env = VmapAutoResetWrapper(suite.make(name))
+
+    def reset(key: jax.Array) -> Any:
+        return env.reset(jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, carry: Any) -> Any:
+        state, timestep = carry
+        return env.step(state, _legal(key, timestep.observation.action_mask))
+
+    return reset, step
+
+
+def navix(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of navix."""
+    import navix as suite
+
+    env = suite.make(name)
+
+    def reset(key: jax.Array) -> Any:
+        return jax.vmap(env.reset)(jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, state: Any) -> Any:
+        return jax.vmap(env.step)(state, jax.random.randint(key, (num_envs,), 0, 7))
+
+    return reset, step
+
+
+def xminigrid(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of XLand-MiniGrid."""
+    import xminigrid as suite
+    from xminigrid.wrappers import GymAutoResetWrapper
+
+    env, params = suite.make(name)
+    env = GymAutoResetWrapper(env)
+
+    def reset(key: jax.Array) -> Any:
+        return jax.vmap(env.reset, (None, 0))(params, jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, state: Any) -> Any:
+        action = jax.random.randint(key, (num_envs,), 0, env.num_actions(params))
+        return jax.vmap(env.step, (None, 0, 0))(params, state, action)
+
+    return reset, step
+
+
+def pgx(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset of pgx, and its step for the moves of both players, which are legal."""
+    import pgx as suite
+    from pgx.experimental import auto_reset
+
+    env = suite.make(name)
+    move = auto_reset(env.step, env.init)
+
+    def reset(key: jax.Array) -> Any:
+        return jax.vmap(env.init)(jax.random.split(key, num_envs))
+
+    def step(key: jax.Array, state: Any) -> Any:
+        for each in jax.random.split(key, env.num_players):
+            state = jax.vmap(move)(state, _legal(each, state.legal_action_mask), jax.random.split(each, num_envs))
+        return state
+
+    return reset, step
+
+
+def _legal(key: jax.Array, mask: jax.Array) -> jax.Array:
+    return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
+
+
+SUITES = {
+    "brax": brax,
+    "craftax": craftax,
+    "gymnax": gymnax,
+    "jumanji": jumanji,
+    "navix": navix,
+    "pgx": pgx,
+    "playground": playground,
+    "xminigrid": xminigrid,
+}
+
+if __name__ == "__main__":
+    main()
