@@ -63,6 +63,6 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str) -> T
     check_names("env.kwargs", kwargs, inspect.signature(cls).parameters, owner)
     try:
         return cls(**kwargs)
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
         reason = str(error) or type(error).__name__
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {owner}: {reason}") from error

@@ -31,7 +31,9 @@ class Suite(NamedTuple):
 
 
 SUITES: dict[str, Suite] = {
+    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground"),
     "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
 }
 

@@ -1,0 +1,49 @@
+"""Adapter for brax.
+
+The wrappers of brax, which reset automatically and report time limits as `done`, are not used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from brax import envs as brax_envs
+
+from stoix_like.envs.arguments import check_scenario, construct
+from stoix_like.envs.environment import VectorEnvironment, Vectorize
+from stoix_like.envs.suites.physics import PhysicsEnvironment, fit_parameters
+from stoix_like.envs.wrappers import TimeLimit
+
+# The default of `brax.envs.create`.
+_DEFAULTS = {"episode_length": 1000}
+
+
+def scenarios() -> list[str]:
+    """List the names of the registered environments."""
+    return sorted(brax_envs._envs)
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of brax.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: arguments of the constructor by name, such as `backend`: generalized (default), spring, positional or
+            mjx.
+        params: `episode_length`, the number of steps after which an episode is truncated.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
+    """
+    check_scenario("brax", name, scenarios())
+    limit = {**_DEFAULTS, **fit_parameters(params, _DEFAULTS, name)}["episode_length"]
+    with warnings.catch_warnings():
+        # Every construction warns that brax is not actively maintained.
+        warnings.filterwarnings("ignore", "Brax System", UserWarning)
+        env = construct(brax_envs._envs[name], kwargs, name)
+    return TimeLimit(Vectorize(PhysicsEnvironment(env)), limit)

@@ -1,0 +1,104 @@
+"""Rigid-body simulations with the interface of brax, which MuJoCo Playground shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, PyTree, TimeStep
+from stoix_like.envs.arguments import check_names
+from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace
+from stoix_like.errors import ConfigError
+from stoix_like.schema import scalar
+
+
+class PhysicsEnvironment(Environment):
+    """An environment whose `reset(raw_key)` and `step(state, action)` return states with `obs`, `reward` and `done`.
+
+    Such an environment has no time limit of its own: `wrappers.TimeLimit` truncates its episodes.
+
+    Args:
+        env: the environment, without the wrappers of its suite.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
+        with jax.numpy_rank_promotion("allow"):
+            self._shapes = jax.eval_shape(env.reset, raw_key)
+        # Both suites rescale actions from [-1, 1] themselves where the actuators have other limits.
+        self.action_space = Box(-1.0, 1.0, (env.action_size,))
+        self.observation_space = _unbounded(self._shapes.obs)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        with jax.numpy_rank_promotion("allow"):
+            state = strongly_typed(self._env.reset(jax.random.key_data(key)))
+        return _without_empty(state), restart(Observation(state.obs))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        del key
+        with jax.numpy_rank_promotion("allow"):
+            after = strongly_typed(self._env.step(self._with_empty(state), action))
+        # A simulation can diverge. Playground then sets `done`, brax continues with NaN. Here it terminates with no
+        # reward and with the last observation that was finite, because a single NaN would spoil the statistics.
+        finite = _all_finite((after.obs, after.reward))
+        view = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after.obs, state.obs)
+        reward = jnp.where(finite, after.reward, 0.0)
+        truncated = jnp.asarray(after.info.get("truncation", False), bool)
+        terminated = (jnp.asarray(after.done, bool) & ~truncated) | ~finite
+        return _without_empty(after), transition(Observation(view), reward, terminated, truncated)
+
+    def _with_empty(self, state: State) -> State:
+        # A new tree, too: a step of the suite changes dictionaries of its argument in place.
+        return jax.tree.map(
+            lambda shape, leaf: jnp.zeros(shape.shape, shape.dtype) if leaf is None else leaf, self._shapes, state
+        )
+
+
+def fit_parameters(params: Mapping[str, Any], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Convert `env.params` to the types of their defaults.
+
+    Args:
+        params: parameters to change by name.
+        defaults: all parameters by name.
+        owner: name of the scenario.
+
+    Returns:
+        The parameters to change, by name.
+
+    Raises:
+        ConfigError: if a name is unknown, or a value has the wrong type or is a number that is not positive.
+    """
+    check_names("env.params", params, defaults, owner)
+    fitted = {}
+    for name, value in params.items():
+        default = defaults[name]
+        converted = scalar(type(default), value)
+        if converted is None:
+            raise ConfigError(f"env.params.{name}={value!r} is invalid for {owner}: the default is {default!r}")
+        if not isinstance(converted, str) and not 0 < converted < math.inf:
+            raise ConfigError(f"env.params.{name}={value!r} must be positive and finite: the default is {default!r}")
+        fitted[name] = converted
+    return fitted
+
+
+def _without_empty(state: State) -> State:
+    # A simulation without contacts has arrays of size zero, which checkpoints cannot store.
+    return jax.tree.map(lambda leaf: leaf if leaf.size else None, state)
+
+
+def _all_finite(tree: PyTree) -> jax.Array:
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+
+
+def _unbounded(view: Any) -> ObservationSpace:
+    if isinstance(view, Mapping):
+        return Dict({name: _unbounded(entry) for name, entry in view.items()})
+    return Box(-math.inf, math.inf, view.shape, view.dtype)
