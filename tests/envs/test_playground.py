@@ -1,0 +1,129 @@
+"""Tests of the adapter for MuJoCo Playground against its own environments."""
+
+import conformance
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mujoco_playground import dm_control_suite, locomotion, manipulation
+
+from stoix_like.envs import list_scenarios, make, make_eval
+from stoix_like.errors import ConfigError
+
+# The quickest to compile: no contacts.
+CHEAP = "PendulumSwingup"
+
+
+def config(name=CHEAP, **changes):
+    return conformance.env_config("playground", name, **changes)
+
+
+def test_all_control_tasks_are_listed_and_no_task_with_a_download():
+    listed = list_scenarios()["playground"]
+    assert set(listed) == set(dm_control_suite.ALL_ENVS)
+    assert not set(listed) & set(locomotion.ALL_ENVS + manipulation.ALL_ENVS)
+
+
+@pytest.mark.slow
+def test_actions_lie_within_the_bounds_of_the_actuators():
+    for name in dm_control_suite.ALL_ENVS:
+        env = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+        assert (env.mj_model.actuator_ctrlrange == [-1, 1]).all(), name
+
+
+# Physics costs milliseconds per step in unoptimised programs: 250 steps instead of 2,000, with several ends of episodes.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["CartpoleBalance", "ReacherEasy"])
+def test_environment_conforms_and_its_time_limit_truncates(name):
+    _, _, steps = conformance.check("playground", name, 250, params={"episode_length": 100})
+    assert not steps.terminated.any()
+    np.testing.assert_array_equal(np.flatnonzero(steps.truncated.all(1)), [99, 199])
+    assert steps.truncated.sum() == 2 * conformance.NUM_ENVS
+
+
+@pytest.mark.slow
+def test_default_time_limit_is_that_of_the_suite():
+    assert dm_control_suite.get_default_config(CHEAP).episode_length == 1000
+    conformance.check_time_limit("playground", CHEAP, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [CHEAP, "CartpoleBalance"])
+def test_episode_equals_one_of_the_suite(name):
+    num_steps = 20
+    env = make_eval(config(name, params={"episode_length": num_steps}))
+    reference = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    keys = jax.random.split(jax.random.key(3), 1)
+    actions = jax.random.uniform(jax.random.key(4), (num_steps, 1, reference.action_size), minval=-1.0)
+
+    @jax.jit
+    def ours():
+        state, first = env.reset(keys)
+        return first, jax.lax.scan(lambda state, action: env.step(keys, state, action), state, actions)[1]
+
+    first, steps = ours()
+    with jax.numpy_rank_promotion("allow"):
+        state, step = jax.jit(reference.reset)(jax.random.key_data(keys[0])), jax.jit(reference.step)
+        np.testing.assert_allclose(first.observation.agent_view[0], state.obs, atol=1e-6)
+        total = 0.0
+        for t in range(num_steps):
+            state = step(state, actions[t, 0])
+            total += state.reward
+            np.testing.assert_allclose(steps.next_observation.agent_view[t, 0], state.obs, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(steps.reward[t, 0], state.reward, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(steps.episode.episode_return[t, 0], total, rtol=1e-3, atol=1e-3)
+    assert not steps.terminated.any()
+    np.testing.assert_array_equal(steps.truncated[:, 0], [False] * (num_steps - 1) + [True])
+
+
+@pytest.mark.slow
+def test_a_diverged_simulation_terminates_with_its_last_finite_observation():
+    env = make_eval(config(rescale_actions=False, clip_actions=False))
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, first = jax.jit(env.reset)(keys)
+    _, timestep = jax.jit(env.step)(keys, state, jnp.asarray([[0.5], [jnp.nan]]))
+    np.testing.assert_array_equal(timestep.terminated, [False, True])
+    np.testing.assert_array_equal(timestep.truncated, [False, False])
+    found, before = timestep.next_observation.agent_view, first.observation.agent_view
+    np.testing.assert_array_equal(found[1], before[1])
+    assert (found[0] != before[0]).any()
+    assert timestep.reward[1] == 0.0
+
+
+@pytest.mark.slow
+def test_parameters_reach_the_simulation():
+    """A control step of twice the length moves a pendulum about twice as far."""
+    moved = {}
+    for ctrl_dt in (0.02, 0.04):
+        env = make_eval(config(params={"ctrl_dt": ctrl_dt}))
+        keys = jax.random.split(jax.random.key(0), 1)
+        state, first = jax.jit(env.reset)(keys)
+        _, timestep = jax.jit(env.step)(keys, state, jnp.ones((1, 1)))
+        moved[ctrl_dt] = np.abs(timestep.next_observation.agent_view - first.observation.agent_view)[0, -1]
+    np.testing.assert_allclose(moved[0.04] / moved[0.02], 2.0, rtol=0.1)
+
+
+@pytest.mark.parametrize("name", ["Go1JoystickFlatTerrain", "PandaPickCube"])
+def test_tasks_with_a_download_raise(name):
+    with pytest.raises(ConfigError, match=f"'{name}' is not supported: it would download"):
+        make(config(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("CartpoleBalanc", {}, "'CartpoleBalanc' is not a scenario of playground: did you mean 'CartpoleBalance'"),
+        (CHEAP, {"params": {"episode_lenght": 3}}, "env.params.episode_lenght=3 .*'episode_length'"),
+        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be positive"),
+        (CHEAP, {"params": {"episode_length": "long"}}, "env.params.episode_length='long' is invalid .*1000"),
+        (CHEAP, {"params": {"ctrl_dt": float("nan")}}, "env.params.ctrl_dt=nan must be positive and finite"),
+        (CHEAP, {"params": {"ctrl_dt": 0.001}}, "env.params.ctrl_dt=0.001 is shorter .*env.params.sim_dt=0.01"),
+        (CHEAP, {"params": {"impl": "c"}}, "env.params.impl='c' is invalid .*jax or warp"),
+        (CHEAP, {"params": {"action_repeat": 2}}, "env.params.action_repeat=2 is not a parameter"),
+        (CHEAP, {"params": {"vision": True}}, "env.params.vision=True is not a parameter"),
+        (CHEAP, {"kwargs": {"sparse": True}}, "env.kwargs.sparse=True is not a parameter of PendulumSwingup"),
+    ],
+)
+def test_invalid_arguments_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(config(name, **changes))
