@@ -55,7 +55,7 @@ def test_dictionaries_of_observations_conform():
     conformance.check("brax", "fast", 25, kwargs=kwargs, params={"episode_length": 20})
 
 
-# Physics costs milliseconds per step in unoptimised programs: 300 steps instead of 2,000, with several ends of episodes.
+# Physics costs milliseconds per step in unoptimised programs: 300 steps instead of 2,000, with several episodes.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [CHEAP, "reacher", "hopper"])
 def test_environment_conforms(name):

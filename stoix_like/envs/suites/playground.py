@@ -13,12 +13,9 @@ from stoix_like.envs.suites.physics import PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError
 
-# The suite's default, warp, needs a GPU of NVIDIA.
-_IMPLEMENTATIONS = ("jax", "warp")
-
-# Keys of the suite's configuration that are not parameters here: its wrappers alone read `action_repeat`, and `vision`
-# needs a renderer on a GPU.
-_EXCLUDED = frozenset({"action_repeat", "vision", "vision_config"})
+# What can be changed in a task's configuration. Its other keys have no effect here: the wrappers of the suite
+# alone read `action_repeat`, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
+_PARAMS = ("episode_length", "ctrl_dt", "sim_dt")
 
 
 def scenarios() -> list[str]:
@@ -33,7 +30,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         name: one of `scenarios()`.
         kwargs: must be empty.
         params: entries of the task's configuration to change by name: `episode_length` in steps, `ctrl_dt` and `sim_dt`
-            in seconds, and `impl`, jax (default) or warp.
+            in seconds.
 
     Returns:
         The environments.
@@ -45,12 +42,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         raise ConfigError(f"env.scenario.name={name!r} is not supported: it would download models of mujoco_menagerie")
     check_scenario("playground", name, scenarios())
     check_names("env.kwargs", kwargs, (), name)
-    config = dm_control_suite.get_default_config(name).to_dict()
-    defaults = {key: value for key, value in config.items() if key not in _EXCLUDED} | {"impl": _IMPLEMENTATIONS[0]}
-    chosen = defaults | fit_parameters(params, defaults, name)
-    if chosen["impl"] not in _IMPLEMENTATIONS:
-        raise ConfigError(f"env.params.impl={chosen['impl']!r} is invalid for {name}: use jax or warp")
-    env = dm_control_suite.load(name, config_overrides=chosen)
+    config = dm_control_suite.get_default_config(name)
+    chosen = {key: config[key] for key in _PARAMS}
+    chosen |= fit_parameters(params, chosen, name)
+    # The default of the suite is Warp.
+    env = dm_control_suite.load(name, config_overrides=chosen | {"impl": "jax"})
     if env.n_substeps < 1:
         raise ConfigError(
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
