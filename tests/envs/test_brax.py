@@ -73,7 +73,8 @@ def test_episode_equals_one_of_brax(name):
     env, reference = make_eval(config(name)), bare(name)
     num_steps = 20
     keys = jax.random.split(jax.random.key(3), 1)
-    actions = jax.random.uniform(jax.random.key(4), (num_steps, 1, reference.action_size), minval=-1.0)
+    # Weak actions: the pole falls within 3 steps of strong ones.
+    actions = jax.random.uniform(jax.random.key(4), (num_steps, 1, reference.action_size), minval=-0.2, maxval=0.2)
 
     @jax.jit
     def ours():
@@ -107,7 +108,7 @@ def test_an_unhealthy_hopper_terminates_only_if_configured():
     steps = {}
     for terminate in (True, False):
         env = make_eval(config("hopper", kwargs={"terminate_when_unhealthy": terminate}))
-        _, _, steps[terminate] = conformance.rollout(env, 60)
+        _, _, steps[terminate] = conformance.rollout(env, 150)
     assert steps[True].terminated.any(0).all()
     assert not steps[False].terminated.any()
     assert not steps[True].truncated.any()
