@@ -6,7 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.schema import scalar
 
 T = TypeVar("T")
 
@@ -66,3 +69,43 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str) -> T
     except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
         reason = str(error) or type(error).__name__
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {owner}: {reason}") from error
+
+
+def fit_params(
+    defaults: Mapping[str, Any], params: Mapping[str, Any], owner: str, limit: str = "max_steps_in_episode"
+) -> dict[str, Any]:
+    """Convert `env.params` to the types of their defaults.
+
+    Args:
+        defaults: default by name of each parameter that the scenario has.
+        params: parameters to change by name.
+        owner: name of the scenario.
+        limit: name of the parameter that is the time limit, in steps.
+
+    Returns:
+        The converted parameters, without those that keep their default.
+
+    Raises:
+        ConfigError: if a parameter is unknown or its value does not fit.
+    """
+    check_names("env.params", params, defaults, owner)
+    fitted = {}
+    for name, value in params.items():
+        fitted[name] = _fit(value, defaults[name])
+        if fitted[name] is None or not np.all(np.isfinite(fitted[name])):
+            raise ConfigError(f"env.params.{name}={value!r} is invalid for {owner}: the default is {defaults[name]!r}")
+        if name == limit and fitted[name] < 1:
+            raise ConfigError(f"env.params.{name}={value!r} must be at least 1")
+    return fitted
+
+
+def _fit(value: Any, default: Any) -> Any:
+    return _array_like(value, default) if np.ndim(default) else scalar(type(default), value)
+
+
+def _array_like(value: Any, default: Any) -> np.ndarray | None:
+    try:
+        array = np.asarray(value, np.asarray(default).dtype)
+    except (TypeError, ValueError):
+        return None
+    return array if array.shape == np.shape(default) else None

@@ -32,9 +32,13 @@ class Suite(NamedTuple):
 
 SUITES: dict[str, Suite] = {
     "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
+    "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground"),
+    "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
     "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
+    "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),
 }
 
 # Modes of automatic reset.

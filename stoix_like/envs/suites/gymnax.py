@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_scenario, construct, fit_params
 from stoix_like.envs.environment import (
     Environment,
     State,
@@ -28,7 +28,6 @@ from stoix_like.envs.environment import (
 from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
 
 # Its renderings import them, which takes half of the time until a run starts.
 with deferred("matplotlib.pyplot", "seaborn"):
@@ -114,32 +113,14 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     if kwargs:
         env = construct(type(env), kwargs, name)
     defaults = env.default_params
-    check_names("env.params", params, [entry.name for entry in dataclasses.fields(defaults)], name)
-    fitted = {key: _fit(name, key, value, getattr(defaults, key)) for key, value in params.items()}
+    known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
+    fitted = fit_params(known, params, name)
     return Vectorize(GymnaxEnvironment(env, dataclasses.replace(defaults, **fitted), name))
 
 
 def _allow_rank_promotion() -> AbstractContextManager[Any]:
     # Swimmer adds arrays of different rank, which fails under a stricter global setting.
     return jax.numpy_rank_promotion("allow")
-
-
-def _fit(name: str, key: str, value: Any, default: Any) -> Any:
-    """Convert a parameter to the type of its default."""
-    fitted = _array_like(value, default) if np.ndim(default) else scalar(type(default), value)
-    if fitted is None or not np.all(np.isfinite(fitted)):
-        raise ConfigError(f"env.params.{key}={value!r} is invalid for {name}: the default is {default!r}")
-    if key == "max_steps_in_episode" and fitted < 1:
-        raise ConfigError(f"env.params.{key}={value!r} must be at least 1")
-    return fitted
-
-
-def _array_like(value: Any, default: Any) -> np.ndarray | None:
-    try:
-        array = np.asarray(value, np.asarray(default).dtype)
-    except (TypeError, ValueError):
-        return None
-    return array if array.shape == np.shape(default) else None
 
 
 def _bound(bound: Any) -> np.ndarray | float:

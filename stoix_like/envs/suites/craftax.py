@@ -1,0 +1,130 @@
+"""Adapter for Craftax and Craftax-Classic.
+
+Both games mix death and the time limit in one flag, so the adapter asks for the end of a game without a limit, and
+reads the limit from the number of steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from craftax.craftax_env import make_craftax_env_from_name
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params
+from stoix_like.envs.environment import (
+    Environment,
+    State,
+    VectorEnvironment,
+    Vectorize,
+    restart,
+    strongly_typed,
+    transition,
+)
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.schema import INT32_MAX
+
+_SCENARIOS = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")
+
+# Attributes that grow with experience exceed the bound of one that craftax declares.
+_UNBOUNDED = frozenset({"Craftax-Symbolic-v1"})
+
+# Angles that craftax draws for each world unless they are set.
+_NO_PARAMETERS = frozenset({"fractal_noise_angles"})
+
+
+class CraftaxEnvironment(Environment):
+    """A game of craftax.
+
+    Args:
+        env: the game without automatic reset, from `make_craftax_env_from_name`.
+        params: the parameters of the game.
+        name: the id of the game.
+    """
+
+    def __init__(self, env: Any, params: Any, name: str) -> None:
+        self._env, self.params = env, params
+        self._endless = params.replace(max_timesteps=INT32_MAX)
+        self.action_space = Discrete(env.action_space(params).n)
+        shape = tuple(env.observation_space(params).shape)
+        self.observation_space = Box(0.0, np.inf if name in _UNBOUNDED else 1.0, shape)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        with jax.numpy_rank_promotion("allow"):
+            view, state = self._env.reset_env(key, self.params)
+        return strongly_typed(state), restart(_observation(view))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        with jax.numpy_rank_promotion("allow"):
+            view, state, reward, _, _ = self._env.step_env(key, state, action, self.params)
+            terminated = self._env.is_terminal(state, self._endless)
+        at_limit = state.timestep >= self.params.max_timesteps
+        return strongly_typed(state), transition(_observation(view), reward, terminated, at_limit)
+
+
+class _Textures(dict[int, Any]):
+    """The textures of a game by the size of a block in pixels, read when a size is first used.
+
+    Args:
+        load: reads the textures of a size.
+    """
+
+    def __init__(self, load: Callable[[int], Any]) -> None:
+        super().__init__()
+        self._load = load
+
+    def __missing__(self, size: int) -> Any:
+        self[size] = self._load(size)
+        return self[size]
+
+
+def scenarios() -> list[str]:
+    """List the ids of the games."""
+    return list(_SCENARIOS)
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of craftax.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: must be empty.
+        params: parameters to change by name.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name or a parameter is unknown, a value is invalid, or there are arguments.
+    """
+    check_scenario("craftax", name, _SCENARIOS)
+    check_names("env.kwargs", kwargs, (), name)
+    if "Pixels" in name:
+        _read_textures_on_demand("craftax.craftax_classic" if "Classic" in name else "craftax.craftax")
+    env = make_craftax_env_from_name(name, auto_reset=False)
+    defaults = env.default_params
+    names = [entry.name for entry in dataclasses.fields(defaults) if entry.name not in _NO_PARAMETERS]
+    fitted = fit_params({key: getattr(defaults, key) for key in names}, params, name, limit="max_timesteps")
+    return Vectorize(CraftaxEnvironment(env, defaults.replace(**fitted), name))
+
+
+@functools.cache
+def _read_textures_on_demand(game: str) -> None:
+    # craftax's own loader reads the textures of every size, which takes a minute, and caches them in the directory of
+    # the package, where users may not write.
+    renderer = importlib.import_module(f"{game}.renderer")
+    textures = _Textures(importlib.import_module(f"{game}.constants").load_all_textures_given_size)
+    vars(renderer)["load_all_textures"] = lambda: textures
+
+
+def _observation(view: jax.Array) -> Observation:
+    return Observation(jnp.asarray(view, jnp.float32))

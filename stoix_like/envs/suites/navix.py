@@ -1,0 +1,119 @@
+"""Adapter for navix.
+
+navix's `step` starts a new episode at the step after an end, so the adapter calls the `_step` below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import navix
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params
+from stoix_like.envs.environment import (
+    Environment,
+    State,
+    VectorEnvironment,
+    Vectorize,
+    restart,
+    strongly_typed,
+    transition,
+)
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.errors import ConfigError, nearest
+
+# The smallest and largest value of each kind of observation; navix declares too few symbols.
+_OBSERVATIONS = {
+    "symbolic": (0, 10),
+    "symbolic_first_person": (0, 10),
+    "categorical": (-1, 10),
+    "categorical_first_person": (-1, 100),
+    "rgb": (0, 255),
+    "rgb_first_person": (0, 255),
+}
+
+
+# A door that is opened with 2, as in KeyCorridor, has the symbol -2, which becomes the byte 254.
+_WRAPPED_SYMBOLS = "Navix-KeyCorridor"
+
+
+class NavixState(NamedTuple):
+    """The state of a grid, and the steps since the episode started, int32."""
+
+    grid: Any
+    steps: jax.Array
+
+
+class NavixEnvironment(Environment):
+    """A grid world of navix.
+
+    Args:
+        env: the environment, from `navix.make`.
+        observation: name of its observation function.
+        bounds: smallest and largest value of the observations.
+    """
+
+    def __init__(self, env: Any, observation: str, bounds: tuple[int, int]) -> None:
+        self._env = env
+        self._keeps_tiles = observation.startswith("rgb")
+        self.action_space = Discrete(len(env.action_set))
+        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        self.observation_space = Box(*bounds, view.shape, view.dtype)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        with jax.numpy_rank_promotion("allow"):
+            timestep = self._env.reset(key)
+        grid = timestep.state
+        if not self._keeps_tiles:
+            # Images of the tiles, which only pixels need: without them, states are a tenth of the size.
+            grid = grid.replace(cache=None)
+        return strongly_typed(NavixState(grid, timestep.t)), restart(Observation(timestep.observation))
+
+    def step(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        before = navix.Timestep(
+            t=state.steps, state=state.grid.replace(key=key), observation=None, action=None, reward=None, step_type=None
+        )
+        with jax.numpy_rank_promotion("allow"):
+            after = self._env._step(before, action)
+        timestep = transition(
+            Observation(after.observation), after.reward, after.is_termination(), after.is_truncation()
+        )
+        return strongly_typed(NavixState(after.state, after.t)), timestep
+
+
+def scenarios() -> list[str]:
+    """List the ids of the environments."""
+    return list(navix.registry())
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of navix.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: `observation_fn`, the name of a function in `navix.observations`; `symbolic` by default.
+        params: `max_steps`, the time limit, or `penality_coeff`, the reduction of the final reward with time.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
+    """
+    check_scenario("navix", name, scenarios())
+    check_names("env.kwargs", kwargs, ("observation_fn",), name)
+    observation = str(kwargs.get("observation_fn", "symbolic"))
+    if observation not in _OBSERVATIONS:
+        hint = nearest(observation, _OBSERVATIONS)
+        raise ConfigError(f"env.kwargs.observation_fn={observation!r} is not an observation of {name}: {hint}")
+    env = navix.make(name, observation_fn=getattr(navix.observations, observation))
+    defaults = {"max_steps": env.max_steps, "penality_coeff": env.penality_coeff}
+    fitted = fit_params(defaults, params, name, limit="max_steps")
+    wrapped = name.startswith(_WRAPPED_SYMBOLS) and observation.startswith("symbolic")
+    bounds = (0, 255) if wrapped else _OBSERVATIONS[observation]
+    return Vectorize(NavixEnvironment(env.replace(**fitted), observation, bounds))

@@ -1,0 +1,115 @@
+"""Adapter for POPGym Arcade.
+
+Its `step_env` reports time limits differently from task to task, so the adapter takes only terminations from it and
+counts steps itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from popgym_arcade import environments
+from popgym_arcade.registration import REGISTERED_ENVIRONMENTS
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params
+from stoix_like.envs.environment import (
+    Environment,
+    State,
+    VectorEnvironment,
+    Vectorize,
+    restart,
+    strongly_typed,
+    transition,
+)
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.wrappers import TimeLimit
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX, scalar
+
+_SIZES = (128, 256)
+_LIMIT = "max_steps_in_episode"
+
+
+class PopgymArcadeEnvironment(Environment):
+    """A game of POPGym Arcade without its time limit.
+
+    Args:
+        env: the game.
+        params: the parameters of the game.
+    """
+
+    def __init__(self, env: Any, params: Any) -> None:
+        self._env, self.params = env, params
+        self.action_space = Discrete(env.action_space(params).n)
+        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        self.observation_space = Box(0, 255, view.shape, view.dtype)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        with jax.numpy_rank_promotion("allow"):
+            view, state = self._env.reset_env(key, self.params)
+        return strongly_typed(state), restart(_observation(view))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        with jax.numpy_rank_promotion("allow"):
+            view, state, reward, _, info = self._env.step_env(key, state, action, self.params)
+        return strongly_typed(state), transition(_observation(view), reward, info["terminated"], False)
+
+
+def scenarios() -> list[str]:
+    """List the ids of the games."""
+    return list(REGISTERED_ENVIRONMENTS)
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of POPGym Arcade.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: `partial_obs`, whether the view hides a part of the state; `obs_size`, its side length in pixels.
+        params: parameters to change by name, among them the time limit `max_steps_in_episode`.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name, an argument or a parameter is unknown, or a value is invalid.
+    """
+    check_scenario("popgym_arcade", name, scenarios())
+    env = _construct(name, kwargs)
+    defaults = env.default_params
+    # Two families of games have another name for it.
+    limit_name = _LIMIT if hasattr(env, _LIMIT) else "max_episode_length"
+    known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
+    fitted = {_LIMIT: getattr(env, limit_name)} | fit_params(known | {_LIMIT: getattr(env, limit_name)}, params, name)
+    # The rewards of some games are scaled by it.
+    setattr(env, limit_name, fitted[_LIMIT])
+    # Games that read the limit from their parameters would report it as a termination.
+    endless = {key: INT32_MAX if key == _LIMIT else value for key, value in fitted.items() if key in known}
+    game = PopgymArcadeEnvironment(env, dataclasses.replace(defaults, **endless))
+    return TimeLimit(Vectorize(game), fitted[_LIMIT])
+
+
+def _construct(name: str, kwargs: Mapping[str, Any]) -> Any:
+    check_names("env.kwargs", kwargs, ("partial_obs", "obs_size"), name)
+    partial_obs = scalar(bool, kwargs.get("partial_obs", False))
+    if partial_obs is None:
+        raise ConfigError(f"env.kwargs.partial_obs={kwargs['partial_obs']!r} is invalid for {name}: use true or false")
+    obs_size = scalar(int, kwargs.get("obs_size", _SIZES[0]))
+    if obs_size not in _SIZES:
+        raise ConfigError(f"env.kwargs.obs_size={kwargs['obs_size']!r} is invalid for {name}: use 128 or 256")
+    with jax.numpy_rank_promotion("allow"):
+        env = getattr(environments, name)(partial_obs=partial_obs, obs_size=obs_size)
+    # gymnax 1 asks for the discount under another name than the games, which were written for its predecessor.
+    env.is_terminated = env.is_terminal
+    return env
+
+
+def _observation(view: jax.Array) -> Observation:
+    return Observation(view.astype(jnp.uint8))  # one family of games returns bytes as floats
