@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
@@ -154,6 +155,57 @@ def _check_lengths(**lists: Sequence[Any]) -> None:
 
 def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
     return (size, size) if isinstance(size, int) else tuple(size)
+
+
+class GridTorso(nn.Module):
+    """A multilayer perceptron on a grid of symbols, such as those of MiniGrid.
+
+    The embedding of a cell is the sum of the embeddings of its channels, with one table per channel:
+
+        x[h, w] = sum_c E_c[symbol[h, w, c]]
+
+    Attributes:
+        embedding_size: width of the embedding of a cell, in units.
+        hidden_sizes: width of each dense layer, in units.
+        activation: name of the activation function.
+        use_layer_norm: whether layer normalisation precedes each activation.
+        kernel_init: initialiser of the weights of the dense layers, or its name.
+        num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0.
+        has_channels: False for grids `[H, W]`.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (2, 3)
+
+    embedding_size: int = 16
+    hidden_sizes: Sequence[int] = (256,)
+    activation: str = "relu"
+    use_layer_norm: bool = False
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    num_symbols: int = 16
+    has_channels: bool = True
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch_and_grid"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., H, W, C]` integers.
+
+        Returns:
+            `[..., hidden_sizes[-1]]`.
+
+        Raises:
+            ValueError: the observation has no integers.
+        """
+        if not jnp.issubdtype(observation.dtype, jnp.integer):
+            raise ValueError(f"observations of type {observation.dtype} are not symbols: choose network=cnn")
+        symbols = observation if self.has_channels else observation[..., None]
+        # As a product with one-hot vectors: the gradient of a table look-up would be a slow scatter.
+        one_hot = jax.nn.one_hot(symbols, self.num_symbols)
+        tables = nn.Dense(self.embedding_size, use_bias=False, name="tables")
+        x = tables(one_hot.reshape(*symbols.shape[:-1], -1))
+        x = x.reshape(*x.shape[:-3], -1)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
 
 
 class NoisyMLPTorso(MLPTorso):

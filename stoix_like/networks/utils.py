@@ -53,7 +53,7 @@ _SIZES = frozenset(
     (
         *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "features"),
         *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
-        *("num_atoms", "num_quantiles", "num_cosines", "num_values"),
+        *("num_atoms", "num_quantiles", "num_cosines", "num_values", "num_symbols", "embedding_size"),
         *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
     )
 )
@@ -185,6 +185,22 @@ def action_facts(action_space: Space) -> dict[str, Any]:
     return facts
 
 
+def observation_facts(observation_space: Space) -> dict[str, Any]:
+    """Return the properties of an observation space under the argument names of torsos.
+
+    Args:
+        observation_space: the space of `Observation.agent_view`.
+
+    Returns:
+        `has_channels`, False for images without an axis of channels; for integers, `num_symbols`, one more than the
+        largest.
+    """
+    facts: dict[str, Any] = {"has_channels": len(observation_space.shape) != 2}
+    if isinstance(observation_space, Box) and jnp.issubdtype(observation_space.dtype, jnp.integer):
+        facts["num_symbols"] = int(np.max(observation_space.high)) + 1
+    return facts
+
+
 def fits(head: Any, action_space: Space) -> bool:
     """Return whether a head or a system supports an action space.
 
@@ -251,8 +267,8 @@ def build_networks(
 
     Every mapping with a `_target_` becomes a call of the target with the other entries as arguments; lists become
     tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
-    and `number_of_dims_per_distribution` from the action space, `has_channels` from the observation space. Where a
-    torso takes vectors and the environment has images, the input layer before the torso flattens them.
+    and `number_of_dims_per_distribution` from the action space, `has_channels` and `num_symbols` from the observation
+    space. Where a torso takes vectors and the environment has images, the input layer before the torso flattens them.
 
     Args:
         network_config: the network configuration, a DictConfig or nested dictionaries.
@@ -341,7 +357,7 @@ def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
             raise MisfitError(f"{key}={path} does not fit {describe(spaces.action)}", _advice(spaces.action))
         arguments = accepted(target, action_facts(spaces.action)) | arguments
     if spaces.observation is not None:
-        arguments = accepted(target, {"has_channels": len(spaces.observation.shape) != 2}) | arguments
+        arguments = accepted(target, observation_facts(spaces.observation)) | arguments
     if partial:
         return functools.partial(target, **arguments)
     try:
