@@ -1,0 +1,124 @@
+"""Tests of the adapter of navix against navix itself."""
+
+import jax
+import jax.numpy as jnp
+import navix
+import numpy as np
+import pytest
+from conformance import check, check_elements, check_time_limit, env_config
+
+from stoix_like.envs import make, make_eval
+from stoix_like.envs.suites.navix import scenarios
+from stoix_like.errors import ConfigError
+
+EMPTY, OBSTACLES = "Navix-Empty-5x5-v0", "Navix-Dynamic-Obstacles-5x5-v0"
+LEFT, RIGHT, FORWARD = 0, 1, 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [EMPTY, OBSTACLES, "Navix-DoorKey-5x5-v0", "Navix-KeyCorridorS3R1-v0"])
+def test_conformance(name):
+    check("navix", name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "observation", ["symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person"]
+)
+def test_other_observations_conform(observation):
+    check("navix", EMPTY, 120, kwargs={"observation_fn": observation})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", scenarios())
+def test_first_observations_are_elements_of_the_space(name):
+    env = make_eval(env_config("navix", name))
+    state, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 4))
+    _, timestep = jax.jit(env.step)(jax.random.split(jax.random.key(1), 4), state, jnp.full(4, FORWARD))
+    for each in (first, timestep):
+        check_elements(env.observation_space, np.asarray(each.observation.agent_view), 1)
+
+
+def test_time_limit_is_a_truncation():
+    check_time_limit("navix", EMPTY, 4, params={"max_steps": 4})
+
+
+@pytest.mark.slow
+def test_an_episode_equals_one_of_navix():
+    """The balls move at random, so keys, states and the end of the episode must agree."""
+    env, bare = make_eval(env_config("navix", OBSTACLES)), navix.make(OBSTACLES)
+    num_steps = 40
+
+    def both(key):
+        reset_key, *keys = jax.random.split(key, num_steps + 1)
+        state, first = env.reset(reset_key[None])
+        timestep = bare.reset(reset_key)
+
+        def step(carry, key):
+            state, timestep = carry
+            action = jax.random.randint(key, (), 0, 3)
+            state, ours = env.step(key[None], state, action[None])
+            with jax.numpy_rank_promotion("allow"):
+                timestep = bare._step(timestep.replace(state=timestep.state.replace(key=key)), action)
+            theirs = (timestep.observation, timestep.reward, timestep.step_type)
+            return (state, timestep), (ours, theirs)
+
+        return first, bare.reset(reset_key).observation, jax.lax.scan(step, (state, timestep), jnp.stack(keys))[1]
+
+    with jax.numpy_rank_promotion("allow"):
+        first, view, (ours, (views, rewards, types)) = jax.jit(both)(jax.random.key(3))
+    end = int(np.argmax(np.asarray(types) > 0)) + 1
+    assert 1 < end < num_steps
+    np.testing.assert_array_equal(first.observation.agent_view[0], view)
+    np.testing.assert_array_equal(ours.next_observation.agent_view[:end, 0], views[:end])
+    np.testing.assert_array_equal(ours.reward[:end, 0], rewards[:end])
+    np.testing.assert_array_equal(ours.terminated[:end, 0], types[:end] == navix.StepType.TERMINATION)
+    np.testing.assert_array_equal(ours.truncated[:end, 0], types[:end] == navix.StepType.TRUNCATION)
+    np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [5, 6])
+def test_reaching_the_goal_is_a_termination(limit):
+    """Two steps east, a turn, and two steps south lead to the goal; at the time limit, too."""
+    env = make(env_config("navix", EMPTY, params={"max_steps": limit}))
+    keys = jax.random.split(jax.random.key(0), 1)
+    state, first = jax.jit(env.reset)(keys)
+    step = jax.jit(env.step)
+    for action in (FORWARD, FORWARD, RIGHT, FORWARD, FORWARD):
+        state, timestep = step(keys, state, jnp.full((1,), action))
+    assert (timestep.reward, timestep.terminated, timestep.truncated) == (1.0, True, False)
+    # The agent stands on the goal in the true successor, and in its corner in the next episode.
+    assert timestep.next_observation.agent_view[0, 3, 3, 0] in (8, 10)
+    assert timestep.next_observation.agent_view[0, 1, 1, 0] != 10
+    np.testing.assert_array_equal(timestep.observation.agent_view, first.observation.agent_view)
+
+
+def test_states_of_symbolic_views_have_no_tiles():
+    def size(kwargs):
+        env = make_eval(env_config("navix", EMPTY, kwargs=kwargs))
+        state, _ = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 1))
+        return sum(leaf.size for leaf in jax.tree.leaves(state))
+
+    assert size({}) < 0.1 * size({"observation_fn": "rgb"})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "Navix-Empty-5x5",
+            {},
+            "env.scenario.name='Navix-Empty-5x5' is not a scenario of navix: .*'Navix-Empty-5x5-v0'",
+        ),
+        (EMPTY, {"kwargs": {"observation": "rgb"}}, "env.kwargs.observation='rgb' .*'observation_fn'"),
+        (EMPTY, {"kwargs": {"observation_fn": "rbg"}}, "env.kwargs.observation_fn='rbg' is not an observation .*'rgb'"),
+        (EMPTY, {"kwargs": {"observation_fn": "none"}}, "env.kwargs.observation_fn='none' is not an observation"),
+        (EMPTY, {"params": {"max_step": 3}}, "env.params.max_step=3 is not a parameter .*'max_steps'"),
+        (EMPTY, {"params": {"max_steps": 0}}, "env.params.max_steps=0 must be at least 1"),
+        (EMPTY, {"params": {"max_steps": 2.5}}, "env.params.max_steps=2.5 is invalid"),
+    ],
+)
+def test_invalid_settings_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("navix", name, **changes))
