@@ -1,0 +1,201 @@
+"""Adapter for pgx.
+
+In a game for two, the agent plays one seat, drawn at each reset, and `env.kwargs.opponent` the other: between two steps
+of the agent, the opponent moves until it is the agent's turn again.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pgx
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.environment import (
+    Environment,
+    State,
+    VectorEnvironment,
+    Vectorize,
+    restart,
+    strongly_typed,
+    transition,
+)
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.errors import ConfigError
+
+Opponent = Callable[[jax.Array, Any], jax.Array]
+"""`(key, game) -> action`, with a typed PRNG key, a state of pgx, and a legal action of `game.current_player`."""
+
+# Games of pgx that are not supported here, with the reason.
+_UNSUPPORTED = {
+    "bridge_bidding": "it would download its tables of results",
+    "sparrow_mahjong": "it has three players, and at most two are supported",
+}
+
+# The largest number of moves by both players, after which these games end without a result. Go ends with one.
+_MOVE_LIMITS = {"animal_shogi": 256, "chess": 512, "gardner_chess": 256, "shogi": 512}
+
+# Arguments with which pgx builds the scenarios.
+_PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
+
+
+class GameState(NamedTuple):
+    """The state of a game, and the player that is the agent."""
+
+    game: Any
+    seat: jax.Array
+
+
+class PgxEnvironment(Environment):
+    """A game of pgx for one player, or for two with an opponent.
+
+    Args:
+        env: the game, from `pgx.make`.
+        opponent: chooses the actions of the other player.
+    """
+
+    def __init__(self, env: Any, opponent: Opponent) -> None:
+        self._env, self._opponent = env, opponent
+        self._move_limit = _MOVE_LIMITS.get(env.id)
+        game = jax.eval_shape(env.init, jax.random.key(0))
+        self.action_space = Discrete(game.legal_action_mask.shape[0])
+        low, high = (0.0, 1.0) if game.observation.dtype == bool else (-np.inf, np.inf)
+        self.observation_space = Box(low, high, game.observation.shape)
+
+    def reset(self, key: jax.Array) -> tuple[GameState, TimeStep]:
+        """See `Environment.reset`."""
+        game_key, seat_key, opponent_key = jax.random.split(key, 3)
+        seat = jax.random.randint(seat_key, (), 0, self._env.num_players)
+        with jax.numpy_rank_promotion("allow"):
+            game, _ = self._play_opponent(opponent_key, strongly_typed(self._env.init(game_key)), seat)
+            return GameState(game, seat), restart(self._observation(game, seat))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[GameState, TimeStep]:
+        """See `Environment.step`."""
+        step_key, opponent_key = jax.random.split(key)
+        seat = state.seat
+        with jax.numpy_rank_promotion("allow"):
+            game = strongly_typed(self._env.step(state.game, action, step_key))
+            game, reward = self._play_opponent(opponent_key, game, seat, game.rewards[seat])
+            observation = self._observation(game, seat)
+        undecided = self._at_move_limit(game)
+        timestep = transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
+        return GameState(game, seat), timestep
+
+    def _play_opponent(
+        self, key: jax.Array, game: Any, seat: jax.Array, reward: jax.Array | float = 0.0
+    ) -> tuple[Any, jax.Array]:
+        """Play until it is the agent's turn or the game ends; return the game and the sum of the agent's rewards."""
+        reward = jnp.asarray(reward, jnp.float32)
+        if self._env.num_players == 1:
+            return game, reward
+
+        def is_opponents_turn(carry: Any) -> jax.Array:
+            _, game, _ = carry
+            return (game.current_player != seat) & ~game.terminated & ~game.truncated
+
+        def move(carry: Any) -> Any:
+            key, game, reward = carry
+            key, action_key, step_key = jax.random.split(key, 3)
+            game = strongly_typed(self._env.step(game, self._opponent(action_key, game), step_key))
+            return key, game, reward + game.rewards[seat]
+
+        # A player may have several moves in a row.
+        _, game, reward = jax.lax.while_loop(is_opponents_turn, move, (key, game, reward))
+        return game, reward
+
+    def _at_move_limit(self, game: Any) -> jax.Array:
+        if self._move_limit is None:
+            return jnp.zeros((), bool)
+        return (game._step_count >= self._move_limit) & (game.rewards == 0.0).all()
+
+    def _observation(self, game: Any, seat: jax.Array) -> Observation:
+        # At the end of a game, `game.observation` may be that of the opponent.
+        view = self._env._observe(game, seat)
+        return Observation(jnp.asarray(view, jnp.float32), game.legal_action_mask)
+
+
+def random_opponent(key: jax.Array, game: Any) -> jax.Array:
+    """Draw a legal action uniformly.
+
+    Args:
+        key: a typed PRNG key.
+        game: the state of the game.
+
+    Returns:
+        The action, a scalar.
+    """
+    mask = game.legal_action_mask
+    return Discrete(mask.shape[0]).sample(key, mask)
+
+
+def scenarios() -> list[str]:
+    """List the ids of the supported games."""
+    return [name for name in pgx.available_envs() if name not in _UNSUPPORTED]
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build games of pgx.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: `opponent`, which is `random`, the import path of a function, or a function, see `Opponent`; and
+            arguments of the constructor by name.
+        params: none.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the name or an argument is unknown, a value is invalid, or the opponent is none.
+    """
+    if name in _UNSUPPORTED:
+        raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
+    check_scenario("pgx", name, scenarios())
+    check_names("env.params", params, [], name)
+    env = pgx.make(typing.cast(Any, name))
+    arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
+    if arguments:
+        env = construct(functools.partial(type(env), **_PRESETS.get(name, {})), arguments, name)
+    if env.num_players == 1:
+        if "opponent" in kwargs:
+            raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} is useless: {name} has a single player")
+        return Vectorize(PgxEnvironment(env, random_opponent))
+    opponent = _find_opponent(kwargs.get("opponent", "random"))
+    _check_opponent(opponent, env, kwargs)
+    return Vectorize(PgxEnvironment(env, opponent))
+
+
+def _find_opponent(opponent: Any) -> Opponent:
+    if opponent == "random":
+        return random_opponent
+    if callable(opponent):
+        return opponent
+    key = f"env.kwargs.opponent={opponent}"
+    if opponent in typing.get_args(pgx.BaselineModelId):
+        raise ConfigError(f"{key} is not supported: pgx would download the model")
+    module, _, name = str(opponent).rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        wanted = "it must be random or the import path of a function (key, game) -> action"
+        raise ConfigError(f"{key} cannot be imported ({error}): {wanted}") from error
+    if not callable(found):
+        raise ConfigError(f"{key} is not a function: it must take a key and a state of pgx, and return an action")
+    return found
+
+
+def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:
+    action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
+    if getattr(action, "shape", None) != () or not jnp.issubdtype(action.dtype, jnp.integer):
+        raise ConfigError(
+            f"env.kwargs.opponent={kwargs.get('opponent')} returns {action}: it must return an action, a scalar integer"
+        )
