@@ -12,7 +12,7 @@ from stoix_like.envs.spaces import Box, Discrete
 
 
 class Masked(Environment):
-    """Episodes of three steps; in step t, only action t is illegal, and it costs 1."""
+    """Episodes of three steps; in step t, only action t is illegal: it costs 1 and ends the episode."""
 
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(3)
@@ -27,7 +27,7 @@ class Masked(Environment):
         """See `Environment.step`."""
         del key
         illegal = action == state
-        return state + 1, transition(self._observation(state + 1), -1.0 * illegal, state >= 2, False)
+        return state + 1, transition(self._observation(state + 1), -1.0 * illegal, illegal | (state >= 2), False)
 
     def _observation(self, steps: jax.Array) -> Observation:
         return Observation(jnp.full((2,), steps / 3), jnp.arange(3) != steps)

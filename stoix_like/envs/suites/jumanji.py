@@ -37,7 +37,6 @@ from stoix_like.schema import scalar
 
 # Only its renderings need them.
 with deferred("matplotlib.pyplot", "huggingface_hub"):
-    import jumanji
     from jumanji import registration, specs
 
 _OWN_REWARDS = "its agents have rewards of their own, and this package trains a single agent"
@@ -105,7 +104,7 @@ class JumanjiEnvironment(Environment):
 
 def scenarios() -> list[str]:
     """List the ids of the supported environments."""
-    return sorted(jumanji.registered_environments() - _UNSUPPORTED.keys())
+    return sorted(registration.registered_environments() - _UNSUPPORTED.keys())
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
@@ -169,7 +168,7 @@ def _convert_observations(spec: Any) -> ObservationSpace:
         return Box(0.0, 1.0, (int(spec.num_values),))
     if isinstance(spec, specs.Array):
         low, high = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
-        return Box(_bound(low), _bound(high), spec.shape, np.uint8 if spec.dtype == np.uint8 else np.float32)
+        return Box(_bound(low), _bound(high), spec.shape, _view_dtype(spec))
     entries = {name: entry for name, entry in vars(spec).items() if isinstance(entry, specs.Spec)}
     return Dict({name: _convert_observations(entry) for name, entry in entries.items() if name not in _NOT_VIEWED})
 
@@ -178,11 +177,14 @@ def _convert_view(spec: Any, value: Any) -> Any:
     if isinstance(spec, specs.DiscreteArray):
         return jax.nn.one_hot(value, spec.num_values, dtype=jnp.float32)
     if isinstance(spec, specs.Array):
-        return value if value.dtype == jnp.uint8 else jnp.asarray(value, jnp.float32)
-    entries = value._asdict() if isinstance(value, tuple) else vars(value)
-    return {
-        name: _convert_view(getattr(spec, name), entry) for name, entry in entries.items() if name not in _NOT_VIEWED
-    }
+        return jnp.asarray(value, _view_dtype(spec))
+    # Named tuples and dataclasses.
+    names = getattr(value, "_fields", None) or vars(value)
+    return {name: _convert_view(getattr(spec, name), getattr(value, name)) for name in names if name not in _NOT_VIEWED}
+
+
+def _view_dtype(spec: Any) -> Any:
+    return np.uint8 if spec.dtype == np.uint8 else np.float32
 
 
 def _only_entry(entries: Any) -> Any:

@@ -161,10 +161,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
     check_scenario("pgx", name, scenarios())
     check_names("env.params", params, [], name)
-    env = pgx.make(typing.cast(Any, name))
+    env = pgx.make(name)
     arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
     if arguments:
         env = construct(functools.partial(type(env), **_PRESETS.get(name, {})), arguments, name)
+        _check_game(env, arguments, name)
     if env.num_players == 1:
         if "opponent" in kwargs:
             raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} is useless: {name} has a single player")
@@ -191,6 +192,16 @@ def _find_opponent(opponent: Any) -> Opponent:
     if not callable(found):
         raise ConfigError(f"{key} is not a function: it must take a key and a state of pgx, and return an action")
     return found
+
+
+def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
+    # pgx does not check sizes, and some games have only one that works.
+    try:
+        jax.eval_shape(env.init, jax.random.key(0))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"env.kwargs={dict(arguments)} is invalid for {name}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:

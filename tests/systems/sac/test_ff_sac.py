@@ -37,7 +37,7 @@ def test_temperature_decreases_above_the_target_entropy_and_increases_below():
     """A gradient step lowers the temperature where the gradient is positive."""
     sac = algorithm("sac/ff_sac")
     for entropy, sign in ((0.5, 1.0), (-3.0, -1.0)):
-        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy))
+        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy), sac.target_entropy)
         assert float(gradient) * sign > 0.0
 
 

@@ -140,8 +140,9 @@ class SAC(ActorCritic):
         log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
         if self.config.autotune:
             log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
-                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, metrics["entropy"]
-            )
+                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state,
+                metrics["entropy"], self.target_entropy_of(batch.observation),
+            )  # fmt: skip
             metrics |= alpha_metrics
         params = SACParams(actor_params, params.q_params, log_alpha)
         opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
@@ -156,10 +157,17 @@ class SAC(ActorCritic):
         loss = jnp.mean(batch.weight * sac_actor_loss_per_example(log_prob, q, self.temperature(params)))
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
 
-    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array) -> tuple[jax.Array, Metrics]:
+    def alpha_loss(
+        self, log_alpha: jax.Array, entropy: jax.Array, target_entropy: jax.Array | float
+    ) -> tuple[jax.Array, Metrics]:
         """Compute the dual loss of the entropy constraint (equation 18)."""
-        loss = sac_temperature_loss(log_alpha, -entropy, self.target_entropy)
+        loss = sac_temperature_loss(log_alpha, -entropy, target_entropy)
         return loss, {"alpha_loss": loss}
+
+    def target_entropy_of(self, observation: Observation) -> jax.Array | float:
+        """Return the mean target entropy over a batch of observations, in nats."""
+        del observation
+        return self.target_entropy
 
     @property
     def target_entropy(self) -> Any:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.launch import entry_points
+from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.sac.anakin import ff_sac
@@ -27,7 +28,7 @@ class Config(ff_sac.Config):
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
-        target_entropy_scale: target entropy as a fraction of that of the uniform policy over all actions, legal or not.
+        target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
             With the paper's 0.98 no policy solves CartPole, and the temperature diverges.
     """
 
@@ -49,6 +50,13 @@ class DiscreteSAC(ff_sac.SAC):
     def target_entropy(self) -> Any:
         """The target entropy in nats: `target_entropy_scale` times that of the uniform policy."""
         return self.config.target_entropy_scale * math.log(self.action_space.n)
+
+    def target_entropy_of(self, observation: Observation) -> jax.Array | float:
+        """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
+        if observation.action_mask is None:
+            return self.target_entropy
+        num_legal = legal_actions(observation.action_mask).sum(-1)
+        return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
 
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array

@@ -1,0 +1,171 @@
+"""Tests of the jumanji environments against jumanji itself."""
+
+import jax
+import jax.numpy as jnp
+import jumanji
+import numpy as np
+import pytest
+from conformance import check, check_time_limit, env_config, rollout
+
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
+from stoix_like.envs.suites.jumanji import scenarios
+from stoix_like.errors import ConfigError
+
+QUICK = ("Game2048-v1", "Snake-v1")
+# Episodes that legal moves never end within three steps.
+LIMITED = ("Snake-v1", "RubiksCube-v0", "Cleaner-v0", "Maze-v0", "MMST-v0", "PacMan-v1", "RobotWarehouse-v0",
+           "SlidingTilePuzzle-v0", "Tetris-v0")  # fmt: skip
+
+
+def slow_except(names, quick):
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def first_legal(env):
+    """Return a policy that takes the first legal choices, or the first ones if there is no mask."""
+    space = env.action_space
+
+    def act(timestep):
+        mask = timestep.observation.action_mask
+        if mask is None:
+            return jnp.zeros((len(timestep.reward), *space.shape), jnp.int32)
+        if isinstance(space, Discrete):
+            return jnp.argmax(mask, -1)
+        parts = jnp.split(mask, np.cumsum(space.nvec)[:-1], -1)
+        return jnp.stack([jnp.argmax(part, -1) for part in parts], -1)
+
+    return act
+
+
+@pytest.mark.parametrize("name", slow_except(scenarios(), QUICK))
+def test_protocol(name):
+    check("jumanji", name, num_steps=200)
+
+
+@pytest.mark.parametrize("name", slow_except(["Snake-v1", "Tetris-v0", "Knapsack-v1", "Cleaner-v0"], QUICK))
+def test_an_episode_equals_one_of_the_bare_suite(name):
+    # Legal moves may never end these.
+    kwargs = {"time_limit": 20} if name in LIMITED else {}
+    env, bare = make(env_config("jumanji", name, kwargs=kwargs)), jumanji.make(name, **kwargs)
+    num_steps = 50
+    first, actions, steps = rollout(env, num_steps, num_envs=1)
+    with jax.numpy_rank_promotion("allow"):
+        reset_key, _ = jax.random.split(jax.random.key(0))
+        state, timestep = jax.jit(bare.reset)(jax.random.split(reset_key, 1)[0])
+        step = jax.jit(bare.step)
+        check_observation(first.observation, timestep.observation, 0)
+        for t in range(num_steps):
+            action = actions[t, 0]
+            if name == "Tetris-v0":
+                action = np.asarray(divmod(action, 10))
+            state, timestep = step(state, action)
+            np.testing.assert_allclose(steps.reward[t, 0], timestep.reward, rtol=1e-6)
+            assert (steps.terminated | steps.truncated)[t, 0] == timestep.last()
+            if timestep.last():
+                return
+            check_observation(jax.tree.map(lambda x, t=t: x[t], steps.next_observation), timestep.observation, 0)
+    pytest.fail("the episode did not end")
+
+
+def check_observation(found, native, n):
+    """Assert that all entries but the step count are there, with equal values."""
+    native = {name: getattr(native, name) for name in native._fields}
+    np.testing.assert_array_equal(found.action_mask[n], np.ravel(native.pop("action_mask")))
+    native.pop("step_count", None)
+    views = found.agent_view if isinstance(found.agent_view, dict) else dict.fromkeys(native, found.agent_view)
+    assert views.keys() == native.keys()
+    for name, value in native.items():
+        np.testing.assert_allclose(views[name][n], value)
+
+
+@pytest.mark.parametrize("name", slow_except(LIMITED, QUICK))
+def test_time_limit_truncates(name):
+    act = first_legal(make(env_config("jumanji", name)))
+    check_time_limit("jumanji", name, 3, actions=lambda timestep, t: act(timestep), kwargs={"time_limit": 3})
+
+
+def test_end_of_the_task_at_the_time_limit_terminates():
+    """A snake that always moves up leaves the board after some steps, whatever the limit."""
+
+    def ends(limit):
+        env = make_eval(env_config("jumanji", "Snake-v1", kwargs={"time_limit": limit}))
+        key = jax.random.split(jax.random.key(2), 1)
+
+        def step(state, _):
+            state, timestep = env.step(key, state, jnp.zeros((1,), jnp.int32))
+            return state, (timestep.terminated[0], timestep.truncated[0])
+
+        return [np.asarray(flag) for flag in jax.jit(lambda: jax.lax.scan(step, env.reset(key)[0], length=12)[1])()]
+
+    terminated, truncated = ends(100)
+    last = int(np.argmax(terminated))
+    assert last > 1
+    assert not truncated[: last + 1].any()
+    terminated, truncated = ends(last + 1)
+    assert terminated[last]
+    assert not truncated[: last + 1].any()
+    terminated, truncated = ends(last)
+    assert truncated[last - 1]
+    assert not terminated[:last].any()
+
+
+@pytest.mark.parametrize("name", slow_except(["Snake-v1", "Tetris-v0", "Cleaner-v0"], QUICK))
+def test_exactly_the_masked_actions_are_illegal(name):
+    """In the first steps of these environments, an illegal action ends the episode, and a legal one does not."""
+    env = make_eval(env_config("jumanji", name))
+    space = env.action_space
+    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    choices = np.indices(sizes).reshape(len(sizes), -1).T
+    starts = np.cumsum((0, *sizes[:-1]))
+    actions = jnp.asarray(choices if isinstance(space, MultiDiscrete) else choices[:, 0])
+    act = first_legal(env)
+
+    def step(carry, key):
+        state, timestep = carry
+        _, outcomes = jax.vmap(lambda action: env.step(key[None], state, action[None]))(actions)
+        after = env.step(key[None], state, act(timestep))
+        return after, (timestep.observation.action_mask[0], outcomes.terminated[:, 0])
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    masks, ends = jax.jit(lambda: jax.lax.scan(step, env.reset(keys[:1]), keys)[1])()
+    assert not masks.all()
+    for mask, ended in zip(np.asarray(masks), np.asarray(ends), strict=True):
+        np.testing.assert_array_equal(ended, ~mask[starts + choices].all(-1))
+
+
+def test_spaces():
+    snake = make(env_config("jumanji", "Snake-v1", kwargs={"num_rows": 5.0, "num_cols": "6"}))
+    assert snake.observation_space.shape == (5, 6, 5)
+    assert snake.action_space == Discrete(4)
+    tetris = make(env_config("jumanji", "Tetris-v0"))
+    assert isinstance(tetris.observation_space, Dict)
+    assert {name: space.shape for name, space in tetris.observation_space.spaces.items()} == {
+        "grid": (10, 10),
+        "tetromino": (4, 4),
+    }
+    assert tetris.action_space == Discrete(40)
+    assert make(env_config("jumanji", "JobShop-v0")).action_space == MultiDiscrete((21,) * 10)
+    assert make(env_config("jumanji", "RubiksCube-v0")).action_space == MultiDiscrete((6, 1, 3))
+    maze = make(env_config("jumanji", "Maze-v0")).observation_space
+    assert isinstance(maze.spaces["agent_position"], Dict)
+    position = make(env_config("jumanji", "TSP-v1")).observation_space.spaces["position"]
+    assert (position.shape, isinstance(position, Box)) == ((20,), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("Sokoban-v0", {}, "Sokoban-v0.*download"),
+        ("Connector-v3", {}, "Connector-v3.*rewards of their own"),
+        ("Snake-v2", {}, "'Snake-v2' is not a scenario of jumanji: did you mean 'Snake-v1'"),
+        ("Snake-v1", {"params": {"gravity": 1}}, "env.params.gravity=1 is not a parameter of Snake-v1: it has none"),
+        ("Snake-v1", {"kwargs": {"rows": 5}}, "env.kwargs.rows=5 is not a parameter of Snake-v1: .*'num_rows'"),
+        ("Snake-v1", {"kwargs": {"time_limit": 0}}, "env.kwargs.time_limit=0 .* must be a positive integer"),
+        ("Snake-v1", {"kwargs": {"time_limit": "long"}}, "env.kwargs.time_limit='long' .* must be a positive integer"),
+        ("Maze-v0", {"kwargs": {"generator": "mine"}}, "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
+        ("Cleaner-v0", {"kwargs": {"penalty_per_timestep": True}}, "penalty_per_timestep=True .* must be a number"),
+    ],
+)
+def test_invalid_arguments_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("jumanji", name, **changes))

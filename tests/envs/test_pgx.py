@@ -1,0 +1,164 @@
+"""Tests of the games of pgx against pgx itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pgx
+import pytest
+from conformance import check, env_config, rollout
+
+from stoix_like.envs import Discrete, make, make_eval
+from stoix_like.envs.suites.pgx import random_opponent, scenarios
+from stoix_like.errors import ConfigError
+
+QUICK = ("tic_tac_toe", "kuhn_poker")
+
+
+def slow_except(names, quick):
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def first_legal(key, game):
+    """Return the first legal action, as an opponent."""
+    del key
+    return jnp.argmax(game.legal_action_mask)
+
+
+@pytest.mark.parametrize("name", slow_except(scenarios(), QUICK))
+def test_protocol(name):
+    _, actions, steps = check("pgx", name, num_steps=60)
+    # Illegal moves lose at once; random legal ones never do on the first move.
+    legal = np.take_along_axis(steps.observation.action_mask[:-1], actions[1:, :, None], -1)
+    assert legal.all()
+
+
+@pytest.mark.parametrize("name", slow_except(["tic_tac_toe", "connect_four", "backgammon", "leduc_holdem"], QUICK))
+def test_games_equal_those_of_the_bare_suite(name):
+    """The agent plays its last legal action, the opponent its first; the dice come from the keys of the adapter."""
+    env, bare = make_eval(env_config("pgx", name, kwargs={"opponent": first_legal})), pgx.make(name)
+    bare_step, env_step, seats, several_moves = jax.jit(bare.step), jax.jit(env.step), set(), False
+    for seed in range(4):
+        keys = jax.random.split(jax.random.key(seed), 1)
+        state, timestep = env.reset(keys)
+        key_game, _, key_opponent = jax.random.split(keys[0], 3)
+        game, seat = bare.init(key_game), int(env.native_state(state).seat[0])
+        seats.add(bool(game.current_player == seat))
+        game, reward, num_moves = play_opponent(bare_step, game, seat, key_opponent)
+        for t in range(12):
+            observation = timestep.next_observation
+            np.testing.assert_array_equal(observation.agent_view[0], bare._observe(game, seat))
+            np.testing.assert_array_equal(observation.action_mask[0], game.legal_action_mask)
+            np.testing.assert_allclose(timestep.reward[0], reward)
+            assert timestep.terminated[0] == game.terminated
+            assert not timestep.truncated[0]
+            if game.terminated:
+                break
+            assert game.current_player == seat
+            action = int(np.flatnonzero(game.legal_action_mask)[-1])
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), t), 1)
+            state, timestep = env_step(keys, state, jnp.asarray([action]))
+            key_step, key_opponent = jax.random.split(keys[0])
+            game = bare_step(game, action, key_step)
+            reward = float(game.rewards[seat])
+            game, more, num_moves = play_opponent(bare_step, game, seat, key_opponent)
+            several_moves |= num_moves > 1
+            reward += more
+    assert seats == {True, False}
+    assert several_moves or name != "backgammon"
+
+
+def play_opponent(step, game, seat, key):
+    reward, num_moves = 0.0, 0
+    while game.current_player != seat and not game.terminated:
+        key, _, step_key = jax.random.split(key, 3)
+        game = step(game, first_legal(None, game), step_key)
+        reward, num_moves = reward + float(game.rewards[seat]), num_moves + 1
+    return game, reward, num_moves
+
+
+def test_exactly_the_masked_actions_are_illegal():
+    """An illegal move loses at once; on the second move of tic-tac-toe, no legal one ends the game."""
+    env = make_eval(env_config("pgx", "tic_tac_toe"))
+    keys = jax.random.split(jax.random.key(0), 8)
+
+    @jax.jit
+    def play():
+        state, first = env.reset(keys)
+        return first.observation.action_mask, jax.vmap(lambda a: env.step(keys, state, jnp.full((8,), a))[1])(
+            jnp.arange(9)
+        )
+
+    mask, outcomes = play()
+    assert {int(n) for n in mask.sum(-1)} == {8, 9}
+    np.testing.assert_array_equal(outcomes.terminated.T, ~mask)
+    np.testing.assert_array_equal(outcomes.reward.T, -1.0 * ~mask)
+
+
+def test_opponent_moves_first_in_half_of_the_games():
+    env = make_eval(env_config("pgx", "tic_tac_toe"))
+    _, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), 400))
+    stones = np.asarray(first.observation.agent_view).sum((1, 2))
+    # One stone of the opponent, or none: the first channel is the agent's.
+    assert (stones[:, 0] == 0).all()
+    assert stones[:, 1].mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_random_opponent_plays_all_legal_moves_equally_often():
+    game = pgx.make("tic_tac_toe").init(jax.random.key(0))
+    game = game.replace(legal_action_mask=jnp.arange(9) % 3 == 1)
+    actions = jax.vmap(lambda key: random_opponent(key, game))(jax.random.split(jax.random.key(1), 600))
+    counts = np.bincount(np.asarray(actions), minlength=9)
+    assert (counts[[1, 4, 7]] > 160).all()
+    assert counts.sum() == counts[[1, 4, 7]].sum()
+
+
+@pytest.mark.slow
+def test_move_limit_without_a_result_truncates():
+    """Animal shogi ends after 256 moves by both players; there are 254 already."""
+    env = make_eval(env_config("pgx", "animal_shogi"))
+    keys = jax.random.split(jax.random.key(0), 4)
+    state, timestep = jax.jit(env.reset)(keys)
+    inner = state.env_state
+    game = inner.game.replace(_step_count=jnp.full((4,), 254, jnp.int32))
+    state = state._replace(env_state=inner._replace(game=game))
+    _, timestep = jax.jit(env.step)(keys, state, jnp.argmax(timestep.observation.action_mask, -1))
+    assert timestep.truncated.all()
+    assert not timestep.terminated.any()
+    assert (timestep.reward == 0.0).all()
+
+
+@pytest.mark.slow
+def test_a_minatar_game_has_no_opponent():
+    env = make(env_config("pgx", "minatar-breakout", kwargs={"sticky_action_prob": 0.5}))
+    assert env.observation_space.shape == (10, 10, 4)
+    assert env.action_space == Discrete(3)
+    _, _, steps = rollout(env, 30)
+    assert steps.terminated.any()
+
+
+def test_constructor_arguments_and_import_paths():
+    opponent = "stoix_like.envs.suites.pgx.random_opponent"
+    env = make(env_config("pgx", "go_9x9", kwargs={"size": 5, "opponent": opponent}))
+    assert env.observation_space.shape == (5, 5, 17)
+    assert make(env_config("pgx", "go_9x9", kwargs={"komi": 5.5})).observation_space.shape == (9, 9, 17)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("bridge_bidding", {}, "bridge_bidding.*download"),
+        ("sparrow_mahjong", {}, "sparrow_mahjong.*three players"),
+        ("tictactoe", {}, "'tictactoe' is not a scenario of pgx: did you mean 'tic_tac_toe'"),
+        ("tic_tac_toe", {"params": {"size": 4}}, "env.params.size=4 is not a parameter of tic_tac_toe: it has none"),
+        ("tic_tac_toe", {"kwargs": {"size": 4}}, "env.kwargs.size=4 is not a parameter of tic_tac_toe: it has none"),
+        ("hex", {"kwargs": {"size": 5}}, "env.kwargs={'size': 5} is invalid for hex: cannot reshape"),
+        ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
+        ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random"),
+        ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
+        ("2048", {"kwargs": {"opponent": "random"}}, "env.kwargs.opponent='random' is useless: 2048 has a single"),
+        ("hex", {"kwargs": {"opponent": lambda key, game: game.rewards}}, "must return an action, a scalar integer"),
+    ],
+)
+def test_invalid_arguments_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("pgx", name, **changes))

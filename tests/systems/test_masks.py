@@ -1,0 +1,168 @@
+"""Tests of action masks in every system for discrete actions.
+
+In `masked`, one of three actions is illegal in each step; it costs 1 and ends the episode, and everything else is free.
+"""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes, Observation, OnlineAndTarget
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import Discrete, factory
+from stoix_like.loggers import MultiLogger
+from stoix_like.networks.distributions import Categorical, mask_logits
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.utils.replay import Batch
+
+CONFIGS = Path(__file__).parents[2] / "configs/system"
+Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
+DISCRETE = ["ppo/ff_ppo", "sac/ff_sac_discrete", "q_learning/ff_pqn", *(f"q_learning/{name}" for name in Q_LEARNING)]
+B, A, ATOMS = 16, 3, 4
+
+
+@pytest.fixture(autouse=True)
+def masked(monkeypatch):
+    monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
+
+
+def prepare(system, *overrides):
+    environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked"]
+    sizes = ["arch.total_num_envs=8", "arch.num_devices=1", "network.actor_network.pre_torso.layer_sizes=[8]"]
+    return set_up(parse_config(compose_config([f"system={system}", *environment, *sizes, *overrides])))
+
+
+def test_these_are_all_systems_for_discrete_actions():
+    systems = {path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/*.yaml")}
+    discrete = set()
+    for name in systems:
+        spaces = getattr(parse_config(compose_config([f"system={name}"])).system, "action_spaces", (Discrete,))
+        discrete |= {name} if Discrete in spaces else set()
+    assert discrete == set(DISCRETE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", DISCRETE)
+def test_no_illegal_action_is_ever_taken(system):
+    """Without the mask, a third of the random actions would be illegal."""
+    on_policy = system in ("ppo/ff_ppo", "q_learning/ff_pqn")
+    sizes = ["system.num_minibatches=2"] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
+    run = prepare(
+        system,
+        *sizes,
+        *("system.rollout_length=16", "arch.total_timesteps=1152", "arch.num_evaluation=2"),
+        *("arch.num_eval_episodes=16", "arch.compile_cache=false", "arch.absolute_metric=false"),
+    )
+    loop = TrainingLoop(run, MultiLogger([]))
+    loop.train()
+    returns = {
+        name: value for record in loop.history for name, value in record.items() if name.endswith("episode_return_min")
+    }
+    assert set(returns) == {"train/episode_return_min", "eval/episode_return_min"}
+    for record in loop.history:
+        for name in returns:
+            assert record.get(name, 0.0) == 0.0
+        assert all(np.isfinite(value) for name, value in record.items() if name.startswith("train/"))
+    if not on_policy:
+        # The warm-up, too.
+        experience = loop.state.shards.local.experience
+        assert float(experience.reward.min()) == 0.0
+    entropy = loop.history[-1].get("train/entropy")
+    if entropy is not None:
+        # Two of three actions are legal.
+        assert 0.0 < entropy <= math.log(2.0) + 1e-5
+
+
+class Shown:
+    """A network that returns the view of the observation, as the outputs of each system's head."""
+
+    def __init__(self, system):
+        self._outputs = {
+            "ff_c51": lambda policy, view: (policy, view, jnp.broadcast_to(jnp.linspace(-1.0, 1.0, ATOMS), (B, ATOMS))),
+            "ff_qr_dqn": lambda policy, view: (policy, view.swapaxes(1, 2)),
+        }.get(system.replace("rainbow", "c51"), lambda policy, view: policy)
+
+    def apply(self, params, observation, rngs=None):
+        del params, rngs
+        return self._outputs(SimpleNamespace(preferences=observation.agent_view.mean(-1)), observation.agent_view)
+
+
+def algorithm(system, network):
+    sizes = [f"system.num_quantiles={ATOMS}"] if system.endswith("qr_dqn") else []
+    found = prepare(system, *sizes).build_system().init.__self__
+    object.__setattr__(found, "axes", Axes())
+    object.__setattr__(found, "network", network)
+    return found
+
+
+def batch_of(mask, inflation):
+    """Draw steps whose next observations have higher values for illegal actions."""
+    keys = jax.random.split(jax.random.key(1), 3)
+    now, then = (jax.random.normal(key, (B, A, ATOMS)) for key in keys[:2])
+    legal = jnp.arange(A)[None] != jnp.arange(B)[:, None] % A
+    then = jnp.where(legal[..., None], then, then + inflation * jnp.arange(ATOMS)[None, None])
+    reward = jax.random.normal(keys[2], (B,)) / 10
+    return Batch(
+        Observation(now, jnp.ones((B, A), bool)),
+        jnp.zeros((B,), jnp.int32),
+        reward,
+        jnp.full((B,), 0.9),
+        Observation(then, legal if mask else None),
+        jnp.ones((B,)),
+        None,
+    )
+
+
+@pytest.mark.parametrize("name", Q_LEARNING)
+def test_values_of_illegal_actions_do_not_count_in_the_target(name):
+    dqn = algorithm(f"q_learning/{name}", Shown(name))
+
+    def losses(mask, inflation):
+        return dqn.losses(OnlineAndTarget(None, None), batch_of(mask, inflation), jax.random.key(0))
+
+    assert np.isfinite(losses(True, 0.0)).all()
+    np.testing.assert_allclose(losses(True, 0.0), losses(True, 5.0), rtol=1e-6)
+    # Without a mask, they do.
+    assert not np.allclose(losses(False, 0.0), losses(False, 5.0), rtol=1e-2)
+
+
+def test_values_of_illegal_actions_do_not_count_in_lambda_returns():
+    pqn = algorithm("q_learning/ff_pqn", Shown("ff_pqn"))
+
+    def best(mask, inflation):
+        return pqn.q(None, batch_of(mask, inflation).next_observation).max(-1)
+
+    np.testing.assert_array_equal(best(True, 0.0), best(True, 5.0))
+    assert (best(False, 5.0) > best(False, 0.0)).any()
+
+
+def test_soft_values_and_entropies_are_over_legal_actions():
+    """Equal logits, and one of three actions illegal: the entropy is log 2, and so is its target, times the scale."""
+    sac = prepare("sac/ff_sac_discrete", "system.target_entropy_scale=0.5").build_system().init.__self__
+
+    def policy(params, observation):
+        return Categorical(logits=mask_logits(jnp.zeros((B, A)), observation.action_mask))
+
+    def values(params, observation):
+        return SimpleNamespace(preferences=jnp.stack([observation.agent_view.mean(-1)] * 2, -1))
+
+    object.__setattr__(sac, "actor", SimpleNamespace(apply=policy))
+    object.__setattr__(sac, "critics", SimpleNamespace(apply=values))
+
+    def evaluate(inflation):
+        observation = batch_of(True, inflation).next_observation
+        params = SACParams(None, OnlineAndTarget(None, None), jnp.zeros(()))
+        return *sac.evaluate_policy(params, None, observation, jax.random.key(0)), sac.target_entropy_of(observation)
+
+    value, log_prob, target = evaluate(0.0)
+    np.testing.assert_allclose(log_prob, -math.log(2.0), rtol=1e-6)
+    np.testing.assert_allclose(target, 0.5 * math.log(2.0), rtol=1e-6)
+    np.testing.assert_allclose(evaluate(5.0)[0], value, rtol=1e-6)
+    assert sac.target_entropy_of(Observation(jnp.zeros((B, 2)))) == pytest.approx(0.5 * math.log(3.0))
