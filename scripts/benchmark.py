@@ -33,6 +33,15 @@ PPO_WIDE = (
     *(f"network.{name}_network.pre_torso.layer_sizes=[256,256]" for name in ("actor", "critic")),
     *(f"network.{name}_network.pre_torso.activation=relu" for name in ("actor", "critic")),
 )
+# Minibatches of 256 images of 10 x 10 pixels.
+PPO_PIXELS = (
+    "system=ppo/ff_ppo",
+    "env=gymnax/breakout",
+    "network=cnn",
+    "arch.total_num_envs=8",
+    "arch.total_timesteps=4096",
+)
+XLA_CONVOLUTIONS = tuple(f"+network.{name}_network.pre_torso.sliced=false" for name in ("actor", "critic"))
 REJAX_PPO = {
     "env": "CartPole-v1",
     "num_envs": 4,
@@ -169,6 +178,8 @@ SCENARIOS = {
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "env_only": Scenario(PPO_SMALL, "env_only"),
     "net_only": Scenario(PPO_SMALL, "net_only"),
+    "pixels": Scenario(PPO_PIXELS, "net_only"),
+    "pixels_xla": Scenario((*PPO_PIXELS, *XLA_CONVOLUTIONS), "net_only"),
     "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),
     "time_to_first_update": Scenario(
         (*PPO_SMALL, "arch.total_timesteps=1024", "arch.num_evaluation=2"),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
+from stoix_like.networks.convolution import make_convolution
 from stoix_like.networks.inputs import as_floats
 from stoix_like.networks.layers import NoisyLinear
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
@@ -74,6 +75,7 @@ class CNNTorso(nn.Module):
         channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
         hidden_sizes: width of each dense layer, in units.
         has_channels: False for images `[H, W]`.
+        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -87,6 +89,7 @@ class CNNTorso(nn.Module):
     channel_first: bool = False
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
+    sliced: bool | None = None
 
     def __post_init__(self) -> None:
         """Check that every convolution has a kernel size and a stride."""
@@ -110,7 +113,7 @@ class CNNTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
         x = as_images(observation, self.channel_first, self.has_channels)
         for channels, kernel, stride in zip(self.channel_sizes, self.kernel_sizes, self.strides, strict=True):
-            x = nn.Conv(channels, _pair(kernel), _pair(stride), kernel_init=kernel_init)(x)
+            x = make_convolution(channels, _pair(kernel), _pair(stride), self.sliced, kernel_init=kernel_init)(x)
             x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x
             x = activation(x)
         x = x.reshape(*x.shape[:-3], -1)
@@ -285,6 +288,7 @@ class VisualResNetTorso(nn.Module):
         channel_first: whether images are `[C, H, W]` instead of `[H, W, C]`.
         hidden_sizes: width of each dense layer, in units.
         has_channels: False for images `[H, W]`.
+        sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -297,6 +301,7 @@ class VisualResNetTorso(nn.Module):
     channel_first: bool = False
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
+    sliced: bool | None = None
 
     def __post_init__(self) -> None:
         """Check that every group has a number of blocks."""
@@ -322,13 +327,16 @@ class VisualResNetTorso(nn.Module):
         def activated(x: Array) -> Array:
             return activation(nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x)
 
+        def convolved(x: Array, channels: int) -> Array:
+            return make_convolution(channels, (3, 3), sliced=self.sliced, kernel_init=kernel_init)(x)
+
         x = as_images(observation, self.channel_first, self.has_channels)
         batch, x = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         for channels, blocks in zip(self.channels_per_group, self.blocks_per_group, strict=True):
-            x = nn.Conv(channels, (3, 3), kernel_init=kernel_init)(x)
+            x = convolved(x, channels)
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
             for _ in range(blocks):
-                y = nn.Conv(channels, (3, 3), kernel_init=kernel_init)(activated(x))
-                x = x + nn.Conv(channels, (3, 3), kernel_init=kernel_init)(activated(y))
+                y = convolved(activated(x), channels)
+                x = x + convolved(activated(y), channels)
         x = activated(x).reshape(*batch, -1)
         return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)

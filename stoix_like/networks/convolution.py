@@ -1,0 +1,76 @@
+"""Convolutions as products of matrices, for processors on which XLA's own convolutions are slow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def make_convolution(
+    channels: int, kernel: tuple[int, ...], strides: tuple[int, ...] = (1, 1), sliced: bool | None = None, **kwargs: Any
+) -> nn.Conv:
+    """Build a convolution of images; its parameters and outputs do not depend on how it is computed.
+
+    Args:
+        channels: number of output channels.
+        kernel: height and width of the kernel, in pixels.
+        strides: strides along height and width, in pixels.
+        sliced: whether to compute it as in `convolve_slices`; None for CPUs only, where XLA runs the gradients of its
+            own convolutions in a single thread inside loops.
+        **kwargs: other arguments of `nn.Conv`.
+
+    Returns:
+        The module.
+    """
+    if sliced is None:
+        sliced = jax.default_backend() == "cpu"
+    return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve_slices if sliced else None, **kwargs)
+
+
+def convolve_slices(
+    images: Float[Array, "B H W C"],
+    kernel: Float[Array, "h w C D"],
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    precision: Any = None,
+    **_: Any,
+) -> Float[Array, "B Y X D"]:
+    """Compute a convolution as one product of shifted slices and the kernel.
+
+        y_{ij} = sum_{uv} x_{i s + u, j t + v} K_{uv}
+
+    Args:
+        images: `[B, H, W, C]`.
+        kernel: `[h, w, C, D]`.
+        strides: strides along height and width, s and t, in pixels.
+        padding: `SAME`, `VALID`, or pixels before and after each image along height and width.
+        precision: precision of the product, see `jax.lax.dot`.
+        **_: arguments of `jax.lax.conv_general_dilated` for dilations, groups and layouts, which must be the defaults
+            of `nn.Conv`.
+
+    Returns:
+        `[B, Y, X, D]`.
+    """
+    height, width = kernel.shape[:2]
+    if isinstance(padding, str):
+        padding = jax.lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)
+    x = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    rows, columns = (
+        (size - span) // step + 1 for size, span, step in zip(x.shape[1:3], (height, width), strides, strict=True)
+    )
+
+    def shifted(u: int, v: int) -> Array:
+        last = (u + (rows - 1) * strides[0] + 1, v + (columns - 1) * strides[1] + 1)
+        return jax.lax.slice(x, (0, u, v, 0), (x.shape[0], *last, x.shape[3]), (1, *strides, 1))
+
+    patches = jnp.concatenate([shifted(u, v) for u in range(height) for v in range(width)], axis=-1)
+    matrix = kernel.reshape(math.prod(kernel.shape[:3]), -1)
+    return jnp.dot(patches.reshape(-1, len(matrix)), matrix, precision=precision).reshape(
+        -1, rows, columns, kernel.shape[3]
+    )
