@@ -16,7 +16,7 @@ import jax
 from stoix_like.schema import INT32_MAX, between
 
 if TYPE_CHECKING:
-    from stoix_like.envs.spaces import Space
+    from stoix_like.envs.spaces import ObservationSpace, Space
 
 PyTree = Any
 """Nested containers of arrays."""
@@ -28,12 +28,12 @@ class Observation(NamedTuple):
     """The agent's observation of an environment.
 
     Attributes:
-        agent_view: `[..., *view]`, features or pixels.
+        agent_view: `[..., *view]`, features or pixels, or a dictionary of such arrays.
         action_mask: `[..., A]` bool, True where an action is legal; None if the environment has no mask.
         step_count: `[...]` int32, steps since the episode started; None unless `env.step_count` is set.
     """
 
-    agent_view: jax.Array
+    agent_view: PyTree
     action_mask: jax.Array | None = None
     step_count: jax.Array | None = None
 
@@ -41,7 +41,7 @@ class Observation(NamedTuple):
 class ObservationGlobalState(NamedTuple):
     """An `Observation` with the global state of the environment, for centralised critics."""
 
-    agent_view: jax.Array
+    agent_view: PyTree
     action_mask: jax.Array | None
     global_state: jax.Array
     step_count: jax.Array | None
@@ -197,7 +197,7 @@ class SystemSpec(NamedTuple):
         evaluation_greedy: whether evaluation uses the mode of the policy.
     """
 
-    observation_space: Space
+    observation_space: ObservationSpace
     action_space: Space
     networks: SimpleNamespace
     axes: Axes

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from stoix_like.envs import auto_reset, wrappers
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.spaces import Box
+from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
 
@@ -134,7 +134,8 @@ def make_eval(config: EnvConfig) -> VectorEnvironment:
             env = wrappers.RescaleActions(env)
         if config.clip_actions:
             env = wrappers.ClipActions(env)
-    if config.flatten_observation and len(env.observation_space.shape) != 1:
+    space = env.observation_space
+    if config.flatten_observation and (isinstance(space, Dict) or len(space.shape) != 1):
         env = wrappers.FlattenObservation(env)
     if config.frame_stack > 1:
         env = wrappers.StackFrames(env, config.frame_stack)

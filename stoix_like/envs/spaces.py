@@ -146,3 +146,21 @@ def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
 
 Space = Discrete | MultiDiscrete | Box
 ObservationSpace = Space | Dict
+
+
+def entries(nest: Any, name: str = "") -> dict[str, Any]:
+    """Return the entries of nested dictionaries, in the order of jax: sorted by name at each level.
+
+    Args:
+        nest: a space or a view of the agent; anything else than a dictionary is a single entry.
+        name: name of the nest, which starts the names of its entries.
+
+    Returns:
+        The entries by dotted name, such as `grid` and `agent.position`.
+    """
+    children = nest.spaces if isinstance(nest, Dict) else nest
+    if not isinstance(children, Mapping):
+        return {name: nest}
+    prefix = f"{name}." if name else ""
+    nested = (entries(child, f"{prefix}{key}") for key, child in sorted(children.items()))
+    return {path: entry for part in nested for path, entry in part.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, ObservationSpace, Space, entries
+from stoix_like.errors import ConfigError
+from stoix_like.utils.jax_utils import as_floats
 
 
 class Wrapper(VectorEnvironment):
@@ -170,13 +172,15 @@ class ClipActions(Wrapper):
 class FlattenObservation(Wrapper):
     """A wrapper that flattens the agent's view to a vector.
 
+    The entries of a dictionary become one float32 vector: converted by `as_floats`, and concatenated sorted by name.
+
     Args:
         env: the environments to wrap.
     """
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
-        self.observation_space = _box_of_shape(env.observation_space, lambda bound: bound.reshape(-1))
+        self.observation_space = _flat_box(env.observation_space)
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""
@@ -202,10 +206,18 @@ class StackFrames(StatefulWrapper):
     Args:
         env: the environments to wrap.
         num_frames: views per stack, k.
+
+    Raises:
+        ConfigError: if the views are dictionaries.
     """
 
     def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
         super().__init__(env)
+        if isinstance(env.observation_space, Dict):
+            raise ConfigError(
+                f"env.frame_stack={num_frames} stacks arrays, but the observation is a dictionary of"
+                f" {', '.join(entries(env.observation_space))}: set env.flatten_observation=true, or env.frame_stack=1"
+            )
         self.num_frames = num_frames
         self.observation_space = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
 
@@ -319,7 +331,30 @@ def _with_view(timestep: TimeStep, view: jax.Array) -> TimeStep:
 
 def _flat(timestep: TimeStep) -> TimeStep:
     view = timestep.observation.agent_view
-    return _with_view(timestep, view.reshape(view.shape[0], -1))
+    if not isinstance(view, Mapping):
+        return _with_view(timestep, view.reshape(view.shape[0], -1))
+    parts = [as_floats(entry).reshape(entry.shape[0], -1) for entry in entries(view).values()]
+    return _with_view(timestep, jnp.concatenate(parts, axis=-1).astype(jnp.float32))
+
+
+def _flat_box(space: ObservationSpace) -> Box:
+    """Return the box of views from `space` after `_flat`."""
+    if not isinstance(space, Dict):
+        return _box_of_shape(space, lambda bound: bound.reshape(-1))
+    bounds = [_float_bounds(entry) for entry in entries(space).values()]
+    low, high = (np.concatenate(parts) for parts in zip(*bounds, strict=True))
+    return Box(low, high, low.shape)
+
+
+def _float_bounds(space: Space) -> list[np.ndarray]:
+    """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
+    bounds: tuple[Any, Any]
+    if isinstance(space, Box):
+        bounds = (space.low, space.high)
+    else:
+        bounds = (0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1)
+    scale = 255 if space.dtype == jnp.uint8 else 1
+    return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds]
 
 
 def _per_env(bound: np.ndarray | float) -> np.ndarray | float:
@@ -331,9 +366,9 @@ def _repeat(bound: np.ndarray, times: int) -> np.ndarray:
     return np.concatenate([bound] * times, axis=-1)
 
 
-def _box_of_shape(space: Space, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
+def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
     """Return the box of views from `space` after `reshape`."""
-    if isinstance(space, Discrete | MultiDiscrete):
+    if not isinstance(space, Box):
         raise ValueError(f"observation_space={space} is not a Box: only arrays can be flattened or stacked")
     bounds = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
     low, high = (reshape(bound) for bound in bounds)

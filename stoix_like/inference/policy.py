@@ -13,6 +13,7 @@ import numpy as np
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs.environment import restart
+from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError
 from stoix_like.inference.export import export_policy
 from stoix_like.inference.load import load_member, open_run
@@ -41,7 +42,8 @@ class Policy:
         action_space: the space of one action, in the units of the suite.
         greedy: whether actions are the mode of the policy.
         env_steps: environment steps that the policy was trained for.
-        input_shapes: shape and dtype of each field of `Observation` that the policy needs, without a batch axis.
+        input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
+            `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`.
 
     Raises:
         ConfigError: if the system is recurrent: a function of one observation has no recurrent state.
@@ -70,11 +72,9 @@ class Policy:
         self.observation_space = self._env.observation_space
         self.action_space = self._env.unwrapped.action_space
         _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), 1))
-        self.input_shapes = {
-            name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-            for name, leaf in timestep.observation._asdict().items()
-            if leaf is not None
-        }
+        like: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), timestep.observation)
+        self.input_shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
+        self._structure = jax.tree.structure(like)
         self._shared = jax.device_put(shared)
         self._has_params = hasattr(shared, "params")
         self._name = f"{run.system_name} on {setup.environment_name}"
@@ -84,8 +84,8 @@ class Policy:
         """Choose actions.
 
         Args:
-            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or an `Observation` if the
-                environment has an action mask or counts steps.
+            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or a dictionary of arrays
+                where the space is a `Dict`, or an `Observation` if the environment has an action mask or counts steps.
             key: a typed PRNG key; optional for a greedy policy.
 
         Returns:
@@ -138,7 +138,7 @@ class Policy:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The fields of `Observation` that the environment provides."""
+        """The names of the arrays in an observation of the environment, see `input_shapes`."""
         return tuple(self.input_shapes)
 
     def export(self, path: str | Path) -> Path:
@@ -174,12 +174,13 @@ class Policy:
         """
         return self._act(self._shared, observation, key)
 
-    def observation_of(self, fields: Iterable[jax.Array]) -> Observation:
+    def observation_of(self, fields: Iterable[Any]) -> Observation:
         """Build an observation from one array for each of `inputs`."""
-        return Observation(**dict(zip(self.input_shapes, fields, strict=True)))
+        observation: Observation = jax.tree.unflatten(self._structure, list(fields))
+        return observation
 
     def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:
-        carry = self._system.init_carry(observation.agent_view.shape[0])
+        carry = self._system.init_carry(jax.tree.leaves(observation)[0].shape[0])
         state = RolloutState((), jax.vmap(restart)(observation), carry)
         _, action, _ = self._system.eval_act(shared, state, key)
         return self._env.native_action(action)
@@ -187,9 +188,11 @@ class Policy:
     def _batched(self, observation: Any) -> tuple[Observation, tuple[int, ...]]:
         """Flatten the batch axes of an observation to one, and return their original shape."""
         given = observation if isinstance(observation, Observation) else Observation(observation)
-        if missing := [name for name in self.input_shapes if getattr(given, name) is None]:
-            raise ValueError(f"observation has no {' and '.join(missing)}: pass an Observation with these fields")
-        arrays = [_fitting(name, getattr(given, name), leaf) for name, leaf in self.input_shapes.items()]
+        values = _arrays(given)
+        if missing := [name for name in self.input_shapes if name not in values]:
+            kind = "a dictionary with these entries" if "." in missing[0] else "an Observation with these fields"
+            raise ValueError(f"observation has no {' and '.join(missing)}: pass {kind}")
+        arrays = [_fitting(name, values[name], leaf) for name, leaf in self.input_shapes.items()]
         shapes = [leaf.shape for leaf in self.input_shapes.values()]
         leading = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)]
         if len(set(leading)) > 1:
@@ -208,10 +211,11 @@ class Policy:
         Returns:
             The observations `[B, ...]`.
         """
+        wanted = self.observation_of(self.input_shapes.values()).agent_view
 
         def draw(key: jax.Array) -> Observation:
             view_key, mask_key, steps_key = jax.random.split(key, 3)
-            view = self.observation_space.sample(view_key).astype(self.input_shapes["agent_view"].dtype)
+            view = jax.tree.map(lambda x, like: x.astype(like.dtype), self.observation_space.sample(view_key), wanted)
             mask, steps = self.input_shapes.get("action_mask"), self.input_shapes.get("step_count")
             return Observation(
                 view,
@@ -220,6 +224,12 @@ class Policy:
             )
 
         return jax.vmap(draw)(jax.random.split(key, batch))
+
+
+def _arrays(observation: Observation) -> dict[str, Any]:
+    """Return the arrays of an observation by name, see `Policy.input_shapes`, in the order of jax."""
+    fields = ((name, value) for name, value in observation._asdict().items() if value is not None)
+    return {path: array for name, value in fields for path, array in entries(value, name).items()}
 
 
 def _is_recurrent(carry: Any) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+from flax.core import FrozenDict
 
 from stoix_like.errors import ConfigError
 from stoix_like.schema import scalar
@@ -64,6 +65,8 @@ def describe(hint: Any) -> str:
     if typing.get_origin(hint) in _LISTS:
         items: Mapping[Any, str] = {int: " of integers", float: " of numbers", str: " of strings"}
         return "a list" + items.get(next(iter(typing.get_args(hint)), None), "")
+    if typing.get_origin(hint) is collections.abc.Mapping:
+        return "blocks with a _target_ by name"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if not _is_array(option)]
         # An integer is a number, and a callable, such as an initialiser, is configured by its name.
@@ -101,6 +104,11 @@ def _convert(hint: Any, value: Any) -> Any:
             raise _MismatchError
         item_hint = typing.get_args(hint)[0]
         return tuple(_convert(item_hint, item) for item in value)
+    if origin is collections.abc.Mapping:
+        if not isinstance(value, types.SimpleNamespace):
+            raise _MismatchError
+        # Frozen, because modules are hashed.
+        return FrozenDict({name: _convert(typing.get_args(hint)[1], item) for name, item in vars(value).items()})
     if isinstance(hint, type) and hint in _SCALARS:
         converted = scalar(hint, value)
         if converted is None or (isinstance(converted, float) and not math.isfinite(converted)):

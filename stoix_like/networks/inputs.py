@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -10,59 +11,72 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from stoix_like.base_types import Observation, ObservationGlobalState
+from stoix_like.envs.spaces import entries
+from stoix_like.errors import nearest
+from stoix_like.utils.jax_utils import as_floats as as_floats
+
+ViewDims = int | Sequence[int]
+"""Number of trailing axes of a view; for a dictionary, of each of its entries in the order of `entries`."""
 
 
-def _view(observation: Any) -> Array:
-    """Return the `agent_view` of an observation, or the array itself."""
+def _view(observation: Any) -> Any:
+    """Return the `agent_view` of an observation, or the value itself."""
     if isinstance(observation, Observation | ObservationGlobalState):
         return observation.agent_view
     return observation
 
 
-def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-    """Convert pixels, integers and booleans to floats.
+def _flatten(view: Shaped[Array, "..."], num_dims: int) -> Float[Array, "*batch D"]:
+    """Convert a view to floats, and flatten its trailing axes."""
+    return as_floats(view).reshape(*view.shape[: view.ndim - num_dims], -1)
 
-    Args:
-        x: array of any shape.
 
-    Returns:
-        Floats unchanged, uint8 scaled from 0 … 255 to [0, 1], other types cast to float32.
-    """
-    if x.dtype == jnp.uint8:
-        return x.astype(jnp.float32) / 255.0
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+def _named_dims(view: Any, view_dims: ViewDims) -> dict[str, tuple[Any, int]]:
+    """Return each entry of a view by name, with the number of its trailing axes."""
+    arrays = entries(view)
+    dims = [view_dims] * len(arrays) if isinstance(view_dims, int) else view_dims
+    return {name: (array, num) for (name, array), num in zip(arrays.items(), dims, strict=True)}
 
 
 class ArrayInput(nn.Module):
     """An input layer that selects an array, or the `agent_view` of an observation."""
 
     @nn.compact
-    def __call__(self, embedding: Any) -> Shaped[Array, "..."]:
-        """Return the array."""
+    def __call__(self, embedding: Any) -> Any:
+        """Return the array, or the dictionary of arrays."""
         return _view(embedding)
 
 
 class FeatureInput(nn.Module):
-    """An input layer that selects one field of an observation.
+    """An input layer that selects one field of an observation, or one entry of a field.
 
     Attributes:
-        feature_name: name of the field, such as `agent_view` or `global_state`.
+        feature_name: name of the field, such as `agent_view` or `global_state`; a dot selects an entry of a dictionary,
+            `agent_view.grid`.
     """
 
     feature_name: str
 
     @nn.compact
-    def __call__(self, input_object: Any) -> Shaped[Array, "..."]:
-        """Return the field.
+    def __call__(self, input_object: Any) -> Any:
+        """Return the field or the entry.
 
         Raises:
-            AttributeError: the observation has no such field, or the environment leaves it empty.
+            AttributeError: the observation has no such field, or the environment leaves it empty, or the field has no
+                such entry.
         """
-        feature = getattr(input_object, self.feature_name, None)
+        field, *path = self.feature_name.split(".")
+        feature = getattr(input_object, field, None)
         if feature is None:
             fields = getattr(input_object, "_fields", ())
             present = " or ".join(name for name in fields if getattr(input_object, name) is not None)
             raise AttributeError(f"feature_name={self.feature_name} is not part of the observation: use {present}")
+        for name in path:
+            if not isinstance(feature, Mapping) or name not in feature:
+                known = [entry for entry in entries(getattr(input_object, field), field) if entry != field]
+                hint = nearest(self.feature_name, known) if known else f"use {field}, which is an array"
+                raise AttributeError(f"feature_name={self.feature_name} is not part of the observation: {hint}")
+            feature = feature[name]
         return feature
 
 
@@ -71,29 +85,114 @@ class FlattenInput(nn.Module):
 
     Attributes:
         input_layer: the other input layer.
-        view_dims: number of trailing axes to flatten.
+        view_dims: number of trailing axes to flatten; a list for the entries of a dictionary, sorted by name.
     """
 
     input_layer: nn.Module
-    view_dims: int
+    view_dims: ViewDims
 
     @nn.compact
     def __call__(self, observation: Any, **kwargs: Any) -> Float[Array, "*batch D"]:
-        """Flatten the trailing axes.
+        """Flatten the trailing axes, and concatenate the entries of a dictionary, sorted by name.
 
         Args:
-            observation: an observation with a view `[..., *view]`.
+            observation: an observation with a view `[..., *view]`, or a dictionary of them.
             **kwargs: keyword arguments of the other input layer.
 
         Returns:
             `[..., D]` floats, see `as_floats`.
         """
-        view = as_floats(self.input_layer(observation, **kwargs))
-        return view.reshape(*view.shape[: view.ndim - self.view_dims], -1)
+        views = _named_dims(self.input_layer(observation, **kwargs), self.view_dims)
+        return jnp.concatenate([_flatten(*view) for view in views.values()], axis=-1)
+
+
+class DictInput(nn.Module):
+    """An input layer that embeds each entry of a dictionary by a torso of its own, and concatenates the results.
+
+    Attributes:
+        layers: torsos by the name of the entry, such as `grid` or `agent.position`; other entries are flattened.
+        view_dims: number of trailing axes of each entry, sorted by name; it follows from the observation space.
+    """
+
+    layers: Mapping[str, nn.Module]
+    view_dims: ViewDims = 1
+
+    @nn.compact
+    def __call__(self, observation: Any) -> Float[Array, "*batch D"]:
+        """Embed the entries, and concatenate them sorted by name.
+
+        Args:
+            observation: an observation whose view is a dictionary of arrays `[..., *entry]`.
+
+        Returns:
+            `[..., D]` floats; entries without a torso are flattened, see `as_floats`.
+
+        Raises:
+            ValueError: a torso is named after no entry.
+        """
+        views = _named_dims(_view(observation), self.view_dims)
+        for name in self.layers:
+            if name not in views:
+                raise ValueError(f"layers.{name} is not an entry of the observation: {nearest(name, views)}")
+        return jnp.concatenate([self._embed(name, *view) for name, view in views.items()], axis=-1)
+
+    def _embed(self, name: str, view: Array, num_dims: int) -> Array:
+        if name not in self.layers:
+            return _flatten(view, num_dims)
+        torso = self.layers[name]
+        takes_vectors = getattr(torso, "view_dims", None) == (1,)
+        embedding: Array = torso(_flatten(view, num_dims) if takes_vectors else view)
+        return embedding
+
+
+class StepCountInput(nn.Module):
+    """An input layer that appends the steps since the episode started, see `env.step_count`.
+
+    Attributes:
+        input_layer: the input layer of the other features, a vector.
+        scale: steps per unit of the appended feature, such as the time limit.
+    """
+
+    input_layer: nn.Module = ArrayInput()
+    scale: float = 1000.0
+
+    def __post_init__(self) -> None:
+        """Check that the scale is positive."""
+        if not self.scale > 0:
+            raise ValueError(f"scale={self.scale} must be positive: use the time limit of the environment")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(self, observation: Any, **kwargs: Any) -> Float[Array, "*batch F"]:
+        """Append `step_count / scale` to the features.
+
+        Args:
+            observation: an observation.
+            **kwargs: keyword arguments of the other input layer.
+
+        Returns:
+            `[..., D + 1]`.
+
+        Raises:
+            AttributeError: the observation has no `step_count`.
+        """
+        steps = getattr(observation, "step_count", None)
+        if steps is None:
+            raise AttributeError(
+                "StepCountInput needs step_count, which the observation lacks: set env.step_count=true"
+            )
+        features = as_floats(self.input_layer(observation, **kwargs))
+        return jnp.concatenate([features, (steps / self.scale).astype(features.dtype)[..., None]], axis=-1)
 
 
 class EmbeddingActionInput(nn.Module):
-    """An input layer that concatenates an observation and a continuous action."""
+    """An input layer that concatenates an observation and a continuous action.
+
+    Attributes:
+        input_layer: the input layer of the observation, a vector.
+    """
+
+    input_layer: nn.Module = ArrayInput()
 
     @nn.compact
     def __call__(self, embedding: Any, action: Shaped[Array, "*batch A"]) -> Float[Array, "*batch F"]:
@@ -106,7 +205,7 @@ class EmbeddingActionInput(nn.Module):
         Returns:
             `[..., D + A]`.
         """
-        return jnp.concatenate([as_floats(_view(embedding)), action], axis=-1)
+        return jnp.concatenate([as_floats(self.input_layer(embedding)), action], axis=-1)
 
 
 class EmbeddingActionOnehotInput(nn.Module):
@@ -114,9 +213,11 @@ class EmbeddingActionOnehotInput(nn.Module):
 
     Attributes:
         action_dim: number of actions.
+        input_layer: the input layer of the observation, a vector.
     """
 
     action_dim: int
+    input_layer: nn.Module = ArrayInput()
 
     @nn.compact
     def __call__(self, observation_embedding: Any, action: Int[Array, "*batch"]) -> Float[Array, "*batch F"]:
@@ -129,5 +230,5 @@ class EmbeddingActionOnehotInput(nn.Module):
         Returns:
             `[..., D + action_dim]`.
         """
-        view = as_floats(_view(observation_embedding))
+        view = as_floats(self.input_layer(observation_embedding))
         return jnp.concatenate([view, jax.nn.one_hot(action, self.action_dim, dtype=view.dtype)], axis=-1)

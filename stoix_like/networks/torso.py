@@ -13,10 +13,9 @@ from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.convolution import make_convolution
-from stoix_like.networks.inputs import as_floats
 from stoix_like.networks.layers import NoisyLinear
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.jax_utils import Scalar, as_floats
 
 
 class MLPTorso(nn.Module):

@@ -18,10 +18,10 @@ import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
-from stoix_like.networks.inputs import FlattenInput
+from stoix_like.networks.fitting import fit_input
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 from stoix_like.networks.requirements import MisfitError
 
@@ -257,18 +257,19 @@ class Spaces(NamedTuple):
     """The spaces of an environment that networks are built for; None for networks that do not depend on them."""
 
     action: Space | None = None
-    observation: Space | None = None
+    observation: ObservationSpace | None = None
 
 
 def build_networks(
-    network_config: Any, action_space: Space, observation_space: Space | None = None, key: str = "network"
+    network_config: Any, action_space: Space, observation_space: ObservationSpace | None = None, key: str = "network"
 ) -> SimpleNamespace:
     """Build the modules of a network configuration.
 
     Every mapping with a `_target_` becomes a call of the target with the other entries as arguments; lists become
     tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
     and `number_of_dims_per_distribution` from the action space, `has_channels` and `num_symbols` from the observation
-    space. Where a torso takes vectors and the environment has images, the input layer before the torso flattens them.
+    space. Where a torso takes vectors and the environment has images or dictionaries, the input layer before the torso
+    flattens them.
 
     Args:
         network_config: the network configuration, a DictConfig or nested dictionaries.
@@ -287,7 +288,10 @@ def build_networks(
 
 
 def instantiate(
-    node: Any, action_space: Space | None = None, observation_space: Space | None = None, key: str = "network"
+    node: Any,
+    action_space: Space | None = None,
+    observation_space: ObservationSpace | None = None,
+    key: str = "network",
 ) -> Any:
     """Build one node of a network configuration; see `build_networks`.
 
@@ -321,7 +325,7 @@ def _build(node: Any, spaces: Spaces, key: str) -> Any:
     built = {name: _build(value, spaces, f"{key}.{name}") for name, value in node.items()}
     if "_target_" not in node:
         _check_parts(built, key)
-        return SimpleNamespace(**_fit_input(built, spaces.observation, key))
+        return SimpleNamespace(**(built if spaces.observation is None else fit_input(built, spaces.observation, key)))
     return _instantiate(built, spaces, key)
 
 
@@ -333,20 +337,6 @@ def _check_parts(group: Mapping[str, Any], key: str) -> None:
             raise ConfigError(f"{key}.{name}={shown} is not a module: use a block with a _target_, such as {example}")
 
 
-def _fit_input(group: dict[str, Any], observation_space: Space | None, key: str) -> dict[str, Any]:
-    """Flatten views in the input layer of a network whose torso takes vectors."""
-    view_dims = getattr(group.get("pre_torso"), "view_dims", None)
-    if observation_space is None or view_dims is None or "input_layer" not in group:
-        return group
-    num_dims = len(observation_space.shape)
-    if num_dims in view_dims:
-        return group
-    if view_dims != (1,):
-        shape = tuple(observation_space.shape)
-        raise MisfitError(f"{key}.pre_torso does not fit observations of shape {shape}", "choose network=mlp")
-    return {**group, "input_layer": FlattenInput(group["input_layer"], num_dims)}
-
-
 def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
@@ -356,7 +346,7 @@ def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
         if not fits(target, spaces.action):
             raise MisfitError(f"{key}={path} does not fit {describe(spaces.action)}", _advice(spaces.action))
         arguments = accepted(target, action_facts(spaces.action)) | arguments
-    if spaces.observation is not None:
+    if spaces.observation is not None and not isinstance(spaces.observation, Dict):
         arguments = accepted(target, observation_facts(spaces.observation)) | arguments
     if partial:
         return functools.partial(target, **arguments)

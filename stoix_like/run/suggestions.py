@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from stoix_like.config import RunConfig, config_dir, group_choices
-from stoix_like.envs.spaces import Space
+from stoix_like.envs.spaces import ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks
 from stoix_like.networks.utils import build_networks, fits
@@ -39,7 +39,7 @@ def _systems() -> Iterator[tuple[str, Any]]:
         yield name, typing.get_type_hints(build)["config"]
 
 
-def suggest_network(run: RunConfig, action_space: Space, observation_space: Space) -> str:
+def suggest_network(run: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
     """Name the network of this package that fits the system and the environment and is nearest to the configured one.
 
     Networks with the same torsos are nearest; among them the one that the system chooses by default, then the one with

@@ -16,6 +16,20 @@ Scalar = int | float | Float[Array, ""]
 _logger = logging.getLogger(__name__)
 
 
+def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
+    """Convert pixels, integers and booleans to floats.
+
+    Args:
+        x: array of any shape.
+
+    Returns:
+        Floats unchanged, uint8 scaled from 0 … 255 to [0, 1], other types cast to float32.
+    """
+    if x.dtype == jnp.uint8:
+        return x.astype(jnp.float32) / 255.0
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+
+
 @jax.custom_jvp
 def _identity_with_scaled_tangent(x: Array, scale: Any) -> Array:
     return x

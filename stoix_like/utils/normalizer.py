@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+
 from stoix_like.base_types import Axes, Observation
 from stoix_like.utils import running_statistics
 
 
 class Normalizer(NamedTuple):
-    """Normalisation of the `agent_view` of observations.
+    """Normalisation of the `agent_view` of observations; integers and booleans, such as pixels, pass through.
 
     Attributes:
         init: `(observation [N, ...]) -> state`, empty statistics.
@@ -38,7 +40,7 @@ def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = 10.0) -> N
         return Normalizer(lambda _: (), lambda state, _: state, lambda _, observation: observation)
 
     def init(observation: Observation) -> Any:
-        return running_statistics.initialize_statistics(observation.agent_view[0])
+        return running_statistics.initialize_statistics(jax.tree.map(lambda x: x[0], observation.agent_view))
 
     def update(state: Any, observation: Observation) -> Any:
         return running_statistics.update_statistics(state, observation.agent_view, pmap_axes=axes.names or None)

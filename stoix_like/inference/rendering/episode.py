@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from stoix_like.architectures.acting import act_and_step, start_episodes
-from stoix_like.base_types import RolloutState, System
+from stoix_like.base_types import PyTree, RolloutState, System
 from stoix_like.envs.environment import State, VectorEnvironment
 
 # Steps per compiled call; the length of the episode is unknown in advance.
@@ -20,13 +20,13 @@ class Recording(NamedTuple):
 
     Attributes:
         states: `[T + 1, ...]` states of the suite's environment.
-        views: `[T + 1, *view]` views of the agent.
+        views: `[T + 1, *view]` views of the agent, an array or a dictionary of arrays.
         returns: `[T + 1]` sums of the rewards so far.
         finished: `[T + 1]` bool; the last is False only if recording stopped before the end of the episode.
     """
 
     states: State
-    views: np.ndarray
+    views: PyTree
     returns: np.ndarray
     finished: np.ndarray
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.spaces import Dict
 from stoix_like.errors import ConfigError
 from stoix_like.inference.rendering.episode import Recording
 
@@ -70,13 +71,19 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
         return CLASSIC_CONTROL[name]
     if config.env_name == "gymnax" and name in MINATAR:
         return Scene(partial(draw_grid, names=MINATAR[name]), fps=10)
-    shape = env.unwrapped.observation_space.shape
+    shape = _image_shape(env)
     if len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS:
         return Scene(draw_grid, fps=10)
     raise ConfigError(
         f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR])}, or an environment"
         f" with image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
     )
+
+
+def _image_shape(env: VectorEnvironment) -> tuple[int, ...]:
+    """Return the shape of one view of the suite's environment; empty for a dictionary, which is no image."""
+    space = env.unwrapped.observation_space
+    return () if isinstance(space, Dict) else tuple(space.shape)
 
 
 def draw_cart_pole(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
@@ -167,7 +174,7 @@ def draw_grid(axes: Axes, env: VectorEnvironment, recording: Recording, names: t
     Returns:
         The update function.
     """
-    shape = env.unwrapped.observation_space.shape
+    shape = _image_shape(env)
     images = newest_views(recording.views, shape).reshape(len(recording.views), *shape[:2], -1).astype(np.float32)
     span = max(float(np.abs(images).max()), 1e-6)
     colours = np.array([_rgb(colour) for colour in _COLOURS[: images.shape[-1]]])

@@ -1,0 +1,129 @@
+"""The fit of input layers and torsos to an observation space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from flax.core import FrozenDict
+
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, entries
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.networks.inputs import (
+    ArrayInput,
+    DictInput,
+    EmbeddingActionInput,
+    EmbeddingActionOnehotInput,
+    FeatureInput,
+    FlattenInput,
+    StepCountInput,
+    ViewDims,
+)
+from stoix_like.networks.requirements import MisfitError
+
+_EXTENDING = (StepCountInput, EmbeddingActionInput, EmbeddingActionOnehotInput)
+_VECTORS = (1,)
+
+
+def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[str, Any]:
+    """Let the input layer of a network return what its torso takes.
+
+    Torsos declare the numbers of axes that they take in the class variable `view_dims`; before those that take vectors,
+    views are flattened and the entries of dictionaries concatenated.
+
+    Args:
+        group: the parts of the network by name.
+        space: the observation space.
+        key: key of the network, for messages.
+
+    Returns:
+        The parts, with input layer and torso replaced where necessary.
+
+    Raises:
+        ConfigError: the input layer or the torso does not fit the observation space; names the key.
+    """
+    layer, torso = group.get("input_layer"), group.get("pre_torso")
+    if layer is None:
+        return group
+    takes, layer_key = getattr(torso, "view_dims", None), f"{key}.input_layer"
+    if isinstance(layer, (DictInput, FlattenInput, *_EXTENDING)):
+        if takes is not None and 1 not in takes:
+            problem = f"{key}.pre_torso={type(torso).__name__} takes images, but {layer_key} returns vectors"
+            raise MisfitError(problem, "choose network=mlp")
+        return {**group, "input_layer": _as_vectors(layer, space, layer_key)}
+    view = _selected(layer, space, layer_key)
+    if takes is None or view is None:
+        return group
+    if not isinstance(view, Dict) and len(view.shape) in takes:
+        return {**group, "pre_torso": _with_channels(torso, view)}
+    if takes != _VECTORS:
+        raise MisfitError(f"{key}.pre_torso does not fit observations of {_describe(view)}", "choose network=mlp")
+    return {**group, "input_layer": _as_vectors(layer, space, layer_key)}
+
+
+def _as_vectors(layer: nn.Module, space: ObservationSpace, key: str) -> nn.Module:
+    """Return an input layer that returns vectors from observations of a space."""
+    if isinstance(layer, DictInput):
+        return _fit_dict(layer, space, key)
+    if isinstance(layer, _EXTENDING):
+        return layer.copy(input_layer=_as_vectors(layer.input_layer, space, f"{key}.input_layer"))
+    view = None if isinstance(layer, FlattenInput) else _selected(layer, space, key)
+    if view is None or (not isinstance(view, Dict) and len(view.shape) == 1):
+        return layer
+    return FlattenInput(layer, _view_dims(view))
+
+
+def _fit_dict(layer: DictInput, space: ObservationSpace, key: str) -> DictInput:
+    if not isinstance(space, Dict):
+        raise ConfigError(f"{key}=DictInput takes dictionaries, not observations of {_describe(space)}: use ArrayInput")
+    views, torsos = entries(space), {}
+    for name, torso in layer.layers.items():
+        if name not in views:
+            raise ConfigError(f"{key}.layers.{name} is not an entry of the observation: {nearest(name, views)}")
+        takes = getattr(torso, "view_dims", None)
+        if takes not in (None, _VECTORS) and len(views[name].shape) not in takes:
+            raise ConfigError(
+                f"{key}.layers.{name}={type(torso).__name__} does not fit an entry of {_describe(views[name])}: use a"
+                " torso of dense layers, or leave the entry out to flatten it"
+            )
+        torsos[name] = _with_channels(torso, views[name])
+    return layer.copy(layers=FrozenDict(torsos), view_dims=_view_dims(space))
+
+
+def _selected(layer: Any, space: ObservationSpace, key: str) -> ObservationSpace | None:
+    """Return the space of the output of an input layer without parameters; None if it is unknown."""
+    if isinstance(layer, FeatureInput):
+        field, *path = layer.feature_name.split(".")
+        if field == "step_count":
+            return Box(0, np.inf, (), jnp.int32)
+        return _entry(space, path, f"{key}.feature_name={layer.feature_name}") if field == "agent_view" else None
+    return None if isinstance(space, Dict) and not isinstance(layer, ArrayInput) else space
+
+
+def _entry(space: ObservationSpace, path: list[str], what: str) -> ObservationSpace:
+    """Return an entry of a space, which may be a `Dict` again."""
+    found = space
+    for name in path:
+        if not isinstance(found, Dict) or name not in found.spaces:
+            known = entries(space, "agent_view")
+            raise ConfigError(f"{what} is not part of the observation: {nearest(what.partition('=')[2], known)}")
+        found = found.spaces[name]
+    return found
+
+
+def _with_channels(torso: Any, space: ObservationSpace) -> Any:
+    """Return a torso that adds the channel axis which images `[H, W]` lack."""
+    lacking = not isinstance(space, Dict) and len(space.shape) == 2
+    return torso.copy(has_channels=False) if lacking and getattr(torso, "has_channels", False) else torso
+
+
+def _view_dims(space: ObservationSpace) -> ViewDims:
+    if isinstance(space, Dict):
+        return tuple(len(entry.shape) for entry in entries(space).values())
+    return len(space.shape)
+
+
+def _describe(space: ObservationSpace) -> str:
+    return f"the entries {', '.join(entries(space))}" if isinstance(space, Dict) else f"shape {tuple(space.shape)}"
