@@ -42,15 +42,18 @@ class MisfitError(ConfigError):
 
 
 class HeadRequirement(NamedTuple):
-    """What a system needs of one head.
+    """What a system needs of one head, and of the torso before it.
 
     Attributes:
         outputs: what the head computes, as heads declare it in their class variable `outputs`.
         hyperparams: attributes of the head that the system sets from its own hyperparameters.
+        layer_norm: whether the torso before the head must apply layer normalisation; torsos without an attribute
+            `use_layer_norm` are not checked.
     """
 
     outputs: str
     hyperparams: tuple[str, ...] = ()
+    layer_norm: bool = False
 
 
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
@@ -76,7 +79,9 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         for missing, value in needed.items():
             if value is None:
                 _refuse(f"{key}.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
-        head = needed[path]
+        head, torso = needed[path], needed[f"{name}.pre_torso"]
+        if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
+            _refuse(f"{key}.{name}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation")
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from stoix_like.base_types import (
 from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
@@ -40,10 +41,14 @@ class Config(EpsilonConfig, OnPolicyConfig):
     """Hyperparameters of PQN.
 
     Attributes:
+        network_heads: heads that the system needs; layer normalisation stands in for a target network.
         q_lr: learning rate of rectified Adam.
         q_lambda: mixing parameter of n-step returns.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)
+    }
     q_lr: Annotated[float, above(0.0)]
     q_lambda: Annotated[float, between(0.0, 1.0)]
 
