@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, entries
 
 KEYS = jax.random.split(jax.random.key(0), 4000)
 
@@ -32,3 +32,13 @@ def test_sample_is_uniform_over_legal_elements(space, mask, probabilities):
 def test_half_width_is_one_without_bounds():
     assert Box(-2.0, np.asarray([4.0, 0.0]), (2,)).half_width.tolist() == [3.0, 1.0]
     assert Box(-np.inf, np.inf, (2,)).half_width.tolist() == [1.0, 1.0]
+
+
+def test_entries_have_dotted_names_in_the_order_of_jax():
+    space = Dict({"b": Discrete(2), "a": Dict({"d": Box(0.0, 1.0, (2,)), "c": Box(2.0, 3.0, (1,))})})
+    sample = space.sample(KEYS[0])
+    assert list(entries(space)) == list(entries(sample)) == ["a.c", "a.d", "b"]
+    for found, leaf in zip(entries(sample, "view").values(), jax.tree.leaves(sample), strict=True):
+        assert found is leaf
+    assert list(entries(sample["b"], "view")) == ["view"]
+    assert [space.shape for space in entries(space).values()] == [(1,), (2,), ()]

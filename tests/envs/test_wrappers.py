@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import nested
 import numpy as np
 import pytest
 
 from stoix_like.base_types import Observation
-from stoix_like.envs import Box, Discrete, Vectorize, wrappers
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.envs.environment import Environment, restart, transition
+from stoix_like.errors import ConfigError
 
 KEY = jax.random.key(0)
 
@@ -166,3 +168,46 @@ def test_native_state_removes_wrapper_state():
     for _ in range(3):
         state, _ = env.step(KEY[None], state, jnp.asarray(ZERO)[None])
     np.testing.assert_array_equal(env.native_state(state), [3])
+
+
+class TestDictionaries:
+    """On `nested.Nested`, whose image is 0 or 255 everywhere, and whose three features are -1 or 1."""
+
+    @staticmethod
+    def envs():
+        return nested.make("discrete", {}, {})
+
+    def test_flattened_views_are_floats_sorted_by_name(self):
+        plain, env = self.envs(), wrappers.FlattenObservation(self.envs())
+        keys = jax.random.split(KEY, 8)
+        view, flat = plain.reset(keys)[1].observation.agent_view, env.reset(keys)[1]
+        assert flat.observation.agent_view.dtype == jnp.float32
+        features, pixels = np.split(flat.observation.agent_view, [3], axis=-1)
+        np.testing.assert_array_equal(features, view["inner"]["features"])
+        np.testing.assert_array_equal(pixels, view["pixels"].reshape(8, 36) / np.float32(255))
+        assert len(np.unique(pixels)) == len(np.unique(features)) == 2
+        space = env.observation_space
+        np.testing.assert_array_equal(space.low, [-1.0] * 3 + [0.0] * 36)
+        np.testing.assert_array_equal(space.high, [1.0] * 39)
+        assert (space.shape, space.dtype) == ((39,), jnp.float32)
+        np.testing.assert_array_equal(flat.next_observation.agent_view, flat.observation.agent_view)
+
+    def test_discrete_entries_are_flattened(self):
+        env = self.envs()
+        env.observation_space = Dict({"a": Discrete(4), "b": MultiDiscrete((2, 3))})
+        space = wrappers.FlattenObservation(env).observation_space
+        np.testing.assert_array_equal(space.high, [3.0, 1.0, 2.0])
+        np.testing.assert_array_equal(space.low, [0.0] * 3)
+
+    def test_stacks_refuse_dictionaries(self):
+        with pytest.raises(ConfigError, match=r"env\.frame_stack=4 stacks arrays, but .* inner\.features, pixels: set"):
+            wrappers.StackFrames(self.envs(), 4)
+
+    def test_other_wrappers_leave_views_unchanged(self):
+        env = wrappers.RecordEpisode(wrappers.CountSteps(wrappers.TimeLimit(self.envs(), 1)))
+        state, first = env.reset(KEY[None])
+        step = env.step(KEY[None], state, jnp.zeros((1,), jnp.int32))[1]
+        assert (int(first.observation.step_count[0]), int(step.observation.step_count[0])) == (0, 1)
+        assert bool(step.truncated[0])
+        expected = self.envs().step(KEY[None], self.envs().reset(KEY[None])[0], jnp.zeros((1,), jnp.int32))[1]
+        jax.tree.map(np.testing.assert_array_equal, step.observation.agent_view, expected.observation.agent_view)

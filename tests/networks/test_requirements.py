@@ -31,6 +31,10 @@ class Distributions:
     network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ATOMS)}
 
 
+class NormalisedValues:
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)}
+
+
 class OwnHead(ScalarCriticHead):
     """A head that declares nothing."""
 
@@ -38,10 +42,8 @@ class OwnHead(ScalarCriticHead):
     num_atoms: int = 3
 
 
-def networks(head):
-    return SimpleNamespace(
-        actor_network=SimpleNamespace(input_layer=ArrayInput(), pre_torso=MLPTorso((4,)), action_head=head)
-    )
+def networks(head, torso=MLPTorso((4,))):  # noqa: B008
+    return SimpleNamespace(actor_network=SimpleNamespace(input_layer=ArrayInput(), pre_torso=torso, action_head=head))
 
 
 C51_HEAD = DistributionalDiscreteQNetwork(2, 0.0, 5, -1.0, 1.0)
@@ -91,3 +93,10 @@ def test_a_missing_network_or_torso_is_named():
     del without.actor_network.pre_torso
     with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso is not set"):
         check_networks(without, Values, "mine")
+
+
+def test_torsos_without_layer_normalisation_are_refused_where_a_system_needs_it():
+    for torso in (MLPTorso((4,), use_layer_norm=True), OwnHead()):
+        check_networks(networks(DiscreteQNetworkHead(2), torso), NormalisedValues, "mine")
+    with pytest.raises(MisfitError, match=r"^network\.actor_network\.pre_torso\.use_layer_norm=false, but system=mine"):
+        check_networks(networks(DiscreteQNetworkHead(2)), NormalisedValues, "mine")

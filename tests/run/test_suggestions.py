@@ -9,6 +9,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
 
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
+PQN = ("system=q_learning/ff_pqn",)
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
 
 
@@ -26,8 +27,14 @@ def refusal(*overrides):
         ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
         ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
         ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
-        (("system=q_learning/ff_pqn", *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
+        ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
         (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
+        ((*PQN, *IMAGES, "network=cnn_dqn"), r"use_layer_norm=false, but .* choose network=cnn_pqn"),
+        ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
+        (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
+        (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
+        (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
+        (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
         ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
         ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
         (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
