@@ -24,10 +24,16 @@ def assert_close(found, expected):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), found, expected)
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID", ((2, 0), (1, 3))])
 @pytest.mark.parametrize(
-    ("kernel", "strides", "size"),
-    [((3, 3), (1, 1), (10, 10)), ((3, 3), (2, 2), (10, 9)), ((2, 3), (3, 1), (7, 8)), ((1, 1), (2, 2), (5, 5))],
+    ("kernel", "strides", "size", "padding"),
+    [
+        ((3, 3), (1, 1), (10, 10), "SAME"),
+        ((3, 3), (2, 2), (10, 9), "SAME"),
+        ((2, 3), (3, 1), (7, 8), "VALID"),
+        ((2, 3), (3, 1), (7, 8), "SAME"),
+        ((3, 3), (2, 2), (6, 6), ((2, 0), (1, 3))),
+        ((1, 1), (2, 2), (5, 5), "VALID"),
+    ],
 )
 def test_slices_equal_a_convolution_in_value_and_gradients(kernel, strides, size, padding):
     x = jax.random.normal(KEY, (3, *size, 2))
