@@ -93,6 +93,16 @@ def test_entries_are_flattened_by_default_and_embedded_where_configured():
     assert params.critic_params["params"]["torso"]["Dense_0"]["kernel"].shape == (NUM_ENTRIES, 64)
 
 
+@pytest.mark.parametrize(
+    ("env", "size"),
+    [(("env.scenario.name=continuous",), NUM_ENTRIES), (("env.env_name=gymnax", "env.scenario.name=Pendulum-v1"), 3)],
+)
+def test_critics_flatten_entries_next_to_the_action(env, size):
+    params = initial_params("system=sac/ff_sac", *REPLAY, *env)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(params.q_params.online)}
+    assert (size + 1, 256) in shapes
+
+
 def test_networks_select_entries():
     feature = "network.actor_network.input_layer.feature_name=agent_view"
     for name, size in (("inner", 3), ("inner.features", 3), ("pixels", 36)):
