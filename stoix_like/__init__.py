@@ -48,6 +48,7 @@ def train(
     system: str,
     overrides: Overrides = (),
     *,
+    env: Any = None,
     run_dir: str | Path | None = None,
     config_dir: str | Path | None = None,
 ) -> Result:
@@ -57,6 +58,8 @@ def train(
         system: name of the system, as listed by `stoix-like list systems`: `"ppo/ff_ppo"`.
         overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`, or a dictionary:
             `{"env": "gymnax/cartpole", "arch.seed": 1}`.
+        env: an environment of your own, or a class or function that builds it from `env.kwargs`. A class or function
+            that can be imported is recorded by its import path. Otherwise pass `env` again to resume or load the run.
         run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
         config_dir: directory of your own YAML files, laid out like the package's `configs`.
 
@@ -69,16 +72,22 @@ def train(
     """
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
     from stoix_like.config import compose_config, parse_config
+    from stoix_like.envs.own import as_overrides
     from stoix_like.run import experiment
     from stoix_like.run.setup import set_up
 
     extra = [] if config_dir is None else [config_dir]
-    composed = compose_config([f"system={system}", *to_overrides(overrides)], extra, return_hydra_config=True)
+    given = [f"system={system}", *to_overrides(overrides)]
+    if env is not None:
+        if any(override.startswith("env=") for override in given):
+            raise ConfigError("env is given twice, as an argument and as an override: leave the override out")
+        given += as_overrides(env)
+    composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
-    return experiment.run(set_up(parse_config(composed)), directory)
+    return experiment.run(set_up(parse_config(composed)._replace(own_env=env)), directory)
 
 
-def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = False) -> Result:
+def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = False, env: Any = None) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
@@ -86,6 +95,7 @@ def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = Fals
         overrides: overrides of keys that may change, as for `train`: the budget (`{"arch.total_timesteps": 1e6}`),
             logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The result of the whole run, including what was trained before.
@@ -96,7 +106,7 @@ def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = Fals
     """
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), to_overrides(overrides), trust)
+    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env)
 
 
 def evaluate(
@@ -108,6 +118,7 @@ def evaluate(
     seed: int = 0,
     render: str | Path | None = None,
     trust: bool = False,
+    env: Any = None,
 ) -> dict[str, Any]:
     """Evaluate a trained run on whole episodes, as `stoix-like evaluate` does.
 
@@ -120,6 +131,7 @@ def evaluate(
         seed: seed of the start states and of sampled actions.
         render: path of a gif that shows one more episode.
         trust: allow the run's configuration to name code from outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The results, also written to `evaluations/` in the run directory: `episode_return_mean` and other statistics,
@@ -131,7 +143,7 @@ def evaluate(
     """
     from stoix_like.inference import evaluation
 
-    return evaluation.evaluate_run(run_dir, episodes, which, member, seed, render, trust)
+    return evaluation.evaluate_run(run_dir, episodes, which, member, seed, render, trust, env)
 
 
 def load_policy(
@@ -140,6 +152,7 @@ def load_policy(
     member: int | Literal["best"] | None = None,
     greedy: bool | None = None,
     trust: bool = False,
+    env: Any = None,
 ) -> Policy:
     """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
 
@@ -150,6 +163,7 @@ def load_policy(
         member: member of a population; by default the best one.
         greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
         trust: allow the run's configuration to name code from outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The policy, which can also be exported.
@@ -159,4 +173,4 @@ def load_policy(
     """
     from stoix_like.inference import policy
 
-    return policy.load_policy(run_dir, which, member, greedy, trust)
+    return policy.load_policy(run_dir, which, member, greedy, trust, env)

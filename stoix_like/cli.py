@@ -1,4 +1,4 @@
-"""The command line, `stoix-like train|resume|evaluate|list`, and the entry point shared by every system file."""
+"""The command line, `stoix-like train|resume|evaluate|list|check-env`, and the entry point shared by every system file."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
   stoix-like list systems|envs|networks|experiments
+  stoix-like check-env env._target_=my_module.MyEnv
 """
 
 
@@ -72,7 +73,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the installed version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list|check-env", required=True)
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
     resuming.add_argument("run_dir", type=Path, help="directory of the run")
@@ -88,8 +89,15 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     listing.add_argument("what", choices=_LISTINGS)
     listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
     listing.set_defaults(run=_list)
+    checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
+    checking.add_argument(
+        "overrides", nargs="*", help="key=value of the environment: env=own env._target_=module.MyEnv"
+    )
+    checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
+    checking.add_argument("--config-dir", help="directory of your own YAML files")
+    checking.set_defaults(run=_check_env)
     known, rest = parser.parse_known_args(argv)
-    if known.command == "resume" and not any(word.startswith("-") for word in rest):
+    if known.command in ("resume", "check-env") and not any(word.startswith("-") for word in rest):
         known.overrides += rest  # those after an option
     elif rest and known.command != "train":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -110,7 +118,7 @@ def _launch(system: str | None, arguments: Sequence[str]) -> None:
     from stoix_like import config as configuration
 
     args, flags = _parse_hydra(arguments)
-    args.overrides = configuration.add_plus(args.overrides)
+    args.overrides = configuration.complete_overrides(args.overrides)
     if system is not None and not any(override.startswith("system=") for override in args.overrides):
         args.overrides.insert(0, f"system={system}")
     _make_working_directory_importable()
@@ -272,6 +280,26 @@ def _resume(args: argparse.Namespace) -> None:
     if args.trust:
         _make_working_directory_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust)
+
+
+def _check_env(args: argparse.Namespace) -> None:
+    from stoix_like.config import compose_config, parse_config
+    from stoix_like.envs import check_environment, make_eval
+    from stoix_like.envs.factory import make_scenario
+    from stoix_like.errors import FaultyEnvironmentError
+
+    if args.steps < 1:
+        raise ConfigError(f"--steps={args.steps} must be at least 1")
+    _make_working_directory_importable()
+    env = parse_config(compose_config(args.overrides, _config_dirs(args))).env
+    try:
+        # On its own first: wrappers would report its faults as their own.
+        checked = check_environment(make_scenario(env), args.steps)
+        check_environment(make_eval(env), args.steps)
+    except FaultyEnvironmentError as error:
+        _print(str(error))
+        sys.exit(FAILED)
+    _print(f"{env.env_name}/{env.scenario.name}: {checked}")
 
 
 def _config_dirs(args: argparse.Namespace) -> list[str]:

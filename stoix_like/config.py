@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.base_types import System, SystemConfig, SystemSpec
 from stoix_like.envs.factory import EnvConfig
+from stoix_like.envs.own import OWN, check_same
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers import LoggerConfig
 from stoix_like.schema import INT32_MAX, between, from_mapping, one_of
@@ -136,6 +137,7 @@ class RunConfig(NamedTuple):
         checkpoint: checkpoints to write.
         logger: loggers to use.
         resolved: the whole configuration as plain values.
+        own_env: an environment passed from Python, which `env` does not describe; None otherwise.
     """
 
     system_name: str
@@ -147,6 +149,7 @@ class RunConfig(NamedTuple):
     checkpoint: CheckpointConfig
     logger: LoggerConfig
     resolved: dict[str, Any]
+    own_env: Any = None
 
 
 def config_dir() -> Path:
@@ -197,6 +200,23 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
         resolved=resolved,
     )
+
+
+def with_env(run: RunConfig, env: Any) -> RunConfig:
+    """Add the environment that a run was trained on, passed from Python, to its typed configuration.
+
+    Args:
+        run: the typed configuration.
+        env: an environment of the user's own, or its class; None if the configuration describes it.
+
+    Returns:
+        The typed configuration.
+
+    Raises:
+        ConfigError: the run was not trained on such an environment.
+    """
+    check_same(env, run.env.env_name, run.env._target_, run.env.scenario.name)
+    return run._replace(own_env=env)
 
 
 def _replace_blocks(node: Any, path: str) -> Any:
@@ -251,7 +271,7 @@ def compose_config(
     Raises:
         ConfigError: a group choice or a key is unknown, or an override is malformed.
     """
-    overrides = add_plus(overrides)
+    overrides = complete_overrides(overrides)
     parsed = _parse(overrides)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
@@ -267,8 +287,8 @@ def compose_config(
             raise ConfigError(_first_line(error)) from error
 
 
-def add_plus(overrides: Sequence[str]) -> list[str]:
-    """Add the plus that Hydra needs for a group without a default: `experiment=…` means `+experiment=…`.
+def complete_overrides(overrides: Sequence[str]) -> list[str]:
+    """Add what Hydra needs: `experiment=…` means `+experiment=…`, and `env._target_=…` alone means `env=own` too.
 
     Args:
         overrides: Hydra overrides.
@@ -276,7 +296,9 @@ def add_plus(overrides: Sequence[str]) -> list[str]:
     Returns:
         The overrides, the others unchanged.
     """
-    return [f"+{override}" if override.startswith("experiment=") else override for override in overrides]
+    completed = [f"+{override}" if override.startswith("experiment=") else override for override in overrides]
+    names = {override.partition("=")[0] for override in overrides}
+    return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
 
 
 def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:

@@ -14,6 +14,18 @@ class TrainingError(RuntimeError):
     """Training that diverged: a metric or a parameter became non-finite."""
 
 
+class FaultyEnvironmentError(ConfigError):
+    """An environment that does not follow the protocol.
+
+    Attributes:
+        faults: what is wrong, a sentence each; the lines of the message.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = list(faults)
+        super().__init__("\n".join(self.faults))
+
+
 class MissingExtraError(ConfigError):
     """An optional package that is not installed; the message names the extra to install."""
 

@@ -1,5 +1,6 @@
 """Environments: the protocol, spaces, wrappers, automatic resets, and adapters for suites."""
 
+from stoix_like.envs.check import check_environment
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
@@ -16,6 +17,7 @@ __all__ = [
     "Space",
     "VectorEnvironment",
     "Vectorize",
+    "check_environment",
     "list_scenarios",
     "make",
     "make_eval",

@@ -49,26 +49,30 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
             raise ConfigError(f"{key}.{name}={value!r} is not a parameter of {owner}: {hint}")
 
 
-def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str) -> T:
-    """Construct an environment from `env.kwargs`.
+def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key: str = "env.kwargs", *args: Any) -> T:
+    """Construct an environment or a wrapper from the configuration.
 
     Args:
-        cls: class of the environment.
-        kwargs: arguments of the constructor by name.
-        owner: name of the scenario.
+        cls: the class, or a function that returns an instance.
+        kwargs: arguments by name.
+        owner: name of the scenario or the class, for messages.
+        key: the config key of `kwargs`.
+        *args: arguments by position, which are not part of the configuration.
 
     Returns:
-        The environment.
+        The instance.
 
     Raises:
         ConfigError: if an argument is unknown or the constructor rejects its value.
     """
-    check_names("env.kwargs", kwargs, inspect.signature(cls).parameters, owner)
+    parameters = list(inspect.signature(cls).parameters.values())[len(args) :]
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
     try:
-        return cls(**kwargs)
+        return cls(*args, **kwargs)
     except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
         reason = str(error) or type(error).__name__
-        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {owner}: {reason}") from error
+        raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason}") from error
 
 
 def fit_params(

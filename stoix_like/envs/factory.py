@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
-from stoix_like.envs import auto_reset, wrappers
+from stoix_like.envs import auto_reset, own, wrappers
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
@@ -87,13 +87,16 @@ class EnvConfig:
     step_count: bool = False
     reward_scale: Annotated[float, above(0.0)] = 1.0
     reward_clip: Annotated[float | None, above(0.0)] = None
+    wrappers: tuple[dict[str, Any], ...] = ()
+    _target_: str = ""
 
 
-def make(config: EnvConfig) -> VectorEnvironment:
+def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     """Build training environments, with automatic reset.
 
     Args:
         config: the environment and its wrappers.
+        own_env: an environment of the user's own, or its class; None to build it from `config`.
 
     Returns:
         The environments; their number is the number of keys passed to `reset`.
@@ -105,7 +108,7 @@ def make(config: EnvConfig) -> VectorEnvironment:
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = make_eval(config)
+    env = make_eval(config, own_env)
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     if config.reward_clip is not None:
@@ -113,11 +116,12 @@ def make(config: EnvConfig) -> VectorEnvironment:
     return AUTO_RESETS[config.auto_reset](env, config)
 
 
-def make_eval(config: EnvConfig) -> VectorEnvironment:
+def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     """Build evaluation environments, without automatic reset and with the original rewards.
 
     Args:
         config: the environment and its wrappers.
+        own_env: see `make`.
 
     Returns:
         The environments; time steps after the end of an episode are undefined.
@@ -126,7 +130,7 @@ def make_eval(config: EnvConfig) -> VectorEnvironment:
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
-    env = _make_scenario(config)
+    env = make_scenario(config, own_env)
     if config.time_limit is not None:
         env = wrappers.TimeLimit(env, config.time_limit)
     if isinstance(env.action_space, Box):
@@ -153,20 +157,52 @@ def list_scenarios() -> dict[str, list[str]]:
     scenarios = {}
     for name in SUITES:
         try:
-            scenarios[name] = _load(name).scenarios()
+            scenarios[name] = load_suite(name).scenarios()
         except MissingExtraError:
             scenarios[name] = []
     return scenarios
 
 
-def _make_scenario(config: EnvConfig) -> VectorEnvironment:
+def make_scenario(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+    """Build environments with the wrappers of the user's own alone.
+
+    Args:
+        config: the environment.
+        own_env: see `make`.
+
+    Returns:
+        The environments, without automatic reset.
+
+    Raises:
+        ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    if config.env_name == own.OWN:
+        env = own.make(config._target_, own_env, config.kwargs, config.params)
+        return own.wrap(env, config.wrappers)
+    if config._target_:
+        raise ConfigError(
+            f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={own.OWN}"
+        )
     if config.env_name not in SUITES:
-        hint = nearest(config.env_name, SUITES)
+        hint = nearest(config.env_name, [*SUITES, own.OWN])
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
-    return _load(config.env_name).make(config.scenario.name, config.kwargs, config.params)
+    env = load_suite(config.env_name).make(config.scenario.name, config.kwargs, config.params)
+    return own.wrap(env, config.wrappers)
 
 
-def _load(name: str) -> ModuleType:
+def load_suite(name: str) -> ModuleType:
+    """Import the adapter of a suite.
+
+    Args:
+        name: name of the suite, a key of `SUITES`.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: if the suite's package is not installed.
+    """
     suite = SUITES[name]
     try:
         return importlib.import_module(suite.module)

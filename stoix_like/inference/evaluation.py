@@ -69,6 +69,7 @@ def evaluate_run(
     seed: int = 0,
     render: str | Path | None = None,
     trust: bool = False,
+    env: Any = None,
 ) -> dict[str, Any]:
     """Evaluate a trained run on whole episodes, and write the results to a new JSON file in the run's directory.
 
@@ -83,6 +84,7 @@ def evaluate_run(
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif that shows one more episode, of the best member if `member` is `all`.
         trust: whether the configuration may name code outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
@@ -95,7 +97,7 @@ def evaluate_run(
         MissingExtraError: if `render` is set and matplotlib is not installed.
     """
     _check(episodes, seed)
-    run = open_run(run_dir, trust)
+    run = open_run(run_dir, trust, env)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     set_compile_cache(run.setup.run.arch.compile_cache)

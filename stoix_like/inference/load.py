@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from stoix_like.config import parse_config
+from stoix_like.config import parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.run.compile import make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup, set_up
@@ -60,12 +60,13 @@ class TrainedMember(NamedTuple):
     env_steps: int
 
 
-def open_run(run_dir: str | Path, trust: bool = False) -> TrainedRun:
+def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:
     """Read a run's configuration and build its parts, on one device.
 
     Args:
         run_dir: the directory of the run.
         trust: whether the configuration may name code outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The run.
@@ -74,7 +75,8 @@ def open_run(run_dir: str | Path, trust: bool = False) -> TrainedRun:
         ConfigError: if the directory holds no run, or its configuration names untrusted code.
     """
     directory = Path(run_dir).absolute()
-    return TrainedRun(directory, set_up(parse_config(read_config(directory, _INFERENCE, trust))))
+    run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
+    return TrainedRun(directory, set_up(run))
 
 
 def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:

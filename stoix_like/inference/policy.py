@@ -253,6 +253,7 @@ def load_policy(
     member: int | Literal["best"] | None = None,
     greedy: bool | None = None,
     trust: bool = False,
+    env: Any = None,
 ) -> Policy:
     """Load a trained policy.
 
@@ -262,6 +263,7 @@ def load_policy(
         member: index of a member of a population; by default the best one.
         greedy: whether to use the mode of the policy; by default the run's `arch.evaluation_greedy`.
         trust: whether the configuration may name code outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The policy.
@@ -269,7 +271,7 @@ def load_policy(
     Raises:
         ConfigError: if the run, checkpoint or member does not exist, or the system is recurrent.
     """
-    run = open_run(run_dir, trust)
+    run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)
     hyperparams = run.setup.population.of(chosen.member)
     return Policy(run.setup, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)

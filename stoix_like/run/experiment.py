@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from stoix_like.config import Build, default_run_dir, parse_config
+from stoix_like.config import Build, default_run_dir, parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import RunInfo, check_sending, make_logger
@@ -141,13 +141,14 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
             raise
 
 
-def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) -> Result:
+def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False, env: Any = None) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
         run_dir: the directory of the run.
         overrides: Hydra overrides of keys that may change: the budget, logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The result of the run.
@@ -157,7 +158,7 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False) ->
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    run = parse_config(read_config(run_dir, overrides, trust))
+    run = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
     if not trust:
         check_sending(run.logger, overrides, str(run_dir / directory.CONFIG))
     return _resume(set_up(run), run_dir)

@@ -96,7 +96,7 @@ def set_up(run: RunConfig) -> RunSetup:
     spread, notes = spread_members(run, num_members, len(devices))
     mesh = make_mesh(devices, spread)
     plan = make_plan(run, mesh.shape[DEVICE_AXIS])
-    env = factory.make(run.env)
+    env = factory.make(run.env, run.own_env)
     setup = RunSetup(
         run=run,
         num_members=num_members,
@@ -104,7 +104,7 @@ def set_up(run: RunConfig) -> RunSetup:
         mesh=mesh,
         plan=plan,
         env=env,
-        eval_env=factory.make_eval(run.env),
+        eval_env=factory.make_eval(run.env, run.own_env),
         networks=SimpleNamespace(),
     )
     if not fits(run.system, env.action_space):

@@ -16,11 +16,13 @@ from typing import Any
 
 import flax.linen as nn
 
+from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
 
 # Layers and networks, and the two functions that build them.
 _MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
 _FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
+_WRAPPERS = re.compile(r"stoix_like\.envs\.wrappers\.[A-Za-z]\w*")
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
@@ -72,10 +74,12 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
 def _refusals(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
     for key, value in pairs:
         names = key.split(".")
+        if (key, value) == ("env._target_", ""):
+            continue  # an environment that is passed from Python, never imported
         if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
             yield (
                 f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
-                " flax.linen are trusted"
+                " flax.linen and the wrappers of stoix_like.envs are trusted"
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
             yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
@@ -115,9 +119,12 @@ def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
 
 
 def _is_trusted(target: Any) -> bool:
-    """Return whether a name is one of the known functions, or a flax module that is defined under that name."""
+    """Return whether a name is one of the known functions or wrappers, or a flax module defined under that name."""
     if target in _FUNCTIONS:
         return True
+    if _fits(_WRAPPERS, target):
+        found = getattr(wrappers, target.rpartition(".")[2], None)
+        return isinstance(found, type) and issubclass(found, wrappers.Wrapper)
     if not _fits(_MODULES, target):
         return False
     module, _, name = target.rpartition(".")

@@ -58,6 +58,8 @@ class GymnaxEnvironment(Environment):
         self._env, self.params = env, params
         self._horizon_ends_task = name in _HORIZON_ENDS_TASK
         declared = env.observation_space(params)
+        _check_space("observation", declared, name)
+        _check_space("action", env.action_space(params), name)
         self._num_classes = declared.n if isinstance(declared, gymnax_spaces.Discrete) else None
         self.action_space = _convert_actions(env.action_space(params))
         view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
@@ -110,8 +112,23 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         raise ConfigError(f"env.scenario.name={name!r} is not supported: {_UNSUPPORTED[name]}")
     check_scenario("gymnax", name, scenarios())
     env, _ = gymnax.make(name)
-    if kwargs:
-        env = construct(type(env), kwargs, name)
+    return adapt(construct(type(env), kwargs, name) if kwargs else env, params, name)
+
+
+def adapt(env: Any, params: Mapping[str, Any], name: str) -> VectorEnvironment:
+    """Convert an environment with the interface of gymnax.
+
+    Args:
+        env: the environment.
+        params: parameters to change by name.
+        name: name of the environment, for messages.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if a parameter is unknown or its value is invalid, or a space has no counterpart here.
+    """
     defaults = env.default_params
     known = {entry.name: getattr(defaults, entry.name) for entry in dataclasses.fields(defaults)}
     fitted = fit_params(known, params, name)
@@ -121,6 +138,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 def _allow_rank_promotion() -> AbstractContextManager[Any]:
     # Swimmer adds arrays of different rank, which fails under a stricter global setting.
     return jax.numpy_rank_promotion("allow")
+
+
+def _check_space(kind: str, space: Any, name: str) -> None:
+    if not isinstance(space, gymnax_spaces.Discrete | gymnax_spaces.Box):
+        raise ConfigError(f"{name}: its {kind} space is a {type(space).__name__}: use Discrete or Box of gymnax")
 
 
 def _bound(bound: Any) -> np.ndarray | float:

@@ -1,0 +1,338 @@
+"""A check that an environment follows the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Observation, PyTree, TimeStep
+from stoix_like.envs import own
+from stoix_like.envs.auto_reset import FreshReset
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
+
+NUM_ENVS = 3
+NUM_STEPS = 300
+# Start states that the end of an episode is compared with.
+_NUM_STARTS = 64
+_SLACK = 1e-5
+
+
+class Rollout(NamedTuple):
+    """Steps with random legal actions.
+
+    Attributes:
+        first: the first time step `[N, ...]`.
+        action: `[T, N, ...]`.
+        steps: the time steps `[T, N, ...]`, with automatic reset.
+    """
+
+    first: TimeStep
+    action: np.ndarray
+    steps: TimeStep
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Whether a step ended its episode, `[T, N]` bool."""
+        return np.asarray(self.steps.terminated | self.steps.truncated)
+
+
+class Checked(NamedTuple):
+    """What was checked without a fault."""
+
+    num_envs: int
+    num_steps: int
+    num_episodes: int
+
+    def __str__(self) -> str:
+        return (
+            f"no faults in {self.num_envs} environments × {self.num_steps} random steps ({self.num_episodes} episodes):"
+            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags, successors at"
+            " episode ends, equal results for equal keys"
+        )
+
+
+def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Checked:
+    """Check that an environment follows the protocol, with random legal actions.
+
+    Args:
+        env: an `Environment`, a `VectorEnvironment` without automatic reset, an object with gymnax's interface, or a
+            class without arguments.
+        num_steps: steps per environment.
+        seed: seed of the start states and actions.
+
+    Returns:
+        What was checked; printed, a line.
+
+    Raises:
+        FaultyEnvironmentError: a `ConfigError` with one sentence per fault.
+    """
+    try:
+        vector = own.make("", env, {}, {})
+    except ConfigError as error:
+        raise FaultyEnvironmentError([str(error)]) from error
+    _raise_any(_space_faults(vector))
+    # Each stage relies on the one before.
+    _raise_any(_interface_faults(vector))
+    played = [_attempt("a scan over its steps", _play, vector, num_steps, seed) for _ in range(2)]
+    _raise_any(_value_faults(vector, *played))
+    return Checked(NUM_ENVS, num_steps, int(played[0].ended.sum()))
+
+
+def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Iterator[str]:
+    """Yield what keeps values from being elements of a space.
+
+    Args:
+        space: the space.
+        values: a concrete array, or a dictionary of them for a `Dict`, with leading axes.
+        batch_dims: number of leading axes.
+        name: what the values are, for messages.
+
+    Yields:
+        Sentences.
+    """
+    if isinstance(space, Dict):
+        for key, each in space.spaces.items():
+            yield from element_faults(each, values[key], batch_dims, f"{name}[{key!r}]")
+        return
+    values = np.asarray(values)
+    shape_fault = _array_fault(name, values, space, batch_dims)
+    if shape_fault is not None:
+        yield shape_fault
+        return
+    if np.isnan(values).any():
+        yield f"{name} is NaN after some actions: guard divisions, roots and logarithms"
+        return
+    if isinstance(space, Box):
+        low, high = np.asarray(space.low) - _SLACK, np.asarray(space.high) + _SLACK
+    else:
+        low, high = np.asarray(0), np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+    if (values < low).any() or (values > high).any():
+        yield (
+            f"{name} reaches from {values.min():.6g} to {values.max():.6g} and leaves the bounds of {_describe(space)}:"
+            " widen the bounds"
+        )
+
+
+def mask_faults(space: Any, mask: Any, name: str) -> Iterator[str]:
+    """Yield what is wrong with a mask of legal actions.
+
+    Args:
+        space: the action space.
+        mask: a concrete array `[..., A]`; None if there is no mask.
+        name: what the mask is, for messages.
+
+    Yields:
+        Sentences.
+    """
+    if mask is None:
+        return
+    if not isinstance(space, Discrete | MultiDiscrete):
+        yield f"{name} is set, but masks need discrete actions, and action_space is {_describe(space)}: leave it None"
+        return
+    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    mask = np.asarray(mask)
+    if mask.dtype != bool or mask.shape[-1:] != (sum(sizes),):
+        yield f"{name} is {_aval(mask)}, but {_describe(space)} needs bool[{sum(sizes)}], True where an action is legal"
+        return
+    if not all(part.any(-1).all() for part in np.split(mask, np.cumsum(sizes)[:-1], axis=-1)):
+        yield f"{name} is all False in some state: leave at least one action legal"
+
+
+def _raise_any(faults: Iterator[str]) -> None:
+    found = list(dict.fromkeys(faults))
+    if found:
+        raise FaultyEnvironmentError(found)
+
+
+def _attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of the environment, and turn any error of its code into a fault."""
+    try:
+        return function(*args)
+    except FaultyEnvironmentError:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        traced = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
+        advice = " (use jax.numpy, jnp.where and jax.lax.cond, and keep all state in the state)" if traced else ""
+        raise FaultyEnvironmentError([f"{what} cannot be compiled with jit and vmap: {reason}{advice}"]) from error
+
+
+def _space_faults(env: VectorEnvironment) -> Iterator[str]:
+    for name, kinds in (("observation_space", (Box, Dict, Discrete, MultiDiscrete)), ("action_space", None)):
+        space = getattr(env, name, None)
+        allowed = (Box, Discrete, MultiDiscrete) if kinds is None else kinds
+        if not isinstance(space, allowed):
+            found = "missing" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
+            names = ", ".join(kind.__name__ for kind in allowed)
+            yield f"{name} is {found}: use one of stoix_like.envs: {names}"
+
+
+def _interface_faults(env: VectorEnvironment) -> Iterator[str]:
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS))
+    before = _attempt("reset", jax.eval_shape, env.reset, keys)
+    faults = list(_result_faults(env, before, "reset"))
+    if faults:
+        yield from faults
+        return
+    action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
+    after = _attempt("step", jax.eval_shape, env.step, keys, before[0], action)
+    faults = list(_result_faults(env, after, "step"))
+    yield from faults
+    if not faults:
+        yield from _carry_faults("the state", before[0], after[0])
+        yield from _carry_faults("the time step", before[1], after[1])
+
+
+def _result_faults(env: VectorEnvironment, result: Any, name: str) -> Iterator[str]:
+    """Yield what is wrong with the shapes of the result of `reset` or `step`."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], TimeStep)):
+        build = "restart" if name == "reset" else "transition"
+        yield f"{name} must return (state, TimeStep): build the time step with stoix_like.envs.environment.{build}"
+        return
+    timestep = result[1]
+    for field, dtype in (("reward", np.float32), ("terminated", bool), ("truncated", bool)):
+        value = getattr(timestep, field)
+        if value.shape != (NUM_ENVS,) or value.dtype != dtype:
+            yield f"{field} of {name} is {_aval(value, 1)}: return a scalar of dtype {np.dtype(dtype)}"
+    for field in ("observation", "next_observation"):
+        observation = getattr(timestep, field)
+        if not isinstance(observation, Observation):
+            yield f"{field} of {name} is a {type(observation).__name__}: wrap it in stoix_like.base_types.Observation"
+            continue
+        yield from _view_faults(env.observation_space, observation.agent_view, f"{field}.agent_view of {name}")
+
+
+def _view_faults(space: Any, view: Any, name: str) -> Iterator[str]:
+    if isinstance(space, Dict):
+        if not isinstance(view, dict) or set(view) != set(space.spaces):
+            found = sorted(view) if isinstance(view, dict) else type(view).__name__
+            yield f"{name} is {found}, but observation_space has the entries {list(space.spaces)}"
+            return
+        for key, each in space.spaces.items():
+            yield from _view_faults(each, view[key], f"{name}[{key!r}]")
+        return
+    fault = f"{name} is a {type(view).__name__}: return an array" if not hasattr(view, "dtype") else None
+    fault = fault or _array_fault(name, view, space, 1)
+    if fault is not None:
+        yield fault
+
+
+def _array_fault(name: str, value: Any, space: Any, batch_dims: int) -> str | None:
+    if value.shape[batch_dims:] == tuple(space.shape) and value.dtype == np.dtype(space.dtype):
+        return None
+    return f"{name} is {_aval(value, batch_dims)}, but the space is {_describe(space)}: make them agree"
+
+
+def _carry_faults(name: str, before: PyTree, after: PyTree) -> Iterator[str]:
+    """Yield the leaves that change their type between reset and step, which a compiled loop refuses."""
+    old, new = (jax.tree_util.tree_flatten_with_path(tree) for tree in (before, after))
+    if old[1] != new[1]:
+        yield f"{name} has another structure after step than after reset: return the same containers and fields"
+        return
+    for (path, was), (_, now) in zip(old[0], new[0], strict=True):
+        if (was.shape, was.dtype, was.weak_type) != (now.shape, now.dtype, now.weak_type):
+            yield (
+                f"{name}{jax.tree_util.keystr(path)} is {_aval(was, 1)} after reset and {_aval(now, 1)} after step: give"
+                " it one shape and dtype, jnp.asarray(x, dtype)"
+            )
+
+
+def _play(env: VectorEnvironment, num_steps: int, seed: int) -> Rollout:
+    """Play random legal actions; each call traces the environment anew."""
+    resetting = FreshReset(env)
+
+    def play(key: jax.Array) -> Rollout:
+        reset_key, steps_key = jax.random.split(key)
+        state, first = resetting.reset(jax.random.split(reset_key, NUM_ENVS))
+
+        def step(carry: Any, key: jax.Array) -> Any:
+            state, timestep = carry
+            action_key, step_key = jax.random.split(key)
+            action = _sample(env, action_key, timestep.observation.action_mask)
+            state, timestep = resetting.step(jax.random.split(step_key, NUM_ENVS), state, action)
+            return (state, timestep), (action, timestep)
+
+        return Rollout(first, *jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))[1])
+
+    rollout: Rollout = jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(seed)))
+    return rollout
+
+
+def _sample(env: VectorEnvironment, key: jax.Array, mask: jax.Array | None) -> jax.Array:
+    keys = jax.random.split(key, NUM_ENVS)
+    sizes = [env.action_space.n] if isinstance(env.action_space, Discrete) else []
+    # A mask of a wrong shape is reported from the rollout.
+    if mask is None or isinstance(env.action_space, Box) or (sizes and mask.shape != (NUM_ENVS, *sizes)):
+        return jax.vmap(env.action_space.sample)(keys)
+    return jax.vmap(env.action_space.sample)(keys, mask)
+
+
+def _value_faults(env: VectorEnvironment, rollout: Rollout, again: Rollout) -> Iterator[str]:
+    first, steps = rollout.first, rollout.steps
+    yield from element_faults(env.observation_space, first.observation.agent_view, 1, "the first observation")
+    yield from element_faults(env.observation_space, steps.next_observation.agent_view, 2, "the observation")
+    yield from mask_faults(env.action_space, first.observation.action_mask, "the first action_mask")
+    yield from mask_faults(env.action_space, steps.next_observation.action_mask, "action_mask")
+    if not np.isfinite(steps.reward).all():
+        yield "reward is NaN or infinite after some actions"
+    if (steps.terminated & steps.truncated).any():
+        yield "terminated and truncated are both True in some step: truncate only where the episode does not terminate"
+    if (first.terminated | first.truncated).any():
+        yield "the first time step of an episode is terminated or truncated: build it with restart(observation)"
+    if (first.reward != 0).any():
+        yield "the first time step of an episode has a reward: build it with restart(observation)"
+    pairs = zip(jax.tree.leaves(rollout), jax.tree.leaves(again), strict=True)
+    if not all(np.array_equal(one, other, equal_nan=_is_float(one)) for one, other in pairs):
+        yield (
+            "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
+            " Python"
+        )
+    yield from _successor_faults(env, rollout)
+
+
+def _successor_faults(env: VectorEnvironment, rollout: Rollout) -> Iterator[str]:
+    """Yield a fault if episodes end in start states, which other steps do not reach."""
+    steps, ended = rollout.steps, rollout.ended
+    within = ~ended
+    inner, successor = jax.tree.leaves(steps.observation), jax.tree.leaves(steps.next_observation)
+    if any((one[within] != other[within]).any() for one, other in zip(inner, successor, strict=True)):
+        yield (
+            "observation and next_observation differ before the end of an episode: both are the true successor, and"
+            " wrappers reset"
+        )
+        return
+    keys = jax.random.split(jax.random.key(1), _NUM_STARTS)
+    starts = jax.tree.leaves(jax.jit(env.reset)(keys)[1].observation.agent_view)
+    like_start = np.ones(ended.shape, bool)
+    for start, view in zip(starts, jax.tree.leaves(steps.next_observation.agent_view), strict=True):
+        start = np.asarray(start)
+        inside = (view >= start.min(0)) & (view <= start.max(0))
+        like_start &= inside.reshape(*ended.shape, -1).all(-1)
+    if ended.any() and within.any() and like_start[ended].all() and like_start[within].mean() < 0.5:
+        yield (
+            "next_observation at the end of an episode is a start observation: return the true successor, and do not"
+            " reset in step; wrappers do"
+        )
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return bool(np.issubdtype(array.dtype, np.floating))
+
+
+def _aval(value: Any, batch_dims: int = 0) -> str:
+    weak = ", weakly typed" if getattr(value, "weak_type", False) else ""
+    return f"{value.dtype}{list(value.shape[batch_dims:])}{weak}"
+
+
+def _describe(space: Any) -> str:
+    if isinstance(space, Box):
+        low, high = np.min(space.low), np.max(space.high)
+        return f"Box({low:.6g} … {high:.6g}, {np.dtype(space.dtype)}{list(space.shape)})"
+    return str(space) if not isinstance(space, Discrete) else f"Discrete({space.n})"

@@ -1,0 +1,199 @@
+"""Environments and wrappers of the user's own, from import paths or as Python objects."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stoix_like.envs.arguments import construct
+from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
+
+OWN = "own"
+"""The value of `env.env_name` that selects an environment of the user's own."""
+
+_GYMNAX = ("reset_env", "step_env", "default_params")
+# Packages whose environments step on the host, one call at a time.
+_HOST_PACKAGES = ("gymnasium", "gym", "dm_env", "pettingzoo")
+
+
+def make(target: str, env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of the user's own.
+
+    Args:
+        target: import path of a class, or of a function that returns an environment; empty if `env` is given.
+        env: an environment, or a class or function that builds it; None to import `target`.
+        kwargs: arguments of the class or function by name.
+        params: parameters of an environment with gymnax's interface, by name.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: nothing is given, the path cannot be imported, an argument is invalid, or the result is no
+            environment.
+    """
+    if env is None and not target:
+        raise ConfigError(
+            "env._target_ is not set: use the import path of a class, env._target_=my_module.MyEnv; if the run was"
+            " trained on an object, pass it from Python again, env=MyEnv()"
+        )
+    found = resolve(target, "env._target_") if env is None else env
+    if is_constructor(found):
+        found = construct(found, kwargs, target or found.__name__)
+    elif kwargs:
+        raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(found)} is built already: pass its class, env=MyEnv")
+    return adapt(found, params)
+
+
+def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
+    """Convert an environment to vector environments.
+
+    Args:
+        env: an `Environment`, a `VectorEnvironment`, or an object with gymnax's interface.
+        params: parameters to change by name, for gymnax's interface only.
+
+    Returns:
+        The environments.
+
+    Raises:
+        FaultyEnvironmentError: the object has another interface.
+        ConfigError: a parameter is unknown.
+    """
+    if all(hasattr(env, name) for name in _GYMNAX):
+        return _adapt_gymnax(env, params)
+    if not isinstance(env, Environment | VectorEnvironment):
+        raise FaultyEnvironmentError([f"{_name(env)} is no environment in JAX: {_advice(env)}"])
+    if params:
+        raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
+    return Vectorize(env) if isinstance(env, Environment) else env
+
+
+def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:
+    """Apply wrappers of the user's own.
+
+    Args:
+        env: the environments.
+        wrappers: the wrappers, the innermost first: `_target_`, an import path, and further arguments by name.
+
+    Returns:
+        The wrapped environments.
+
+    Raises:
+        ConfigError: a wrapper has no `_target_`, cannot be imported, rejects its arguments, or returns no
+            `VectorEnvironment`.
+    """
+    for i, wrapper in enumerate(wrappers):
+        key = f"env.wrappers[{i}]"
+        kwargs = dict(wrapper)
+        target = kwargs.pop("_target_", None)
+        if not isinstance(target, str):
+            raise ConfigError(f"{key}={kwargs} has no _target_: write {{_target_: my_module.MyWrapper, …}}")
+        wrapped = construct(resolve(target, f"{key}._target_"), kwargs, target, key, env)
+        if not isinstance(wrapped, VectorEnvironment):
+            raise ConfigError(
+                f"{key}._target_={target} returned a {type(wrapped).__name__}: use a subclass of"
+                " stoix_like.envs.wrappers.Wrapper"
+            )
+        env = wrapped
+    return env
+
+
+def resolve(target: str, key: str) -> Any:
+    """Import an object.
+
+    Args:
+        target: its import path, `my_module.MyEnv`.
+        key: the config key of the path, for messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}={target} cannot be imported ({error}): use the import path of a class, my_module.MyClass"
+        ) from error
+
+
+def import_path(env: Any) -> str | None:
+    """Return the path from which another process can import a class or function; None where there is none."""
+    if not is_constructor(env) or env.__module__ == "__main__" or "." in env.__qualname__:
+        return None
+    return f"{env.__module__}.{env.__qualname__}"
+
+
+def as_overrides(env: Any) -> list[str]:
+    """Return the overrides that select an environment passed from Python.
+
+    Args:
+        env: an environment, or a class or function that builds it.
+
+    Returns:
+        Hydra overrides; an empty `env._target_` where another process could not build the environment.
+    """
+    path = import_path(env)
+    if path is None:
+        return [f"env={OWN}", "env._target_=''", f"env.scenario.name={_name(env)}"]
+    return [f"env={OWN}", f"env._target_={path}"]
+
+
+def check_same(env: Any, env_name: str, target: str, name: str) -> None:
+    """Refuse an environment for a run that was not trained on it.
+
+    Args:
+        env: the environment passed from Python; None if there is none.
+        env_name: `env.env_name` of the run.
+        target: `env._target_` of the run.
+        name: `env.scenario.name` of the run.
+
+    Raises:
+        ConfigError: the run builds its environment from its configuration, or was trained on another class.
+    """
+    if env is None or import_path(env) == target != "":
+        return
+    if env_name != OWN or target:
+        raise ConfigError(f"env={_name(env)}: the run builds its own environment, {name}: leave env out")
+    if _name(env) != name:
+        raise ConfigError(f"env={_name(env)}: the run was trained on {name}: pass that environment")
+
+
+def is_constructor(env: Any) -> bool:
+    """Return whether an object is a class or a function."""
+    return isinstance(env, type) or (callable(env) and hasattr(env, "__qualname__"))
+
+
+def _name(env: Any) -> str:
+    return str(env.__name__ if is_constructor(env) else type(env).__name__)
+
+
+def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
+    if not hasattr(env, "is_truncated"):
+        raise FaultyEnvironmentError(
+            [f"{_name(env)} has no is_truncated(state, params): subclass the Environment of gymnax 1.0"]
+        )
+    # The suite's package is optional.
+    from stoix_like.envs.factory import load_suite
+
+    adapted: VectorEnvironment = load_suite("gymnax").adapt(env, params, _name(env))
+    return adapted
+
+
+def _advice(env: Any) -> str:
+    packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
+    host = next((name for name in _HOST_PACKAGES if name in packages), None)
+    if host is not None:
+        return (
+            f"it has the interface of {host}, which steps on the host, and cannot be compiled; rewrite it in JAX as a"
+            " subclass of stoix_like.envs.Environment"
+        )
+    return (
+        "subclass stoix_like.envs.Environment (one environment) or VectorEnvironment (N of them), or implement gymnax's"
+        f" {', '.join(_GYMNAX)}"
+    )

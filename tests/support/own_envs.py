@@ -1,0 +1,109 @@
+"""Environments and wrappers of a user's own."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import environment, spaces
+
+from stoix_like.base_types import Observation
+from stoix_like.envs import Box, Discrete, Environment
+from stoix_like.envs.environment import restart, transition
+from stoix_like.envs.wrappers import Wrapper
+
+
+class Corridor(Environment):
+    """A walk from 0 to `size`, one step right or left; reaching the end pays 1, and 0 has no step left."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, size=4, limit=20):
+        if size < 1:
+            raise ValueError(f"size={size} must be at least 1")
+        self.size, self.limit = size, limit
+        self.observation_space = Box(0.0, 1.0, (1,))
+
+    def reset(self, key):
+        """See `Environment.reset`."""
+        del key
+        zero = jnp.zeros((), jnp.int32)
+        return (zero, zero), restart(self.observe(zero))
+
+    def step(self, key, state, action):
+        """See `Environment.step`."""
+        del key
+        place = jnp.maximum(state[0] + 2 * action - 1, 0)
+        state, at_end = (place, state[1] + 1), place >= self.size
+        return state, transition(self.observe(place), at_end, at_end, state[1] >= self.limit)
+
+    def observe(self, place):
+        """Return the position as a fraction, and the legal steps."""
+        return Observation((place / self.size)[None], jnp.stack([place > 0, True]))
+
+
+def make_corridor(**kwargs):
+    """Build a corridor by a function."""
+    return Corridor(**kwargs)
+
+
+@struct.dataclass
+class WalkState(environment.EnvState):
+    """Position and time."""
+
+    place: jax.Array
+
+
+@struct.dataclass
+class WalkParams(environment.EnvParams):
+    """Limit and reward."""
+
+    max_steps_in_episode: int = 7
+    goal: float = 1.0
+
+
+class GymnaxWalk(environment.Environment):
+    """The corridor without a mask, in the interface of gymnax."""
+
+    def __init__(self, size=4):
+        self.size = size
+
+    @property
+    def default_params(self):
+        """Return the parameters."""
+        return WalkParams()
+
+    def reset_env(self, key, params):
+        """Start at 0."""
+        return jnp.zeros((1,)), WalkState(time=0, place=jnp.zeros((), jnp.int32))
+
+    def step_env(self, key, state, action, params):
+        """Walk."""
+        place = jnp.maximum(state.place + 2 * action - 1, 0)
+        at_end = place >= self.size
+        view = (place / self.size)[None]
+        return view, WalkState(time=state.time + 1, place=place), params.goal * at_end, at_end, {}
+
+    def action_space(self, params):
+        """Return left and right."""
+        return spaces.Discrete(2)
+
+    def observation_space(self, params):
+        """Return the fraction."""
+        return spaces.Box(0.0, 1.0, (1,))
+
+
+class AddReward(Wrapper):
+    """A wrapper that adds a constant to rewards."""
+
+    def __init__(self, env, amount=1.0):
+        super().__init__(env)
+        self.amount = amount
+
+    def step(self, keys, state, action):
+        """See `VectorEnvironment.step`."""
+        state, timestep = self.env.step(keys, state, action)
+        return state, timestep._replace(reward=timestep.reward + self.amount)
+
+
+def not_a_wrapper(env):
+    """Return no environment."""
+    return None
