@@ -1,4 +1,4 @@
-"""The command line, `stoix-like train|resume|evaluate|list|check-env`, and the entry point shared by every system file."""
+"""The command line, `stoix-like train|resume|evaluate|list|check-env`, and the entry point shared by system files."""
 
 from __future__ import annotations
 

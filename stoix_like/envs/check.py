@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
@@ -232,15 +231,16 @@ def _array_fault(name: str, value: Any, space: Any, batch_dims: int) -> str | No
 
 def _carry_faults(name: str, before: PyTree, after: PyTree) -> Iterator[str]:
     """Yield the leaves that change their type between reset and step, which a compiled loop refuses."""
-    old, new = (jax.tree_util.tree_flatten_with_path(tree) for tree in (before, after))
-    if old[1] != new[1]:
+    structure: Any = jax.tree.structure(before)
+    if structure != jax.tree.structure(after):
         yield f"{name} has another structure after step than after reset: return the same containers and fields"
         return
-    for (path, was), (_, now) in zip(old[0], new[0], strict=True):
+    old, new = (jax.tree_util.tree_leaves_with_path(tree) for tree in (before, after))
+    for (path, was), (_, now) in zip(old, new, strict=True):
         if (was.shape, was.dtype, was.weak_type) != (now.shape, now.dtype, now.weak_type):
             yield (
-                f"{name}{jax.tree_util.keystr(path)} is {_aval(was, 1)} after reset and {_aval(now, 1)} after step: give"
-                " it one shape and dtype, jnp.asarray(x, dtype)"
+                f"{name}{jax.tree_util.keystr(path)} is {_aval(was, 1)} after reset and {_aval(now, 1)} after step:"
+                " give it one shape and dtype, jnp.asarray(x, dtype)"
             )
 
 

@@ -87,6 +87,11 @@ class EnvConfig:
     step_count: bool = False
     reward_scale: Annotated[float, above(0.0)] = 1.0
     reward_clip: Annotated[float | None, above(0.0)] = None
+    sticky_actions: Annotated[float, between(0.0, 1.0)] = 0.0
+    action_repeat: Annotated[int, between(1, 1024)] = 1
+    random_start_steps: Annotated[int, between(0, 100_000)] = 0
+    observation_clip: Annotated[float | None, above(0.0)] = None
+    time_in_observation: bool = False
     wrappers: tuple[dict[str, Any], ...] = ()
     _target_: str = ""
 
@@ -108,7 +113,7 @@ def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = make_eval(config, own_env)
+    env = _make_episodes(config, own_env, config.random_start_steps)
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     if config.reward_clip is not None:
@@ -130,7 +135,22 @@ def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
+    return _make_episodes(config, own_env)
+
+
+def _make_episodes(config: EnvConfig, own_env: Any, random_start_steps: int = 0) -> VectorEnvironment:
+    """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
     env = make_scenario(config, own_env)
+    if random_start_steps:
+        env = wrappers.RandomStarts(env, random_start_steps)
+    return wrappers.RecordEpisode(_wrap_observations(_wrap_steps(env, config), config))
+
+
+def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
+    if config.sticky_actions:
+        env = wrappers.StickyActions(env, config.sticky_actions)
+    if config.action_repeat > 1:
+        env = wrappers.RepeatActions(env, config.action_repeat)
     if config.time_limit is not None:
         env = wrappers.TimeLimit(env, config.time_limit)
     if isinstance(env.action_space, Box):
@@ -138,14 +158,22 @@ def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
             env = wrappers.RescaleActions(env)
         if config.clip_actions:
             env = wrappers.ClipActions(env)
+    return env
+
+
+def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
+    if config.observation_clip is not None:
+        env = wrappers.ClipObservation(env, config.observation_clip)
     space = env.observation_space
     if config.flatten_observation and (isinstance(space, Dict) or len(space.shape) != 1):
         env = wrappers.FlattenObservation(env)
     if config.frame_stack > 1:
         env = wrappers.StackFrames(env, config.frame_stack)
-    if config.step_count:
-        env = wrappers.CountSteps(env)
-    return wrappers.RecordEpisode(env)
+    if config.time_in_observation:
+        if config.time_limit is None:
+            raise ConfigError("env.time_in_observation=True needs a time limit: set env.time_limit")
+        env = wrappers.AddTime(env, config.time_limit)
+    return wrappers.CountSteps(env) if config.step_count else env
 
 
 def list_scenarios() -> dict[str, list[str]]:

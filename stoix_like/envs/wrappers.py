@@ -16,6 +16,9 @@ from stoix_like.envs.spaces import Box, Dict, Discrete, ObservationSpace, Space,
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 
+# Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
+_STICKY_STREAM = 0x571C
+
 
 class Wrapper(VectorEnvironment):
     """Base class that forwards every call to `env`; subclasses override what they change.
@@ -122,6 +125,108 @@ class TimeLimit(StatefulWrapper):
         steps = state.steps + 1
         truncated = (timestep.truncated | (steps >= self.limit)) & ~timestep.terminated
         return CountedState(env_state, steps), timestep._replace(truncated=truncated)
+
+
+class StickyState(NamedTuple):
+    """The state of the wrapped environments, the action `[N, ...]` last taken, whether there is one, and the mask."""
+
+    env_state: State
+    previous: jax.Array
+    has_previous: jax.Array
+    mask: jax.Array | None
+
+
+class StickyActions(StatefulWrapper):
+    """A wrapper that repeats the previous action with some probability (Machado et al. 2018, arXiv:1709.06009).
+
+    The first action of an episode is always taken, and so is one whose predecessor has become illegal.
+
+    Args:
+        env: the environments to wrap.
+        probability: probability of a repetition in each step.
+    """
+
+    def __init__(self, env: VectorEnvironment, probability: float) -> None:
+        super().__init__(env)
+        self.probability = probability
+
+    def reset(self, keys: jax.Array) -> tuple[StickyState, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        env_state, timestep = self.env.reset(keys)
+        space = self.action_space
+        none = jnp.zeros((*keys.shape, *space.shape), space.dtype)
+        return StickyState(env_state, none, jnp.zeros(keys.shape, bool), timestep.observation.action_mask), timestep
+
+    def step(self, keys: jax.Array, state: StickyState, action: jax.Array) -> tuple[StickyState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        drawn = jax.vmap(jax.random.bernoulli, (0, None))(_fold_in(keys, _STICKY_STREAM), self.probability)
+        repeats = drawn & state.has_previous & _is_legal(self.action_space, state.previous, state.mask)
+        action = _where(repeats, state.previous, action.astype(state.previous.dtype))
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        return StickyState(env_state, action, jnp.ones_like(repeats), timestep.observation.action_mask), timestep
+
+
+class RepeatActions(Wrapper):
+    """A wrapper that takes each action several times and sums the rewards.
+
+    It stops at the end of an episode, whose last observation is the true successor, and where the action becomes
+    illegal.
+
+    Args:
+        env: the environments to wrap.
+        repeats: steps per action.
+    """
+
+    def __init__(self, env: VectorEnvironment, repeats: int) -> None:
+        super().__init__(env)
+        self.repeats = repeats
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+
+        def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:
+            state, timestep = carry
+            legal = _is_legal(self.action_space, action, timestep.observation.action_mask)
+            continues = legal & ~(timestep.terminated | timestep.truncated)
+            after, successor = self.env.step(_fold_in(keys, i), state, action)
+            successor = successor._replace(reward=timestep.reward + successor.reward)
+            return _where(continues, (after, successor), carry)
+
+        return jax.lax.fori_loop(1, self.repeats, again, self.env.step(keys, state, action))
+
+
+class RandomStarts(Wrapper):
+    """A wrapper that starts episodes after a random number of random legal actions.
+
+    Their rewards are dropped. Where they would end the episode, it starts in the last state before its end. A limit of
+    the environment's own counts their steps.
+
+    Args:
+        env: the environments to wrap.
+        max_steps: the largest number of actions; each number from 0 on is equally likely.
+    """
+
+    def __init__(self, env: VectorEnvironment, max_steps: int) -> None:
+        super().__init__(env)
+        self.max_steps = max_steps
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        keys, random_keys = _fold_in(keys, 0), _fold_in(keys, 1)
+        num_steps = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.max_steps + 1))(random_keys)
+        start = self.env.reset(keys)
+
+        def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            (state, timestep), active = carry
+            step_keys = _fold_in(random_keys, i + 1)
+            action = _sample(self.action_space, _fold_in(step_keys, 0), timestep.observation.action_mask)
+            state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
+            active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
+            return _where(active, (state, successor), carry[0]), active
+
+        everywhere = jnp.ones(keys.shape, bool)
+        (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
+        return state, start[1]._replace(observation=timestep.observation, next_observation=timestep.next_observation)
 
 
 class RescaleActions(Wrapper):
@@ -235,6 +340,80 @@ class StackFrames(StatefulWrapper):
         return StackedState(env_state, frames), _with_view(timestep, frames)
 
 
+class ClipObservation(Wrapper):
+    """A wrapper that clips the agent's view to `[-limit, limit]`.
+
+    Args:
+        env: environments with float observations.
+        limit: the largest absolute value.
+
+    Raises:
+        ConfigError: if the observations are not floats.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: float) -> None:
+        super().__init__(env)
+        self.limit = limit
+        space = _float_box(env, f"env.observation_clip={limit}", "leave it null")
+        low, high = np.clip(space.low, -limit, limit), np.clip(space.high, -limit, limit)
+        self.observation_space = replace(space, low=low, high=high)
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        env_state, timestep = self.env.reset(keys)
+        return env_state, self._clip(timestep)
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        return env_state, self._clip(timestep)
+
+    def _clip(self, timestep: TimeStep) -> TimeStep:
+        return _with_view(timestep, jnp.clip(timestep.observation.agent_view, -self.limit, self.limit))
+
+
+class AddTime(StatefulWrapper):
+    """A wrapper that appends the remaining fraction of the time limit, from 1 down to 0, to vectors.
+
+    Args:
+        env: environments whose observations are float vectors.
+        limit: the time limit in steps.
+
+    Raises:
+        ConfigError: if the observations are not float vectors.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: int) -> None:
+        super().__init__(env)
+        self.limit = limit
+        space = _float_box(env, "env.time_in_observation=True", "use env.step_count=true")
+        if len(space.shape) != 1:
+            raise ConfigError(
+                f"env.time_in_observation=True needs vectors, but observations have the shape {list(space.shape)}:"
+                " set env.flatten_observation=true"
+            )
+        low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
+        ends = np.append(low, low.dtype.type(0.0)), np.append(high, high.dtype.type(1.0))
+        self.observation_space = Box(*ends, (space.shape[0] + 1,), space.dtype)
+
+    def reset(self, keys: jax.Array) -> tuple[CountedState, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        env_state, timestep = self.env.reset(keys)
+        steps = jnp.zeros(keys.shape, jnp.int32)
+        return CountedState(env_state, steps), self._append(timestep, steps)
+
+    def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        steps = state.steps + 1
+        return CountedState(env_state, steps), self._append(timestep, steps)
+
+    def _append(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
+        view = timestep.observation.agent_view
+        remaining = (1.0 - steps / self.limit).astype(view.dtype)
+        return _with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
+
+
 class CountSteps(StatefulWrapper):
     """A wrapper that sets `Observation.step_count` to the number of steps since the episode started.
 
@@ -317,6 +496,39 @@ class ClipReward(Wrapper):
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, timestep._replace(reward=jnp.clip(timestep.reward, -self.limit, self.limit))
+
+
+def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def _sample(space: Space, keys: jax.Array, mask: jax.Array | None) -> jax.Array:
+    return jax.vmap(space.sample)(keys) if mask is None else jax.vmap(space.sample)(keys, mask)
+
+
+def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return whether the mask `[N, A]` allows each action: `[N]` bool."""
+    if mask is None or isinstance(space, Box):
+        return jnp.ones(action.shape[:1], bool)
+    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    entries = action.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
+    return jnp.take_along_axis(mask, entries.astype(jnp.int32), axis=-1).all(-1)
+
+
+def _where(condition: jax.Array, taken: Any, other: Any) -> Any:
+    """Select each environment's leaves `[N, ...]` from one of two trees."""
+
+    def select(one: jax.Array, two: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, two)
+
+    return jax.tree.map(select, taken, other)
+
+
+def _float_box(env: VectorEnvironment, setting: str, advice: str) -> Box:
+    space = env.observation_space
+    if not isinstance(space, Box) or not jnp.issubdtype(space.dtype, jnp.floating):
+        raise ConfigError(f"{setting} needs observations that are arrays of floats, not {space}: {advice}")
+    return space
 
 
 def _with_observation(timestep: TimeStep, **changes: jax.Array) -> TimeStep:

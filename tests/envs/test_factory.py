@@ -28,6 +28,10 @@ def probe(name="value", **changes):
     return EnvConfig("probe", ScenarioConfig(name), **changes)
 
 
+def own(name="Corridor", **changes):
+    return EnvConfig("own", ScenarioConfig(name), _target_=f"own_envs.{name}", **changes)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_yaml_builds_its_environment(choice):
@@ -67,6 +71,23 @@ def test_list_scenarios_lists_supported_scenarios():
         (probe("time_limit", kwargs={"limits": 3}), "env.kwargs.limits=3 .*'limit'"),
         (probe("time_limit", kwargs={"limit": 0}), "env.kwargs={'limit': 0} is invalid for time_limit: .*at least 1"),
         (probe(params={"gravity": 1.0}), "env.params.gravity=1.0 .*it has none"),
+        (probe(time_in_observation=True), "env.time_in_observation=True needs a time limit: set env.time_limit"),
+        (probe("multi_discrete", _target_="mine.Env"), "env._target_=mine.Env does not fit env.env_name=probe"),
+        (EnvConfig("own"), "env._target_ is not set"),
+        (EnvConfig("own", _target_="mine.Env"), "env._target_=mine.Env cannot be imported .*No module named 'mine'"),
+        (own(kwargs={"sise": 3}), "env.kwargs.sise=3 is not a parameter of own_envs.Corridor: did you mean 'size'"),
+        (own(kwargs={"size": 0}), "env.kwargs={'size': 0} is invalid for own_envs.Corridor: size=0 must be at least 1"),
+        (own(params={"size": 3}), "env.params={'size': 3}: Corridor has no parameters: use env.kwargs"),
+        (own("GymnaxWalk", params={"gaol": 3}), "env.params.gaol=3 is not a parameter of GymnaxWalk: .*'goal'"),
+        (probe(wrappers=({"size": 3},)), r"env.wrappers\[0\]={'size': 3} has no _target_"),
+        (
+            probe(wrappers=({"_target_": "own_envs.AddReward", "sum": 3},)),
+            r"env.wrappers\[0\].sum=3 is not a parameter of own_envs.AddReward: choose from amount",
+        ),
+        (
+            probe(wrappers=({"_target_": "own_envs.not_a_wrapper"},)),
+            "not_a_wrapper returned a NoneType: use a subclass",
+        ),
     ],
 )
 def test_unknown_names_and_invalid_values_raise(config, message):
@@ -77,7 +98,8 @@ def test_unknown_names_and_invalid_values_raise(config, message):
 @pytest.mark.parametrize(
     "override",
     ["env.pool_size=0", "env.reset_ratio=0", "env.time_limit=0", "env.frame_stack=0", "env.reward_scale=0.0",
-     "env.reward_clip=-1.0", "env.auto_reset=never"],
+     "env.reward_clip=-1.0", "env.auto_reset=never", "env.sticky_actions=1.5", "env.action_repeat=0",
+     "env.random_start_steps=-1", "env.observation_clip=0"],
 )  # fmt: skip
 def test_values_out_of_range_raise(override):
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
@@ -114,12 +136,18 @@ def test_disabled_wrappers_are_not_applied():
 def test_wrappers_have_a_fixed_order():
     everything = probe(
         "continuous_policy", auto_reset="pool", time_limit=3, frame_stack=2, step_count=True, reward_scale=2.0,
-        reward_clip=1.0, flatten_observation=True,
+        reward_clip=1.0, flatten_observation=True, sticky_actions=0.25, action_repeat=2, random_start_steps=5,
+        observation_clip=1.0, time_in_observation=True,
+        wrappers=({"_target_": "own_envs.AddReward", "amount": 2.0}, {"_target_": "own_envs.AddReward"}),
     )  # fmt: skip
     # No FlattenObservation: the observation is already a vector.
-    inner = ["RecordEpisode", "CountSteps", "StackFrames", "ClipActions", "RescaleActions", "TimeLimit", "Vectorize"]
-    assert wrapper_names(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner]
-    assert wrapper_names(make_eval(everything)) == inner
+    inner = [
+        "RecordEpisode", "CountSteps", "AddTime", "StackFrames", "ClipObservation", "ClipActions", "RescaleActions",
+        "TimeLimit", "RepeatActions", "StickyActions",
+    ]  # fmt: skip
+    own = ["AddReward", "AddReward", "Vectorize"]
+    assert wrapper_names(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner, "RandomStarts", *own]
+    assert wrapper_names(make_eval(everything)) == [*inner, *own]
     image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
     assert make(image).observation_space.shape == (50,)
 

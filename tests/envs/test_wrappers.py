@@ -211,3 +211,111 @@ class TestDictionaries:
         assert bool(step.truncated[0])
         expected = self.envs().step(KEY[None], self.envs().reset(KEY[None])[0], jnp.zeros((1,), jnp.int32))[1]
         jax.tree.map(np.testing.assert_array_equal, step.observation.agent_view, expected.observation.agent_view)
+
+
+class Counter(Environment):
+    """The view holds the number of steps and the last action; the reward is the action."""
+
+    observation_space = Box(-100.0, 100.0, (2,))
+    action_space = Discrete(10)
+
+    def __init__(self, ends_after=100, masked=False):
+        self.ends_after, self.masked = ends_after, masked
+
+    def observe(self, count, action):
+        # With a mask, only actions above the number of steps are legal.
+        return Observation(jnp.array([count, action], jnp.float32), jnp.arange(10) > count if self.masked else None)
+
+    def reset(self, key):
+        del key
+        return jnp.zeros((), jnp.int32), restart(self.observe(0, 0))
+
+    def step(self, key, state, action):
+        del key
+        return state + 1, transition(self.observe(state + 1, action), action, state + 1 >= self.ends_after, False)
+
+
+def taken(timesteps):
+    return [int(t.observation.agent_view[1]) for t in timesteps[1:]]
+
+
+def test_sticky_actions_repeat_the_action_that_was_taken():
+    actions = list(range(1, 8))
+    assert taken(play(wrappers.StickyActions(Vectorize(Counter()), 0.0), actions)) == actions
+    # The first action is taken, and repeated for ever.
+    assert taken(play(wrappers.StickyActions(Vectorize(Counter()), 1.0), actions)) == [1] * 7
+    # Only actions above the number of steps are legal: 3 is repeated after 1 and 2 steps, but not after 3.
+    masked = wrappers.StickyActions(Vectorize(Counter(masked=True)), 1.0)
+    assert taken(play(masked, [3, 5, 6, 7, 8])) == [3, 3, 3, 7, 7]
+
+
+def test_sticky_actions_repeat_with_the_given_probability_and_not_across_episodes():
+    env = wrappers.StickyActions(Vectorize(Counter()), 0.25)
+    keys = jax.random.split(KEY, 4000)
+    state, _ = env.reset(keys)
+    state, _ = env.step(keys, state, jnp.full((4000,), 3))
+    _, timestep = env.step(keys, state, jnp.full((4000,), 5))
+    # The deviation of the fraction is sqrt(0.25 * 0.75 / 4000) = 0.007.
+    np.testing.assert_allclose((timestep.reward == 3).mean(), 0.25, atol=0.03)
+    state, _ = env.reset(keys)
+    assert (env.step(keys, state, jnp.full((4000,), 5))[1].reward == 5).all()
+
+
+def test_repeated_actions_sum_rewards_and_stop_at_the_end_of_an_episode():
+    timesteps = play(wrappers.RepeatActions(Vectorize(Counter(ends_after=5)), 3), [2, 4])
+    # Three steps of 2, then two of 4, the second of which terminates.
+    assert [float(t.reward) for t in timesteps[1:]] == [6.0, 8.0]
+    assert [bool(t.terminated) for t in timesteps[1:]] == [False, True]
+    assert [int(t.next_observation.agent_view[0]) for t in timesteps[1:]] == [3, 5]
+    # Action 2 is legal after 0 and 1 steps, so that it is taken twice.
+    masked = play(wrappers.RepeatActions(Vectorize(Counter(masked=True)), 3), [2])
+    assert float(masked[1].reward) == 4.0
+
+
+def test_random_starts_take_up_to_k_random_legal_actions():
+    env = wrappers.RandomStarts(Vectorize(Counter(masked=True)), 3)
+    keys = jax.random.split(KEY, 400)
+    state, timestep = env.reset(keys)
+    counts, last = np.asarray(timestep.observation.agent_view).T
+    np.testing.assert_array_equal(counts, state)
+    np.testing.assert_allclose(np.bincount(counts.astype(int)) / 400, 0.25, atol=0.08)
+    # In a state after c steps, the last action was legal after c - 1: it is at least c.
+    assert (last[counts > 0] >= counts[counts > 0]).all()
+    assert len(set(last[counts > 0])) > 5
+    assert (timestep.reward == 0).all()
+    assert not (timestep.terminated | timestep.truncated).any()
+    np.testing.assert_array_equal(timestep.observation.agent_view, timestep.next_observation.agent_view)
+
+
+def test_random_starts_stop_before_the_end_and_are_not_counted():
+    env = wrappers.RandomStarts(Vectorize(Counter(ends_after=2)), 50)
+    env = wrappers.RecordEpisode(wrappers.TimeLimit(env, 1))
+    keys = jax.random.split(KEY, 100)
+    state, first = env.reset(keys)
+    # With up to 50 steps, all but a few starts would have gone beyond the end; the last state before it has one step.
+    assert first.observation.agent_view[:, 0].max() == 1
+    assert (first.episode.episode_return == 0).all()
+    _, timestep = env.step(keys, state, jnp.full((100,), 7))
+    np.testing.assert_array_equal(timestep.terminated | timestep.truncated, True)
+    np.testing.assert_array_equal(timestep.episode.episode_length, 1)
+    np.testing.assert_array_equal(timestep.episode.episode_return, 7.0)
+
+
+def test_observations_and_their_bounds_are_clipped():
+    env = wrappers.ClipObservation(Vectorize(Counter()), 2.5)
+    timesteps = play(env, [1, 9, 2])
+    assert [t.observation.agent_view.tolist() for t in timesteps] == [[0, 0], [1, 1], [2, 2.5], [2.5, 2]]
+    assert timesteps[3].next_observation.agent_view.tolist() == [2.5, 2]
+    assert (env.observation_space.low, env.observation_space.high) == (-2.5, 2.5)
+
+
+def test_the_remaining_fraction_of_the_time_limit_is_appended():
+    env = wrappers.AddTime(wrappers.TimeLimit(Vectorize(Counter()), 4), 4)
+    timesteps = play(env, [1, 1, 1, 1])
+    assert [float(t.observation.agent_view[2]) for t in timesteps] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert bool(timesteps[4].truncated)
+    assert env.observation_space.shape == (3,)
+    assert env.observation_space.low.tolist() == [-100, -100, 0]
+    assert env.observation_space.high.tolist() == [100, 100, 1]
+    with pytest.raises(ConfigError, match="env.flatten_observation=true"):
+        wrappers.AddTime(ramp(), 4)

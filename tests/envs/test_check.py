@@ -1,0 +1,248 @@
+"""The check of environments: one sentence for each fault, none for the environments of this package."""
+
+import random
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import own_envs
+import pytest
+
+from stoix_like import cli
+from stoix_like.base_types import Observation
+from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Vectorize, check_environment
+from stoix_like.envs.environment import restart, transition
+from stoix_like.envs.suites import probes
+from stoix_like.errors import FaultyEnvironmentError
+
+
+class Sound(Environment):
+    """Episodes of five steps from a random start in [0, 1]; each step adds 1."""
+
+    observation_space = Box(0.0, 6.0, (1,))
+    action_space = Discrete(2)
+
+    def observe(self, x):
+        return Observation(x[None], jnp.array([True, True]))
+
+    def reset(self, key):
+        x = jax.random.uniform(key)
+        return {"x": x, "t": jnp.zeros((), jnp.int32)}, restart(self.observe(x))
+
+    def step(self, key, state, action):
+        del key, action
+        state = {"x": state["x"] + 1, "t": state["t"] + 1}
+        return state, transition(self.observe(state["x"]), 1.0, state["t"] >= 5, False)
+
+
+class WrongShape(Sound):
+    observation_space = Box(0.0, 6.0, (2,))
+
+
+class WrongDtype(Sound):
+    def observe(self, x):
+        return Observation(jnp.asarray(x[None], jnp.int32))
+
+
+class OutOfBounds(Sound):
+    observation_space = Box(0.0, 3.0, (1,))
+
+
+class NotANumber(Sound):
+    def observe(self, x):
+        return Observation(jnp.where(x > 4, jnp.nan, x)[None])
+
+
+class BadMask(Sound):
+    def observe(self, x):
+        return Observation(x[None], jnp.ones(3, bool))
+
+
+class NoLegalAction(Sound):
+    def observe(self, x):
+        return Observation(x[None], jnp.full((2,), x < 4))
+
+
+class MaskAppears(Sound):
+    def reset(self, key):
+        state, _ = super().reset(key)
+        return state, restart(Observation(state["x"][None]))
+
+
+class GrowingState(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return {**state, "t": state["t"].astype(jnp.float32)}, timestep
+
+
+class WeakState(Sound):
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return {**state, "x": jax.lax.full_like(state["x"], 0.5)}, timestep
+
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return {**state, "t": jnp.asarray(1)}, timestep
+
+
+class OtherFields(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return {**state, "more": state["x"]}, timestep
+
+
+class PythonBranch(Sound):
+    def step(self, key, state, action):
+        if action == 1:
+            return super().step(key, state, action)
+        return super().step(key, state, 1 - action)
+
+
+class Both(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(truncated=timestep.terminated)
+
+
+class VectorReward(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=timestep.reward[None])
+
+
+class IntegerReward(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=jnp.ones((), jnp.int32))
+
+
+class InfiniteReward(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=1 / (action - 1.0))
+
+
+class ResetsItself(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        fresh, start = self.reset(key)
+        ended = timestep.terminated
+        state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, state)
+        view = Observation(
+            jnp.where(ended, start.observation.agent_view, timestep.observation.agent_view), jnp.ones(2, bool)
+        )
+        return state, timestep._replace(observation=view, next_observation=view)
+
+
+class StartsEnded(Sound):
+    def reset(self, key):
+        state, timestep = super().reset(key)
+        return state, timestep._replace(truncated=jnp.ones((), bool))
+
+
+class Impure(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=timestep.reward * random.random())
+
+
+class FourValues(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep.observation, timestep.reward, timestep.terminated
+
+
+class PlainObservation(Sound):
+    def observe(self, x):
+        return x[None]
+
+
+class HostSpace(Sound):
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+class NoSpace(Sound):
+    observation_space = None
+
+
+FAULTS = {
+    WrongShape: r"observation.agent_view of reset is float32\[1\], but the space is Box\(0 … 6, float32\[2\]\)",
+    WrongDtype: r"observation.agent_view of reset is int32\[1\], but the space is Box",
+    OutOfBounds: r"the observation reaches from .* to 5.* and leaves the bounds of Box\(0 … 3, float32\[1\]\)",
+    NotANumber: "the observation is NaN after some actions",
+    BadMask: r"action_mask is bool\[.*3\], but Discrete\(2\) needs bool\[2\]",
+    NoLegalAction: "action_mask is all False in some state",
+    MaskAppears: "the time step has another structure after step than after reset",
+    GrowingState: r"the state\['t'\] is int32\[\] after reset and float32\[\] after step",
+    WeakState: r"the state\['t'\] is int32\[\] after reset and int32\[\], weakly typed after step",
+    OtherFields: "the state has another structure after step than after reset",
+    PythonBranch: r"step cannot be compiled with jit and vmap: TracerBoolConversionError: .*\(use jax.numpy",
+    Both: "terminated and truncated are both True in some step",
+    VectorReward: r"reward of step is float32\[1\]: return a scalar of dtype float32",
+    IntegerReward: r"reward of step is int32\[\]: return a scalar of dtype float32",
+    InfiniteReward: "reward is NaN or infinite after some actions",
+    ResetsItself: "next_observation at the end of an episode is a start observation: .* do not reset in step",
+    StartsEnded: r"the first time step of an episode is terminated or truncated: build it with restart",
+    Impure: "equal keys and actions give different results",
+    FourValues: r"step must return \(state, TimeStep\)",
+    PlainObservation: "observation of reset is a .*: wrap it in stoix_like.base_types.Observation",
+    HostSpace: "action_space is a gymnasium.*Discrete: use one of stoix_like.envs: Box, Discrete, MultiDiscrete",
+    NoSpace: "observation_space is missing: use one of stoix_like.envs",
+}
+
+
+@pytest.mark.parametrize("env", FAULTS, ids=lambda env: env.__name__)
+def test_each_fault_is_one_sentence(env):
+    with pytest.raises(FaultyEnvironmentError, match=FAULTS[env]) as refused:
+        check_environment(env(), num_steps=40)
+    assert "\n" not in "".join(refused.value.faults)
+    assert len(refused.value.faults) <= 2
+
+
+def test_an_environment_of_the_host_is_named():
+    with pytest.raises(FaultyEnvironmentError, match="TimeLimit is no environment in JAX: .*gymnasium.* on the host"):
+        check_environment(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("env", [Sound(), Sound, own_envs.Corridor(), Vectorize(Sound()), own_envs.GymnaxWalk(2)])
+def test_sound_environments_pass(env):
+    checked = check_environment(env, num_steps=40)
+    assert checked.num_episodes >= 5
+    assert "no faults in 3 environments × 40 random steps" in str(checked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", probes.PROBES)
+def test_probes_pass(name):
+    check_environment(probes.make(name, {}, {}))
+
+
+def test_masks_of_several_entries():
+    class Entries(Sound):
+        action_space = MultiDiscrete((2, 3))
+
+        def observe(self, x):
+            return Observation(x[None], jnp.array([True, False, *np.full(3, self.legal)]))
+
+    Entries.legal = True
+    check_environment(Entries(), num_steps=10)
+    Entries.legal = False
+    with pytest.raises(FaultyEnvironmentError, match="action_mask is all False"):
+        check_environment(Entries(), num_steps=10)
+
+
+@pytest.mark.slow
+def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
+    cli.main(["check-env", "env._target_=own_envs.Corridor", "+env.kwargs.size=2", "--steps", "50", "env.time_limit=3"])
+    out = capsys.readouterr().out
+    assert out.startswith("own/own_envs.Corridor: no faults in 3 environments × 50 random steps")
+    assert out.count("\n") == 1
+    for target, message in (("test_check.BadMask", "action_mask"), ("gymnasium.make", "gymnasium")):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["check-env", f"env._target_={target}", *(["+env.kwargs.id=CartPole-v1"] * ("make" in target))])
+        assert stopped.value.code == 1
+        assert message in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["check-env", "env=gymnax", "env.scenario.name=CartPol-v1"])
+    assert stopped.value.code == 2

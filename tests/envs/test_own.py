@@ -1,0 +1,131 @@
+"""Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import own_envs
+import pytest
+
+import stoix_like
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import Discrete, make_eval
+from stoix_like.envs.own import adapt
+from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from stoix_like.storage import config_file, run_dir, trust
+
+TINY = [
+    "arch.total_timesteps=512", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4",
+    "arch.absolute_metric=false", "logger=silent", "system.rollout_length=64",
+    "network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]",
+]  # fmt: skip
+
+
+def composed(*overrides):
+    return parse_config(compose_config(list(overrides)))
+
+
+def walk_right(env, num_steps):
+    """Return the time steps of a single environment that always steps right."""
+    keys = jax.random.split(jax.random.key(0), 1)
+    state, _ = env.reset(keys)
+    timesteps = []
+    for _ in range(num_steps):
+        state, timestep = env.step(keys, state, jnp.ones((1,), jnp.int32))
+        timesteps.append(timestep)
+    return timesteps
+
+
+@pytest.mark.parametrize("name", ["Corridor", "make_corridor", "GymnaxWalk"])
+def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
+    config = composed(f"env._target_=own_envs.{name}", "+env.kwargs.size=2")
+    assert (config.env.env_name, config.env.scenario.name) == ("own", f"own_envs.{name}")
+    env = make_eval(config.env)
+    assert env.action_space == Discrete(2)
+    first, last = walk_right(env, 2)
+    assert [float(t.observation.agent_view[0, 0]) for t in (first, last)] == [0.5, 1.0]
+    assert [float(t.reward[0]) for t in (first, last)] == [0.0, 1.0]
+    assert [bool(t.terminated[0]) for t in (first, last)] == [False, True]
+
+
+def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
+    overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3", "+env.params.goal=5"]
+    last = walk_right(make_eval(composed("env._target_=own_envs.GymnaxWalk", *overrides).env), 3)[-1]
+    assert bool(last.truncated[0])
+    assert not bool(last.terminated[0])
+    near = ["+env.kwargs.size=1", "+env.params.goal=5"]
+    assert float(walk_right(make_eval(composed("env._target_=own_envs.GymnaxWalk", *near).env), 1)[0].reward[0]) == 5.0
+
+
+def test_wrappers_of_ones_own_count_in_the_episode_return():
+    wrappers = "env.wrappers=[{_target_: own_envs.AddReward, amount: 2.0}, {_target_: own_envs.AddReward}]"
+    env = make_eval(composed("env._target_=own_envs.Corridor", wrappers).env)
+    np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
+    assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (gymnasium.make("CartPole-v1"), "no environment in JAX: it has the interface of gymnasium, .*on the host"),
+        (object(), "object is no environment in JAX: subclass stoix_like.envs.Environment"),
+    ],
+)
+def test_other_interfaces_are_named(env, message):
+    with pytest.raises(FaultyEnvironmentError, match=message):
+        adapt(env, {})
+
+
+def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    refused = {
+        "env._target_": ["env._target_=own_envs.Corridor"],
+        "env.wrappers.0._target_": ["env.wrappers=[{_target_: own_envs.AddReward}]"],
+        "env.wrappers.0._target_=stoix_like.envs.wrappers.jax.jit": [
+            "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]"
+        ],
+    }
+    for i, (key, overrides) in enumerate(refused.items()):
+        directory = tmp_path / str(i)
+        directory.mkdir()
+        run_dir.write_new_config(directory, composed(*overrides).resolved)
+        with pytest.raises(ConfigError, match=f"{key}.* is executed when the run is loaded.*--trust"):
+            config_file.read_config(directory)
+        trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
+        config_file.read_config(directory)
+    trusted = tmp_path / "trusted"
+    trusted.mkdir()
+    run_dir.write_new_config(
+        trusted, composed("env.wrappers=[{_target_: stoix_like.envs.wrappers.ClipReward, limit: 1}]").resolved
+    )
+    config_file.read_config(trusted)
+
+
+def test_an_environment_cannot_be_given_twice():
+    with pytest.raises(ConfigError, match="env is given twice"):
+        stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole"], env=own_envs.Corridor)
+    with pytest.raises(ConfigError, match="env.kwargs={'size': 3}: Corridor is built already"):
+        stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=own_envs.Corridor())
+
+
+@pytest.mark.slow
+def test_a_class_is_recorded_by_its_import_path(tmp_path):
+    result = stoix_like.train("ppo/ff_ppo", [*TINY, "+env.kwargs.size=2"], env=own_envs.Corridor, run_dir=tmp_path)
+    assert "_target_: own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
+    assert result.summary["environment"] == "own/own_envs.Corridor"
+    assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"]).summary["updates"] == 4
+    assert stoix_like.load_policy(tmp_path)({"agent_view": jnp.zeros(1), "action_mask": jnp.array([False, True])}) == 1
+
+
+@pytest.mark.slow
+def test_an_object_is_passed_again(tmp_path):
+    stoix_like.train("ppo/ff_ppo", TINY, env=own_envs.Corridor(size=2), run_dir=tmp_path)
+    for load in (stoix_like.resume, stoix_like.evaluate, stoix_like.load_policy):
+        with pytest.raises(ConfigError, match=r"env._target_ is not set: .* pass it from Python again, env=MyEnv\(\)"):
+            load(tmp_path)
+        with pytest.raises(ConfigError, match="env=GymnaxWalk: the run was trained on Corridor"):
+            load(tmp_path, env=own_envs.GymnaxWalk())
+    env = own_envs.Corridor(size=2)
+    assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"], env=env).summary["updates"] == 4
+    assert len(stoix_like.evaluate(tmp_path, 3, env=env)["episode_returns"]) == 3
+    stoix_like.load_policy(tmp_path, env=env)
