@@ -25,7 +25,13 @@ SOURCES = sorted(
     if not any(part.startswith("_") for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")
 )
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
-GUIDES = [ROOT / "docs/guides/import_the_parts.md", ROOT / "docs/guides/use_a_trained_policy.md", OWN_SYSTEM]
+OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
+GUIDES = [
+    ROOT / "docs/guides/import_the_parts.md",
+    ROOT / "docs/guides/use_a_trained_policy.md",
+    OWN_SYSTEM,
+    OWN_ENVIRONMENT,
+]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 LINKING = [
     *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
@@ -84,6 +90,7 @@ def site(tmp_path_factory):
 SMALL_BUDGETS = {
     '"arch.seed=1"]': '"arch.seed=1", "arch.total_timesteps=8192", "arch.max_eval_steps=50"]',
     '"arch.total_timesteps=6e5"': '"arch.total_timesteps=16384"',
+    '"arch.total_timesteps=2e5"': '"arch.total_timesteps=8192", "arch.max_eval_steps=50"',
 }
 
 
@@ -95,8 +102,11 @@ def blocks(page, language):
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    """Change to a directory with the files of the guide."""
-    for title, text in blocks(OWN_SYSTEM, "python") + blocks(OWN_SYSTEM, "yaml"):
+    """Change to a directory with the files of the guides."""
+    files = [
+        block for page in (OWN_SYSTEM, OWN_ENVIRONMENT) for name in ("python", "yaml") for block in blocks(page, name)
+    ]
+    for title, text in files:
         if title:
             path = tmp_path / title
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +114,8 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    sys.modules.pop("mine", None)
+    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
@@ -226,6 +237,20 @@ def test_the_system_of_the_guide_learns_from_the_shell(directory):
     assert json.loads((run / "summary.json").read_text())["eval/episode_return_mean"] == 1.0
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["train/episode_return_mean"] > 0.9
+
+
+@pytest.mark.slow
+def test_the_environment_of_the_guide_is_checked_and_trained_from_the_shell(directory):
+    commands = [command.replace("2e5", "8192") for _, command in blocks(OWN_ENVIRONMENT, "sh")]
+    commands.append("stoix-like train --config-dir conf env=my_grid arch.total_timesteps=8192")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    outputs = []
+    for command in commands:
+        done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs.append(done.stdout)
+    assert [output.count("no faults in 3 environments") for output in outputs] == [1, 0, 1, 0]
+    assert len(list((directory / "runs/ppo/ff_ppo/my_grid.Grid").iterdir())) == 2
 
 
 def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):

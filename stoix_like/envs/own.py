@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,9 +125,10 @@ def resolve(target: str, key: str) -> Any:
 
 def import_path(env: Any) -> str | None:
     """Return the path from which another process can import a class or function; None where there is none."""
-    if not is_constructor(env) or env.__module__ == "__main__" or "." in env.__qualname__:
+    if not is_constructor(env) or env.__module__ == "__main__":
         return None
-    return f"{env.__module__}.{env.__qualname__}"
+    importable = getattr(sys.modules.get(env.__module__), env.__qualname__, None) is env
+    return f"{env.__module__}.{env.__qualname__}" if importable else None
 
 
 def as_overrides(env: Any) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.spaces import Box, Dict, Discrete, ObservationSpace, Space, entries
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, entries
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
 

@@ -120,7 +120,7 @@ class IntegerReward(Sound):
 class InfiniteReward(Sound):
     def step(self, key, state, action):
         state, timestep = super().step(key, state, action)
-        return state, timestep._replace(reward=1 / (action - 1.0))
+        return state, timestep._replace(reward=jnp.float32(1) / (action - 1))
 
 
 class ResetsItself(Sound):
@@ -238,7 +238,7 @@ def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
     out = capsys.readouterr().out
     assert out.startswith("own/own_envs.Corridor: no faults in 3 environments × 50 random steps")
     assert out.count("\n") == 1
-    for target, message in (("test_check.BadMask", "action_mask"), ("gymnasium.make", "gymnasium")):
+    for target, message in ((f"{__name__}.BadMask", "action_mask"), ("gymnasium.make", "gymnasium")):
         with pytest.raises(SystemExit) as stopped:
             cli.main(["check-env", f"env._target_={target}", *(["+env.kwargs.id=CartPole-v1"] * ("make" in target))])
         assert stopped.value.code == 1

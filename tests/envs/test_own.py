@@ -8,6 +8,7 @@ import own_envs
 import pytest
 
 import stoix_like
+from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import Discrete, make_eval
 from stoix_like.envs.own import adapt
@@ -114,7 +115,7 @@ def test_a_class_is_recorded_by_its_import_path(tmp_path):
     assert "_target_: own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
     assert result.summary["environment"] == "own/own_envs.Corridor"
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"]).summary["updates"] == 4
-    assert stoix_like.load_policy(tmp_path)({"agent_view": jnp.zeros(1), "action_mask": jnp.array([False, True])}) == 1
+    assert stoix_like.load_policy(tmp_path)(Observation(jnp.zeros(1), jnp.array([False, True]))) == 1
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
+from stoix_like.envs import make, make_eval
+from stoix_like.envs.check import element_faults, mask_faults
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig
 
 NUM_ENVS = 3
@@ -42,20 +43,7 @@ def rollout(env, num_steps, seed=0, num_envs=NUM_ENVS):
 
 def check_elements(space, values, batch_dims, name="agent_view"):
     """Assert that values with leading axes are elements of a space."""
-    if isinstance(space, Dict):
-        assert set(values) == set(space.spaces), name
-        for key, each in space.spaces.items():
-            check_elements(each, values[key], batch_dims, f"{name}.{key}")
-        return
-    assert values.shape[batch_dims:] == tuple(space.shape), (name, values.shape, space)
-    assert values.dtype == np.dtype(space.dtype), (name, values.dtype, space)
-    if isinstance(space, Box):
-        assert not np.isnan(values).any(), name
-        assert (values >= np.asarray(space.low) - 1e-5).all(), (name, values.min(), space)
-        assert (values <= np.asarray(space.high) + 1e-5).all(), (name, values.max(), space)
-    else:
-        sizes = np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
-        assert ((values >= 0) & (values < sizes)).all(), (name, space)
+    assert list(element_faults(space, values, batch_dims, name)) == []
 
 
 def check(suite, name, num_steps=2000, **changes):
@@ -102,13 +90,7 @@ def check(suite, name, num_steps=2000, **changes):
 
 def check_mask(action_space, mask):
     """Assert that a mask has an entry per action, of which one is legal."""
-    if mask is None:
-        return
-    sizes = action_space.nvec if isinstance(action_space, MultiDiscrete) else (action_space.n,)
-    assert mask.dtype == bool
-    assert mask.shape[-1] == sum(sizes)
-    for part in np.split(mask, np.cumsum(sizes)[:-1], axis=-1):
-        assert part.any(-1).all()
+    assert list(mask_faults(action_space, mask, "action_mask")) == []
 
 
 def check_carry(env):

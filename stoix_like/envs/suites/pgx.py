@@ -164,7 +164,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     env = pgx.make(name)
     arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
     if arguments:
-        env = construct(functools.partial(type(env), **_PRESETS.get(name, {})), arguments, name)
+        cls: Any = type(env)
+        env = construct(functools.partial(cls, **_PRESETS.get(name, {})), arguments, name)
         _check_game(env, arguments, name)
     if env.num_players == 1:
         if "opponent" in kwargs:
