@@ -5,44 +5,41 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from stoix_like.architectures.sums import (
+    add_counts,
+    add_float,
+    count,
+    count_nothing,
+    count_over_shards,
+    sum_nothing,
+)
 from stoix_like.architectures.types import EpisodeSums
 from stoix_like.base_types import Axes, EpisodeMetrics
 
 
-def sum_episodes(episodes: EpisodeMetrics) -> EpisodeSums:
-    """Sum the episode metrics of a rollout over the episodes that finished in it.
+def no_episodes() -> EpisodeSums:
+    """Return the sums over zero episodes."""
+    infinity = jnp.full((), jnp.inf, jnp.float32)
+    return EpisodeSums(count_nothing(), sum_nothing(), infinity, -infinity, count_nothing())
+
+
+def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
+    """Add the episodes that finished in a rollout.
 
     Args:
+        sums: the sums so far.
         episodes: `[T, N]` metrics of every step.
 
     Returns:
         The sums, scalars.
     """
-    finished = episodes.finished
-    returns = episodes.episode_return
+    finished, returns = episodes.finished, episodes.episode_return
     return EpisodeSums(
-        number=jnp.sum(finished, dtype=jnp.int32),
-        return_sum=jnp.sum(jnp.where(finished, returns, 0.0)),
-        return_min=jnp.min(jnp.where(finished, returns, jnp.inf)),
-        return_max=jnp.max(jnp.where(finished, returns, -jnp.inf)),
-        length_sum=jnp.sum(jnp.where(finished, episodes.episode_length, 0).astype(jnp.float32)),
-    )
-
-
-def no_episodes() -> EpisodeSums:
-    """Return the sums over zero episodes."""
-    zero, infinity = jnp.zeros(()), jnp.full((), jnp.inf, jnp.float32)
-    return EpisodeSums(jnp.zeros((), jnp.int32), zero, infinity, -infinity, zero)
-
-
-def add_episodes(a: EpisodeSums, b: EpisodeSums) -> EpisodeSums:
-    """Combine the sums over two sets of episodes."""
-    return EpisodeSums(
-        number=a.number + b.number,
-        return_sum=a.return_sum + b.return_sum,
-        return_min=jnp.minimum(a.return_min, b.return_min),
-        return_max=jnp.maximum(a.return_max, b.return_max),
-        length_sum=a.length_sum + b.length_sum,
+        number=add_counts(sums.number, count(finished)),
+        return_sum=add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0))),
+        return_min=jnp.minimum(sums.return_min, jnp.min(jnp.where(finished, returns, jnp.inf))),
+        return_max=jnp.maximum(sums.return_max, jnp.max(jnp.where(finished, returns, -jnp.inf))),
+        length_sum=add_counts(sums.length_sum, count(jnp.where(finished, episodes.episode_length, 0))),
     )
 
 
@@ -56,11 +53,10 @@ def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:
     Returns:
         The sums, identical on every shard.
     """
-    number, return_sum, length_sum = axes.sum((sums.number, sums.return_sum, sums.length_sum))
     return EpisodeSums(
-        number=number,
-        return_sum=return_sum,
+        number=count_over_shards(sums.number, axes),
+        return_sum=axes.sum(sums.return_sum),
         return_min=jax.lax.pmin(sums.return_min, axes.names),
         return_max=jax.lax.pmax(sums.return_max, axes.names),
-        length_sum=length_sum,
+        length_sum=count_over_shards(sums.length_sum, axes),
     )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from stoix_like.architectures.sums import Count, FloatSum
 from stoix_like.base_types import Metrics
 
 Hyperparams = dict[str, Any]
@@ -35,23 +36,23 @@ class ProgramSpec(NamedTuple):
 class EpisodeSums(NamedTuple):
     """Sums, minima and maxima over finished episodes, all scalars."""
 
-    number: jax.Array
-    return_sum: jax.Array
+    number: Count
+    return_sum: FloatSum
     return_min: jax.Array
     return_max: jax.Array
-    length_sum: jax.Array
+    length_sum: Count
 
 
 class MetricSums(NamedTuple):
     """Sums over the updates of an interval, which may span several calls.
 
     Attributes:
-        metrics: the system's metrics, summed over healthy updates.
+        metrics: the system's metrics by name, each a `FloatSum` over healthy updates.
         healthy_updates: updates before something became non-finite.
         bad_metrics: by name, whether the metric was non-finite in the update that diverged.
     """
 
-    metrics: Metrics
+    metrics: dict[str, FloatSum]
     healthy_updates: jax.Array
     bad_metrics: Metrics
 

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
-from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes, sum_episodes
+from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.rollout import rollout
+from stoix_like.architectures.sums import add_float, sum_nothing
 from stoix_like.architectures.types import IntervalMetrics, LearnerState, MetricSums, ProgramSpec, Shard
 from stoix_like.base_types import Agent, Axes, EpisodeMetrics, Metrics, RolloutState, System, Trajectory
 from stoix_like.envs.environment import VectorEnvironment
@@ -51,7 +52,7 @@ class ShardProgram(NamedTuple):
         shard = Shard(agent.local, state, shard_key, no_episodes())
         _, _, metrics = jax.eval_shape(self._update, agent.shared, shard)
         sums = MetricSums(
-            metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), metrics),
+            metrics={name: sum_nothing(metric.shape) for name, metric in metrics.items()},
             healthy_updates=jnp.zeros((), jnp.int32),
             bad_metrics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, bool), metrics),
         )
@@ -81,7 +82,7 @@ class ShardProgram(NamedTuple):
         state = jax.lax.fori_loop(0, num_updates, lambda _, state: self._healthy_update(state), state)
         totals, healthy_updates, bad_metrics = state.sums
         # 0 / 0 = NaN without a healthy update.
-        metrics = jax.tree.map(lambda total: total / healthy_updates, totals)
+        metrics = {name: metric.total / healthy_updates for name, metric in totals.items()}
         episodes = reduce_episodes(state.shards.episodes, self.axes)
         return state, IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
 
@@ -101,7 +102,7 @@ class ShardProgram(NamedTuple):
         state, trajectory, episodes = self._rollout(self.system.act, shared, shard.rollout_state, rollout_key)
         agent = self.system.observe(Agent(shared, shard.local), trajectory)
         agent, metrics = self.system.update(agent, trajectory, update_key)
-        sums = add_episodes(shard.episodes, sum_episodes(episodes))
+        sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
     def _healthy_update(self, state: LearnerState) -> LearnerState:
@@ -117,7 +118,10 @@ class ShardProgram(NamedTuple):
         failed_now = state.healthy & ~healthy
         before = state.sums
         sums = MetricSums(
-            metrics=jax.tree.map(lambda total, metric: total + jnp.where(healthy, metric, 0), before.metrics, metrics),
+            metrics={
+                name: add_float(before.metrics[name], jnp.where(healthy, metric, 0.0))
+                for name, metric in metrics.items()
+            },
             healthy_updates=before.healthy_updates + healthy,
             bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), before.bad_metrics, bad),
         )

@@ -74,13 +74,13 @@ def training(interval: IntervalMetrics) -> dict[str, Any]:
 
 
 def _episodes(sums: EpisodeSums) -> dict[str, Any]:
-    number = np.asarray(sums.number)
+    number = sums.number.value
     some = number > 0
     values = {
-        "episode_return_mean": sums.return_sum / np.maximum(number, 1),
+        "episode_return_mean": sums.return_sum.total / np.maximum(number, 1),
         "episode_return_min": sums.return_min,
         "episode_return_max": sums.return_max,
-        "episode_length_mean": sums.length_sum / np.maximum(number, 1),
+        "episode_length_mean": sums.length_sum.value / np.maximum(number, 1),
     }
     return {"episodes": number} | {name: np.where(some, value, np.nan) for name, value in values.items()}
 

@@ -162,6 +162,25 @@ def aot_compile(fn_to_compile: Callable[..., Any], fn_name: str, *args: Any, **k
     return compiled
 
 
+def two_sum(
+    large: Float[Array, "..."], low: Float[Array, "..."], addend: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Add to a sum that is kept with its rounding error (Knuth's error-free transformation).
+
+    Args:
+        large: the sum so far, rounded.
+        low: its rounding error.
+        addend: the number to add.
+
+    Returns:
+        The nearest float to `(large + low) + addend`, and its rounding error.
+    """
+    addend = addend + low
+    total = large + addend
+    of_addend = total - large
+    return total, (large - (total - of_addend)) + (addend - of_addend)
+
+
 def random_order(key: Array, length: int) -> Int[Array, "{length}"]:
     """Compute a random permutation, to split a batch into minibatches.
 

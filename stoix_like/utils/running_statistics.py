@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Real
 
-from stoix_like.utils.jax_utils import Scalar, prepend_dims
+from stoix_like.utils.jax_utils import Scalar, prepend_dims, two_sum
 
 Path = tuple[Any, ...]
 """The path of a leaf: dict keys, sequence positions and attribute names, from the root down."""
@@ -155,14 +155,6 @@ def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-def _two_sum(large: Array, low: Array, addend: Array) -> tuple[Array, Array]:
-    """Return (large + low) + addend as the nearest float and its rounding error (Knuth's error-free transformation)."""
-    addend = addend + low
-    total = large + addend
-    of_addend = total - large
-    return total, (large - (total - of_addend)) + (addend - of_addend)
-
-
 def initialize_statistics(nest: PyTree) -> RunningStatisticsState:
     """Return the statistics of an empty data set: count 0, mean 0, standard deviation 1.
 
@@ -296,7 +288,7 @@ def update_statistics(
     if num_dims is None:
         return state
     weights, added = _weigh(batch, weights, num_dims, axes)
-    count, count_low = _two_sum(state.count, state.rounding.count, added)
+    count, count_low = two_sum(state.count, state.rounding.count, added)
 
     def update_leaf(path: Path, data: Array, *fields: Array) -> _LeafStatistics:
         old = _LeafStatistics(*fields)
@@ -329,9 +321,9 @@ def _merge(
     total = jnp.where(after > 0, after, 1.0)
     share = added / total
     spread += jnp.square(shift + correction) * share * before
-    mean, mean_low = _two_sum(old.mean, old.mean_low, shift * share)
-    mean, mean_low = _two_sum(mean, mean_low, correction * share)
-    summed, summed_low = _two_sum(old.summed_variance, old.summed_variance_low, spread)
+    mean, mean_low = two_sum(old.mean, old.mean_low, shift * share)
+    mean, mean_low = two_sum(mean, mean_low, correction * share)
+    summed, summed_low = two_sum(old.summed_variance, old.summed_variance_low, spread)
     std = jnp.clip(jnp.sqrt(summed / total), *std_limits)
     return _LeafStatistics(mean, jnp.where(added > 0, std, old.std), summed, mean_low, summed_low)
 

@@ -7,9 +7,10 @@ from toys import Config, make_recorder
 from stoix_like.architectures import update
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes
-from stoix_like.architectures.episodes import add_episodes, no_episodes, sum_episodes
+from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
+from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.base_types import EpisodeMetrics
+from stoix_like.base_types import Axes, EpisodeMetrics
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
@@ -57,8 +58,8 @@ def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, nu
     assert state.shards.local.steps.shape == (num_shards,)
     assert (state.shards.local.steps == 5 * 3 * 2).all()
     assert metrics["reward"] == 1.0
-    assert episodes.number == 5 * 3 * 2 * num_shards
-    assert episodes.return_sum == episodes.number
+    assert episodes.number.value == 5 * 3 * 2 * num_shards
+    assert episodes.return_sum.total == episodes.number.value
     assert (episodes.return_min, episodes.return_max) == (1.0, 1.0)
 
 
@@ -75,6 +76,19 @@ def test_recurrent_state_persists_between_rollouts():
     # `act` adds one to its carry in each of 3 steps: rollouts start with 0, 3, 6 and 9, on average 4.5.
     _, interval = train(program, start(program, 1), 4)
     assert interval.metrics["first_carry"] == 4.5
+
+
+def test_the_mean_of_a_metric_survives_its_hundred_millionth_update():
+    program = recorder_program()
+    state = start(program, 1)
+    # Beyond 2**24, adding 1 leaves a float32 sum unchanged.
+    sums = state.sums._replace(healthy_updates=jnp.int32(10**8))
+    sums.metrics["reward"] = FloatSum(jnp.float32(10**8), jnp.float32(0))
+    state, interval = program.train(state._replace(sums=sums), {}, np.int32(1000), np.bool_(False))
+    assert interval.healthy_updates == 10**8 + 1000
+    total, low = state.sums.metrics["reward"]
+    assert np.float64(total) + np.float64(low) == 10**8 + 1000
+    assert interval.metrics["reward"] == 1.0
 
 
 def test_train_donates_its_state():
@@ -130,7 +144,7 @@ def test_placement_of_shards_on_devices_does_not_change_the_results():
     # The all-reduce of two devices sums over shards in another order, which rounds differently.
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), one.shared, two.shared)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5), metrics_one, metrics_two)
-    np.testing.assert_array_equal(jax.device_get(tuple(episodes_one)), jax.device_get(tuple(episodes_two)))
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(episodes_one), jax.device_get(episodes_two))
     np.testing.assert_array_equal(
         one.shards.rollout_state.timestep.episode.episode_length,
         two.shards.rollout_state.timestep.episode.episode_length,
@@ -143,10 +157,26 @@ def test_episode_sums_include_only_finished_episodes():
         episode_length=jnp.asarray([[1, 5], [2, 7]]),
         finished=jnp.asarray([[False, True], [True, False]]),
     )
-    sums = sum_episodes(episodes)
-    assert tuple(float(value) for value in sums) == (2, 7.0, 2.0, 5.0, 7.0)
-    combined = add_episodes(sums, no_episodes())
-    assert tuple(float(value) for value in combined) == (2, 7.0, 2.0, 5.0, 7.0)
+    sums = reduce_episodes(add_episodes(no_episodes(), episodes), Axes())
+    assert (sums.number.value, sums.return_sum.total, sums.length_sum.value) == (2, 7.0, 7)
+    assert (sums.return_min, sums.return_max) == (2.0, 5.0)
+
+
+def test_a_window_of_ten_billion_steps_loses_no_step_and_no_return():
+    # 10,000 rollouts in which 1,000 environments finish an episode of 999,999 steps: 32-bit counters of steps would
+    # wrap in the fifth rollout.
+    episodes = EpisodeMetrics(
+        episode_return=jnp.full((1, 1000), 0.1),
+        episode_length=jnp.full((1, 1000), 999_999),
+        finished=jnp.ones((1, 1000), bool),
+    )
+    rollouts = 10_000
+    sums = jax.jit(
+        lambda: jax.lax.fori_loop(0, rollouts, lambda _, sums: add_episodes(sums, episodes), no_episodes())
+    )()
+    assert sums.number.value == rollouts * 1000
+    assert sums.length_sum.value == rollouts * 1000 * 999_999
+    np.testing.assert_allclose(sums.return_sum.total, rollouts * 100.0, rtol=1e-6)
 
 
 def test_single_device_program_has_no_collectives():
