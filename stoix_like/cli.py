@@ -308,6 +308,8 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
 
 def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     """Check every run that Hydra is about to start; return further arguments for Hydra, and the run if it is alone."""
+    from omegaconf import OmegaConf
+
     from stoix_like import config as configuration
     from stoix_like.run import devices, warm_start
     from stoix_like.run.setup import set_up
@@ -322,7 +324,10 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     resumed = None if args.multirun else _resumed_dir(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir))
     if args.multirun:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
-        if not composed[0].hydra.launcher._target_.endswith("BasicLauncher"):
+        launcher = OmegaConf.select(composed[0], "hydra.launcher._target_")
+        if launcher is None:
+            raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
+        if not launcher.endswith("BasicLauncher"):
             return [], None  # The launcher may use other machines: each run checks its own devices.
     elif resumed is None:
         run_dir.check_new(Path(composed[0].hydra.run.dir))

@@ -39,6 +39,8 @@ MAX_MEMBERS = 1_000_000
 # In a network, a block under this key replaces the block that it is in, where Hydra would merge the two.
 REPLACE = "_replace_"
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
+# What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
+_COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,7 @@ def compose_config(
     """
     overrides = complete_overrides(overrides)
     parsed = _parse(overrides)
+    _check_group_values(parsed, config_dirs)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
         search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
@@ -280,7 +283,7 @@ def compose_config(
             return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        except _COMPOSE_ERRORS as error:
             _check_single_values(parsed)
             _check_choices(parsed, config_dirs)
             _check_keys(parsed, config_dirs, search_override)
@@ -406,6 +409,21 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(f"{_first_line(error)} (write an override as key=value)") from error
 
 
+def _check_group_values(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
+    """Refuse numbers and other values, which name no choice of a group; Hydra fails on them while it composes."""
+    roots = [config_dir(), *map(Path, config_dirs)]
+    for override in parsed:
+        if not _is_group(override, roots) or override.is_delete() or override.is_sweep_override():
+            continue
+        value = override.value()
+        names = value if isinstance(value, list) else [value]
+        # A group may also be given inline: +system={...}
+        if value is not None and not isinstance(value, dict) and not all(isinstance(name, str) for name in names):
+            choices = group_choices(override.key_or_group, config_dirs)
+            given = (override.input_line or "").partition("=")[2]
+            raise ConfigError(f"{override.key_or_group}={given} is not known: {nearest(given, choices)}")
+
+
 def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
     for override in parsed:
         group, value = override.key_or_group, override.value()
@@ -416,7 +434,8 @@ def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]
             if value not in choices:
                 if group == "env":
                     _check_suite(str(value), choices)
-                raise ConfigError(f"{group}={value} is not known: {nearest(str(value), choices)}")
+                given = (override.input_line or "").partition("=")[2]
+                raise ConfigError(f"{group}={given} is not known: {nearest(given, choices)}")
 
 
 def _check_suite(value: str, choices: Sequence[str]) -> None:
@@ -441,7 +460,10 @@ def _check_keys(parsed: Sequence[Override], config_dirs: Sequence[str | Path], s
     """Refuse an override of a key that does not exist; Hydra's own message does not name the override."""
     roots = [config_dir(), *map(Path, config_dirs)]
     groups = [override.input_line or "" for override in parsed if _is_group(override, roots)]
-    composed = compose(PRIMARY, [*groups, *search_override])
+    try:
+        composed = compose(PRIMARY, [*groups, *search_override])
+    except _COMPOSE_ERRORS:
+        return  # The choices of groups are at fault, not a key.
     known = set(_flatten(OmegaConf.to_container(composed, resolve=False)))
     for override in parsed:
         key = override.key_or_group

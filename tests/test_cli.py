@@ -56,6 +56,11 @@ REFUSED = [
     (["--config-name", "mine"], "use --config-dir"),
     (["-m", "arch.seed=0,1", "--cfg", "job"], "leave one of them out"),
     (["experiment=ppo_cartpol"], "did you mean 'ppo_cartpole'"),
+    (["system=-0.0"], "system=-0.0 is not known: choose from"),
+    (["logger=[]"], "no group 'logger'"),
+    (["-m", "env=gymnax/cartpole,-0.0"], "env=-0.0 is not known"),
+    (["-m", "hydra.launcher=null"], "choose one with hydra/launcher=basic"),
+    (["+env.params.max_steps_in_episode=1e10"], "env.params.max_steps_in_episode=10000000000 is too large"),
 ]
 
 

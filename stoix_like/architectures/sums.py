@@ -88,4 +88,5 @@ def _carry(high: jax.Array, low: jax.Array) -> Count:
 
 
 def _add_digits(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return tuple(add_counts(Count(*a), Count(*b)))
+    high, low = add_counts(Count(*a), Count(*b))
+    return high, low

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.schema import scalar
+from stoix_like.schema import INT32_MAX, scalar
 
 T = TypeVar("T")
 
@@ -47,6 +47,23 @@ def check_names(key: str, given: Mapping[str, Any], known: Iterable[str], owner:
         if name not in names:
             hint = nearest(name, names) if names else "it has none"
             raise ConfigError(f"{key}.{name}={value!r} is not a parameter of {owner}: {hint}")
+
+
+def check_fits_32_bits(key: str, value: Any) -> None:
+    """Check that a number survives its conversion to the 32-bit types of a compiled program.
+
+    Args:
+        key: the config key that holds it, such as `env.params.max_steps_in_episode`.
+        value: an integer or a float; other values pass.
+
+    Raises:
+        ConfigError: if it is too large.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INT32_MAX:
+        raise ConfigError(f"{key}={value} is too large for 32-bit integers: use at most {INT32_MAX} in magnitude")
+    largest = float(np.finfo(np.float32).max)
+    if isinstance(value, float) and abs(value) > largest:
+        raise ConfigError(f"{key}={value} is too large for 32-bit floats: use at most {largest:.4g} in magnitude")
 
 
 def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key: str = "env.kwargs", *args: Any) -> T:
@@ -98,6 +115,7 @@ def fit_params(
         fitted[name] = _fit(value, defaults[name])
         if fitted[name] is None or not np.all(np.isfinite(fitted[name])):
             raise ConfigError(f"env.params.{name}={value!r} is invalid for {owner}: the default is {defaults[name]!r}")
+        check_fits_32_bits(f"env.params.{name}", fitted[name])
         if name == limit and fitted[name] < 1:
             raise ConfigError(f"env.params.{name}={value!r} must be at least 1")
     return fitted
@@ -110,6 +128,6 @@ def _fit(value: Any, default: Any) -> Any:
 def _array_like(value: Any, default: Any) -> np.ndarray | None:
     try:
         array = np.asarray(value, np.asarray(default).dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return array if array.shape == np.shape(default) else None

@@ -78,7 +78,7 @@ def evaluate_run(
 
     Args:
         run_dir: the directory of the run.
-        episodes: number of episodes per member.
+        episodes: number of episodes per member, at most 1,000,000 over all members.
         which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
         member: index of a member of a population, `best`, or `all`.
         seed: seed of the start states and of sampled actions, below 2**32.
@@ -98,6 +98,7 @@ def evaluate_run(
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
+    _check_total(episodes, run.setup.population.num_members if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     set_compile_cache(run.setup.run.arch.compile_cache)
@@ -175,6 +176,14 @@ def _check(episodes: int, seed: int) -> None:
         raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+
+
+def _check_total(episodes: int, members: int) -> None:
+    if episodes * members > MAX_EPISODES:
+        raise ConfigError(
+            f"member=all: episodes={episodes} of each of {members:,} members are too many: use at most"
+            f" {MAX_EPISODES // members} episodes, or one member"
+        )
 
 
 def _keys(seed: int) -> jax.Array:

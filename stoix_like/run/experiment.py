@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -177,12 +178,31 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
                 return _result(setup, run_dir, host_state["progress"], summary)
         else:
             check_same_config(setup, plain_config(run_dir))
+            complete = _result_without_checkpoint(setup, run_dir, summary)
+            if complete is not None:
+                print(f"{run_dir} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)")
+                return complete
             if summary:
                 raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
             print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
         directory.reopen(run_dir, setup.run.resolved)
         record_trusted(flatten(plain_config(run_dir)))
         return _train(setup, run_dir, resuming=host_state is not None)
+
+
+def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> Result | None:
+    """Return the result of a run that is complete and was to write no checkpoints; None for other runs."""
+    if "checkpoint/env_steps" in summary or summary.get("updates") != setup.plan.num_updates:
+        return None
+    history = directory.read_history(run_dir)
+    try:
+        # The file has null in place of NaN.
+        evaluation = {name: value for name, value in history[-1].items() if name.startswith("eval/")}
+        history[-1] |= {name: np.asarray(value, np.float64).tolist() for name, value in evaluation.items()}
+        failures = {record["member"]: record["failure"] for record in summary.get("population/members", ())}
+        return _result(setup, run_dir, {"history": history, "failures": failures}, summary)
+    except (LookupError, TypeError, ValueError):
+        return None  # The files are damaged.
 
 
 def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:

@@ -21,6 +21,7 @@ CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 _MAX_SUMMARY_BYTES = 2**28
+_MAX_METRICS_BYTES = 2**32
 _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
 
@@ -172,6 +173,22 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def read_history(run_dir: Path) -> list[dict[str, Any]]:
+    """Read the metrics file of a run.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        One record per evaluation; empty if the file does not exist or cannot be read.
+    """
+    try:
+        records = [json.loads(line) for line in read_bytes(run_dir / METRICS, _MAX_METRICS_BYTES).splitlines()]
+    except (OSError, ValueError, RecursionError):
+        return []
+    return records if all(isinstance(record, dict) for record in records) else []
 
 
 @contextlib.contextmanager

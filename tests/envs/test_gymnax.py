@@ -126,6 +126,8 @@ def test_environment_with_a_download_raises():
         ({"params": {"max_step_in_episode": 3}}, "env.params.max_step_in_episode=3 .* 'max_steps_in_episode'"),
         ({"params": {"max_steps_in_episode": 0}}, "env.params.max_steps_in_episode=0 must be at least 1"),
         ({"params": {"max_steps_in_episode": 2.5}}, "env.params.max_steps_in_episode=2.5 is invalid for .*500"),
+        ({"params": {"max_steps_in_episode": 2**31}}, "max_steps_in_episode=2147483648 .* use at most 2147483647"),
+        ({"params": {"gravity": 1e39}}, r"env.params.gravity=1e\+39 is too large for 32-bit floats"),
         ({"params": {"gravity": "much"}}, "env.params.gravity='much' is invalid"),
         ({"params": {"gravity": True}}, "env.params.gravity=True is invalid"),
         ({"kwargs": {"size": 3}}, "env.kwargs.size=3 is not a parameter of CartPole-v1: it has none"),
@@ -145,6 +147,8 @@ def test_constructor_arguments_and_array_parameters():
     make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 5]}))
     with pytest.raises(ConfigError, match="reward_timestep"):
         make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2]}))
+    with pytest.raises(ConfigError, match="env.params.reward_timestep"):
+        make(config("DiscountingChain-bsuite", params={"reward_timestep": [1, 2, 3, 4, 2**31]}))
 
 
 def test_parameters_accept_scientific_notation_and_must_be_finite():

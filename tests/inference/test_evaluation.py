@@ -125,6 +125,12 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_episodes_of_all_members_together_have_a_bound(members):
+    with pytest.raises(ConfigError, match="episodes=333334 of each of 3 members are too many: use at most 333333 ep"):
+        evaluate_run(members, episodes=333_334, member="all")
+
+
+@pytest.mark.slow
 def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, monkeypatch):
     """The same evaluation with rendering writes the same results to another file."""
     gif, path = tmp_path / "episode.gif", pendulum / "evaluations/last-seed3-10episodes-2.json"

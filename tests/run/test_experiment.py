@@ -224,3 +224,19 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
     assert toy(tmp_path, own, "arch.total_timesteps=6000", rollout_length=32).summary["updates"] == 46
     with pytest.raises(ConfigError, match="elsewhere holds no run"):
         toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)
+
+
+@pytest.mark.parametrize("population", [(), ("arch.population.size=2",)])
+def test_a_finished_run_without_checkpoints_is_left_alone(tmp_path, capsys, population):
+    own = [f"arch.resume_from={tmp_path}/run", "checkpoint.keep=0", *population]
+    first = toy(tmp_path, *own, rollout_length=32)
+    again = toy(tmp_path, *own, rollout_length=32)
+    assert "is complete" in capsys.readouterr().out
+    assert (again.history, again.summary) == (json.loads(json.dumps(first.history)), first.summary)
+    assert (again.eval_return, again.members) == (first.eval_return, first.members)
+    with pytest.raises(ConfigError, match="is complete, but has no checkpoint to continue from"):
+        toy(tmp_path, *own, "arch.total_timesteps=6000", rollout_length=32)
+    # A summary alone does not make a run complete.
+    (tmp_path / "run/metrics.jsonl").write_text('{"eval/episode_return_mean": {}}\n')
+    with pytest.raises(ConfigError, match="is complete, but has no checkpoint to continue from"):
+        toy(tmp_path, *own, rollout_length=32)
