@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.overrides import quoted
 from stoix_like.run.signals import Signals, received
 
 # Hydra and jax are imported where they are used: until then a second passes, in which Ctrl-C is handled already.
@@ -342,7 +343,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     if resumed is None:
         return [], lone
     # The run continues in its own directory, which has Hydra's output already.
-    return [f"hydra.run.dir={configuration.quoted(str(resumed))}", "hydra.output_subdir=null"], lone
+    return [f"hydra.run.dir={quoted(str(resumed))}", "hydra.output_subdir=null"], lone
 
 
 def _resumed_dir(resume_from: str | None, run_dir: Path) -> Path | None:

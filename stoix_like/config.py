@@ -28,6 +28,7 @@ from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.own import OWN, check_same
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers import LoggerConfig
+from stoix_like.overrides import quoted
 from stoix_like.schema import INT32_MAX, between, from_mapping, one_of
 
 Build = Callable[[Any, SystemSpec], System]
@@ -331,12 +332,6 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
         OmegaConf.update(config, key, value, force_add=True)
     return config
-
-
-def quoted(text: str) -> str:
-    """Quote a text as the value of an override, whatever characters it contains."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 @contextlib.contextmanager

@@ -10,12 +10,6 @@ import yaml
 from stoix_like.config import config_dir, group_choices
 
 PROBES = "probe"
-_POLICY_HEAD = "stoix_like.networks.heads.policy_head"
-# What `policy_head` chooses from, and heads like them.
-_STOCHASTIC = (
-    "stoix_like.networks.heads.CategoricalHead",
-    "stoix_like.networks.heads.NormalAffineTanhDistributionHead",
-)
 
 
 class Experiment(NamedTuple):
@@ -69,44 +63,12 @@ def _envs(everything: bool) -> list[str]:
 
 
 def _networks() -> list[str]:
+    from stoix_like.run.suggestions import fitting_systems
+
     listed = []
     for network in group_choices("network"):
         listed += [f"network={network}", f"  fits {', '.join(fitting_systems(network))}"]
     return listed
-
-
-def fitting_systems(network: str) -> list[str]:
-    """List the systems that a network of this package fits: its blocks and heads are those of their own network.
-
-    Args:
-        network: choice of the network.
-
-    Returns:
-        Choices of systems.
-    """
-    heads = _heads(network)
-    return [system for system in group_choices("system") if _same_heads(heads, _heads(_network_of(system)))]
-
-
-def _same_heads(heads: dict[str, str], expected: dict[str, str]) -> bool:
-    return heads.keys() == expected.keys() and all(
-        heads[key] == target or (target == _POLICY_HEAD and heads[key] in _STOCHASTIC)
-        for key, target in expected.items()
-    )
-
-
-def _heads(network: str) -> dict[str, str]:
-    blocks = _load("network", network)
-    return {
-        f"{block}.{name}": part["_target_"]
-        for block, parts in blocks.items()
-        for name, part in parts.items()
-        if name.endswith("head")
-    }
-
-
-def _network_of(system: str) -> str:
-    return _overridden(_load("system", system), "network@_global_.network", "mlp")
 
 
 def _experiments() -> list[str]:

@@ -66,8 +66,13 @@ def _value(key: str, value: Any) -> str:
         )
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_/]*", value) and value.lower() not in _WORDS:
         return value
+    return quoted(value)
+
+
+def quoted(text: str) -> str:
+    """Quote a text as the value of an override, whatever characters it contains."""
     # In Hydra's grammar, backslashes escape only in front of a quote.
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text) + "'"
 
 
 # Unquoted, these are no strings.

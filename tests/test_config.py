@@ -120,7 +120,7 @@ def test_configurations_that_do_not_match_their_types_are_refused(overrides, mes
 
 
 def test_a_config_directory_of_the_user_adds_choices(tmp_path):
-    own = tmp_path / "it's (mine)"
+    own = tmp_path / "it's \\(mine)\\"
     (own / "env").mkdir(parents=True)
     (own / "env/short.yaml").write_text(
         "defaults: [gymnax/cartpole@_here_, _self_]\nparams: {max_steps_in_episode: 50}\n"

@@ -5,8 +5,9 @@ import pytest
 
 from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.envs.spaces import Discrete
-from stoix_like.listings import experiments, fitting_systems, lines, tuned_experiment
+from stoix_like.listings import experiments, lines, tuned_experiment
 from stoix_like.run.setup import set_up
+from stoix_like.run.suggestions import fitting_systems
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -1,7 +1,7 @@
 """Loggers: console, metrics file, TensorBoard, Weights & Biases."""
 
 from stoix_like.loggers.base import Logger, RunInfo, plain, scalars
-from stoix_like.loggers.make import LoggerConfig, check_available, check_sending, make_logger
+from stoix_like.loggers.make import LoggerConfig, check_available, make_logger, sending_loggers
 from stoix_like.loggers.multi import MultiLogger
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "MultiLogger",
     "RunInfo",
     "check_available",
-    "check_sending",
     "make_logger",
     "plain",
     "scalars",
+    "sending_loggers",
 ]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.errors import MissingExtraError
 from stoix_like.loggers.base import Logger, LoggerSettings
 from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.multi import MultiLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
+from stoix_like.schema import from_mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,25 +43,29 @@ def check_available(config: LoggerConfig) -> None:
         settings.check()
 
 
-def check_sending(config: LoggerConfig, overrides: Sequence[str], where: str) -> None:
-    """Refuse loggers that send data to other machines, unless the command line itself enables them.
+def sending_loggers(values: Mapping[str, Any]) -> list[str]:
+    """List the enabled loggers that send data to other machines.
 
     Args:
-        config: configuration of the loggers, from a run directory that is not trusted.
-        overrides: the overrides of the command line.
-        where: the name of the configuration file, for messages.
+        values: plain values by key, such as `logger.wandb.enabled`.
+
+    Returns:
+        Names of loggers.
 
     Raises:
-        ConfigError: names the logger and the overrides that would work.
+        ConfigError: a value has the wrong type or is out of range.
     """
-    for name, settings in _enabled(config).items():
-        key = f"logger.{name}.enabled"
-        given = any(word.lstrip("+").partition("=")[0] in ("logger", key) for word in overrides)
-        if settings.sends_data and not given:
-            raise ConfigError(
-                f"{where}: {key}=true sends data to another machine: use {key}=true to allow it, {key}=false to resume"
-                " without it, or --trust (trust=True)"
-            )
+    found = []
+    for field in dataclasses.fields(LoggerConfig):
+        path = f"logger.{field.name}"
+        settings: LoggerSettings = getattr(LoggerConfig(), field.name)
+        given = {setting.name: values.get(f"{path}.{setting.name}") for setting in dataclasses.fields(settings)}
+        # Flat values hold no lists; they decide nothing here.
+        plain_values = {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
+        settings = from_mapping(type(settings), plain_values, path)
+        if settings.sends_data:
+            found.append(field.name)
+    return found
 
 
 def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like.config import Build, default_run_dir, parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
-from stoix_like.loggers import RunInfo, check_sending, make_logger
+from stoix_like.loggers import RunInfo, make_logger
 from stoix_like.run import records, warm_start
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
@@ -159,10 +159,7 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False, en
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    run = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    if not trust:
-        check_sending(run.logger, overrides, str(run_dir / directory.CONFIG))
-    return _resume(set_up(run), run_dir)
+    return _resume(set_up(with_env(parse_config(read_config(run_dir, overrides, trust)), env)), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:

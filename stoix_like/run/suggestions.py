@@ -10,10 +10,30 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from stoix_like.config import RunConfig, config_dir, group_choices
-from stoix_like.envs.spaces import ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks
 from stoix_like.networks.utils import build_networks, fits
+
+# Spaces of actions that every system and every network of this package is for one of.
+_ACTION_SPACES = (Discrete(2), Box(-1.0, 1.0, (1,)))
+
+
+def fitting_systems(network: str) -> list[str]:
+    """List the systems of this package that a network fits in some environment.
+
+    Args:
+        network: choice of the network.
+
+    Returns:
+        Choices of systems, sorted.
+    """
+    config = _load_network(network)
+    return [
+        name
+        for name, schema in _systems()
+        if any(fits(schema, space) and _network_fits(config, schema, name, space) for space in _ACTION_SPACES)
+    ]
 
 
 def suggest_systems(system_name: str, action_space: Space) -> str:
@@ -55,16 +75,29 @@ def suggest_network(run: RunConfig, action_space: Space, observation_space: Obse
     """
     fitting, default = [], _default_network(run.system_name)
     for name in group_choices("network"):
-        network = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{name}.yaml"), resolve=True)
-        try:
-            check_networks(build_networks(network, action_space, observation_space), run.system, run.system_name)
-        except ConfigError:
+        network = _load_network(name)
+        if not _network_fits(network, run.system, run.system_name, action_space, observation_space):
             continue
         torsos, values = _distance(network, run.network)
         fitting.append((torsos, name != default, values, name))
     if not fitting:
         return "no network of this package fits: write one, as docs/guides/write_your_own_system.md describes"
     return f"choose network={min(fitting)[-1]}"
+
+
+def _load_network(name: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{name}.yaml"), resolve=True)
+
+
+def _network_fits(
+    network: Any, config: Any, system_name: str, action_space: Space, observation_space: Space | None = None
+) -> bool:
+    """Return whether a network can be built for an environment and has what a system needs; `config` may be a class."""
+    try:
+        check_networks(build_networks(network, action_space, observation_space), config, system_name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _default_network(system_name: str) -> str | None:

@@ -29,17 +29,17 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     Args:
         run_dir: the directory of the run.
         overrides: Hydra overrides of existing keys; `logger` and `checkpoint` can also be chosen as groups.
-        trusted: skip the check of the code that it names.
+        trusted: skip the check of the code that it names and of the loggers that send data.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: it does not exist, cannot be read, or names code that is not trusted.
+        ConfigError: it does not exist, cannot be read, names code that is not trusted, or sends data elsewhere.
     """
     config = _load(run_dir)
     if not trusted:
-        trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG))
+        trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
     return override_config(config, overrides)
 
 

@@ -34,14 +34,16 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json.dumps(plain(values), indent=2, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a text file atomically.
 
     Args:
         path: the file; replaced if it exists.
         text: the content.
+        mode: its permissions, less those of the umask.
     """
-    write_bytes(path, text.encode())
+    with replaced(path, mode) as file:
+        file.write(text.encode())
 
 
 def write_bytes(path: Path, content: bytes | bytearray) -> None:
@@ -56,18 +58,19 @@ def write_bytes(path: Path, content: bytes | bytearray) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
+def replaced(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file, which replaces `path` once it is complete and on disk; after an exception it is deleted.
 
     Args:
         path: the file; a link is replaced, not followed.
+        mode: its permissions, less those of the umask.
 
     Yields:
         The new file, opened for writing.
     """
     # At most 255 bytes, whatever the name of the target.
     scratch = path.with_name(f".{path.name[:32]}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _BINARY, 0o666)
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | _BINARY, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

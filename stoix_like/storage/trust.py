@@ -1,4 +1,4 @@
-"""The check of which code a run directory may execute when it is loaded."""
+"""The check of what a run directory may do when it is loaded: which code it may execute, and where it may send data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import json
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,10 @@ import flax.linen as nn
 
 from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
+from stoix_like.loggers import sending_loggers
+from stoix_like.storage.files import read_bytes, write_text
 
+_MAX_RECORD_BYTES = 2**20
 # Layers and networks, and the two functions that build them.
 _MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
 _FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
@@ -26,18 +28,19 @@ _WRAPPERS = re.compile(r"stoix_like\.envs\.wrappers\.[A-Za-z]\w*")
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
-def check_trusted(config: Iterable[tuple[str, Any]], where: str) -> None:
-    """Refuse a configuration that would execute foreign code when it is loaded, unless this user trained it.
+def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequence[str] = ()) -> None:
+    """Refuse a configuration that would execute foreign code or send data elsewhere, unless this user trained it.
 
     Args:
         config: pairs of a key and a plain value.
         where: the name of the file, for messages.
+        overrides: the overrides of the command line, which may allow or disable a logger themselves.
 
     Raises:
         ConfigError: names the key and the value.
     """
     pairs = list(config)
-    refused = next(_refusals(pairs), None)
+    refused = next(_refusals(pairs, overrides), None)
     if refused is None:
         return
     directories = _recorded(pairs)
@@ -48,7 +51,7 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str) -> None:
 
 
 def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
-    """Record a configuration whose code this user has executed, so that its run can be loaded again.
+    """Record a configuration that this user has trained, so that its run can be loaded again.
 
     The record is a file in the user's own state directory, named by the digest of the configuration: a record in the
     run directory could be forged. It holds the directories that the code was imported from. Without a state directory,
@@ -65,13 +68,10 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_own(path.parent):
-            descriptor, scratch = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(sorted(_import_directories(pairs)), file)
-            os.replace(scratch, path)
+            write_text(path, json.dumps(sorted(_import_directories(pairs))), mode=0o600)
 
 
-def _refusals(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
+def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
     for key, value in pairs:
         names = key.split(".")
         if (key, value) == ("env._target_", ""):
@@ -85,6 +85,11 @@ def _refusals(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
             yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
         elif isinstance(value, str) and "${" in value:
             yield f"{key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
+    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    for name in sending_loggers(dict(pairs)):
+        key = f"logger.{name}.enabled"
+        if not given & {"logger", key, f"logger.{name}.mode"}:
+            yield f"{key}=true sends data to another machine (use {key}=true to allow it, {key}=false to do without)"
 
 
 def _recorded(pairs: Iterable[tuple[str, Any]]) -> list[str] | None:
@@ -93,7 +98,7 @@ def _recorded(pairs: Iterable[tuple[str, Any]]) -> list[str] | None:
         path = _record_of(pairs)
         if not (_is_own(path.parent) and _is_own(path)):
             return None
-        return [str(directory) for directory in json.loads(path.read_text())]
+        return [str(directory) for directory in json.loads(read_bytes(path, _MAX_RECORD_BYTES))]
     except (OSError, RuntimeError, ValueError):
         return None
 

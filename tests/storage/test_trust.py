@@ -43,6 +43,32 @@ def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_
     assert state.stat().st_mode & 0o077 == 0
 
 
+def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path, state):
+    directory, sending = tmp_path / "run", ["system=ppo/ff_ppo", "logger.wandb.enabled=true"]
+    directory.mkdir()
+    run_dir.write_new_config(directory, parse_config(compose_config(sending)).resolved)
+    for overrides in ([], ["logger.wandb.project=x"]):
+        with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
+            config_file.read_config(directory, overrides)
+    # The word of the command line, which evaluation gives, too.
+    for word in ("logger=silent", "logger=wandb", "logger.wandb.enabled=true", "logger.wandb.mode=offline"):
+        config_file.read_config(directory, [word])
+    trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
+    assert len(list(state.iterdir())) == 1
+    config_file.read_config(directory)
+
+
+def test_a_record_is_private_whatever_the_umask(tmp_path, state):
+    umask = os.umask(0)
+    try:
+        trust.record_trusted(configuration(tmp_path / "run"))
+    finally:
+        os.umask(umask)
+    (record,) = state.iterdir()
+    assert record.stat().st_mode & 0o777 == 0o600
+    config_file.read_config(tmp_path / "run")
+
+
 @pytest.mark.parametrize("what", ["record", "directory"])
 def test_a_record_that_others_may_write_is_ignored(tmp_path, state, what):
     trust.record_trusted(configuration(tmp_path / "run"))
