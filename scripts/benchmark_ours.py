@@ -96,7 +96,7 @@ def evaluation(overrides: list[str]) -> tuple[Run, float]:
 def env_only(overrides: list[str]) -> tuple[Run, float]:
     """Time the rollouts of a run with uniformly random actions."""
     setup = _set_up(overrides)
-    env, plan, length = setup.env, setup.plan, setup.run.system.rollout_length
+    env, plan, length = setup.env, setup.plan, setup.config.system.rollout_length
 
     def act(_: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array, Any]:
         keys = jax.random.split(key, plan.envs_per_shard)
@@ -142,7 +142,7 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
-    plan, system, networks = setup.plan, setup.run.system, setup.networks
+    plan, system, networks = setup.plan, setup.config.system, setup.networks
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
     actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
     critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)

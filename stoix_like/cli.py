@@ -337,7 +337,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     devices.reserve(max((run.arch.num_devices or 1) for run in runs))
     setups = [set_up(run) for run in runs]
     for setup in setups:
-        if setup.run.arch.resume_from is None:
+        if setup.config.arch.resume_from is None:
             warm_start.find(setup)
     lone = None if args.multirun else setups[0]
     if resumed is None:

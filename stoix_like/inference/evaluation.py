@@ -36,7 +36,7 @@ MAX_EPISODES = 1_000_000
 _EVALUATION_STREAM = 0xE7A1
 
 
-class Trained(NamedTuple):
+class EvaluatedMembers(NamedTuple):
     """Trained members to evaluate.
 
     Attributes:
@@ -101,7 +101,7 @@ def evaluate_run(
     _check_total(episodes, run.setup.population.num_members if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
-    set_compile_cache(run.setup.run.arch.compile_cache)
+    set_compile_cache(run.setup.config.arch.compile_cache)
     play_key, render_key = _keys(seed)
     played = _play(run.setup, trained, episodes, play_key)
     record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
@@ -194,18 +194,20 @@ def _keys(seed: int) -> jax.Array:
 def _make_animation(run: TrainedRun, path: Path) -> Animation:
     """Check the path, and find the scene of the environment."""
     check_gif_path(path)
-    return Animation(path, find_scene(run.setup.run.env, run.setup.eval_env))
+    return Animation(path, find_scene(run.setup.config.env, run.setup.eval_env))
 
 
-def _load(run: TrainedRun, which: str, member: int | str | None) -> Trained:
+def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:
     if member == "all":
         loaded = load_shared(run, which)
-        return Trained(loaded.shared, tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist()))
+        return EvaluatedMembers(
+            loaded.shared, tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
+        )
     chosen = load_member(run, which, member)
-    return Trained(chosen.shared, (chosen.member,), (chosen.env_steps,))
+    return EvaluatedMembers(chosen.shared, (chosen.member,), (chosen.env_steps,))
 
 
-def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> Episodes:
+def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
     """Play E episodes of each member, and return them as host arrays `[M, E]`."""
     members, population = len(trained.members), setup.population
     several = members > 1
@@ -215,7 +217,7 @@ def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> E
         setup.eval_env,
         setup.mesh,
         min(episodes, _BATCH_SIZE),
-        setup.run.arch.max_eval_steps,
+        setup.config.arch.max_eval_steps,
         members,
     )
     batches = []
@@ -228,8 +230,8 @@ def _play(setup: RunSetup, trained: Trained, episodes: int, key: jax.Array) -> E
     return joined._replace(returns=np.float64(joined.returns))
 
 
-def _record(setup: RunSetup, trained: Trained, played: Episodes) -> dict[str, Any]:
-    run, population = setup.run, setup.population
+def _record(setup: RunSetup, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
+    config, population = setup.config, setup.population
     per_member = []
     for index, member in enumerate(trained.members):
         identity = (
@@ -244,9 +246,9 @@ def _record(setup: RunSetup, trained: Trained, played: Episodes) -> dict[str, An
             }
         )
     common = {
-        "system": run.system_name,
+        "system": config.system_name,
         "environment": setup.environment_name,
-        "greedy": run.arch.evaluation_greedy,
+        "greedy": config.arch.evaluation_greedy,
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),
         "versions": records.versions(),
@@ -280,7 +282,7 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def _render(
-    setup: RunSetup, trained: Trained, played: Episodes, key: jax.Array, animation: Animation
+    setup: RunSetup, trained: EvaluatedMembers, played: Episodes, key: jax.Array, animation: Animation
 ) -> dict[str, Any]:
     """Render one more episode of the best member."""
     path, scene = animation
@@ -288,7 +290,7 @@ def _render(
     scores = played.returns.mean(-1)
     index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
     system = setup.build_system(setup.population.of(trained.members[index]))
-    recording = record_episode(system, trained.state_of(index), env, key, setup.run.arch.max_eval_steps)
+    recording = record_episode(system, trained.state_of(index), env, key, setup.config.arch.max_eval_steps)
     frames = write_gif(path, scene, env, recording)
     return {
         "path": str(path),
@@ -299,7 +301,7 @@ def _render(
     }
 
 
-def _member_suffix(setup: RunSetup, trained: Trained) -> str:
+def _member_suffix(setup: RunSetup, trained: EvaluatedMembers) -> str:
     if setup.population.num_members == 1:
         return ""
     return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"

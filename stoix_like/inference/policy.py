@@ -58,14 +58,14 @@ class Policy:
         greedy: bool | None = None,
         env_steps: int = 0,
     ) -> None:
-        run = setup.run
-        self.greedy = run.arch.evaluation_greedy if greedy is None else greedy
+        config = setup.config
+        self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
         self.env_steps = env_steps
-        mode = run.system.mode_hyperparams if self.greedy else {}
+        mode = config.system.mode_hyperparams if self.greedy else {}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         if _is_recurrent(self._system.init_carry(1)):
             raise ConfigError(
-                f"system={run.system_name} is recurrent, but a policy acts on single observations: use"
+                f"system={config.system_name} is recurrent, but a policy acts on single observations: use"
                 " `stoix-like evaluate`"
             )
         self._env = setup.eval_env
@@ -77,7 +77,7 @@ class Policy:
         self._structure = jax.tree.structure(like)
         self._shared = jax.device_put(shared)
         self._has_params = hasattr(shared, "params")
-        self._name = f"{run.system_name} on {setup.environment_name}"
+        self._name = f"{config.system_name} on {setup.environment_name}"
         self._compiled = jax.jit(self._act)
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:

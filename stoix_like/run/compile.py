@@ -111,8 +111,8 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         KeyboardInterrupt, SystemExit: a signal was received.
     """
     start = time.perf_counter()
-    run, plan, mesh, num_members = setup.run, setup.plan, setup.mesh, setup.population.num_members
-    set_compile_cache(run.arch.compile_cache)
+    config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
+    set_compile_cache(config.arch.compile_cache)
 
     def build(traced: Hyperparams) -> System:
         return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced)
@@ -120,14 +120,14 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     spec = ProgramSpec(
         num_members=num_members,
         num_envs=plan.envs_per_shard,
-        rollout_length=run.system.rollout_length,
-        warmup_steps=run.system.warmup_steps,
-        on_nan_ignore=run.arch.on_nan == "ignore",
-        hoist_randomness=run.arch.hoist_randomness,
+        rollout_length=config.system.rollout_length,
+        warmup_steps=config.system.warmup_steps,
+        on_nan_ignore=config.arch.on_nan == "ignore",
+        hoist_randomness=config.arch.hoist_randomness,
     )
     program = make_program(build, setup.env, mesh, spec)
     evaluator = make_evaluator(
-        build, setup.eval_env, mesh, run.arch.num_eval_episodes, run.arch.max_eval_steps, num_members
+        build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
     init_args = (hyperparams, keys.agent, keys.shards)
     init = program.init.lower(*init_args).compile()
@@ -138,7 +138,7 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         init.output_shardings,
     )
     train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
-    replay = ("system.total_buffer_size",) if hasattr(run.system, "total_buffer_size") else ()
+    replay = ("system.total_buffer_size",) if hasattr(config.system, "total_buffer_size") else ()
     memory.check(train, mesh, num_members, (*replay, "arch.total_num_envs", "system.rollout_length"))
     stop_if_received()
     evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()

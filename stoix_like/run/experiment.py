@@ -105,8 +105,8 @@ def _tuned(setup: RunSetup) -> list[str]:
     hydra = HydraConfig.get()
     if "experiment" in hydra.runtime.choices or any(word.startswith("system.") for word in hydra.overrides.task):
         return []
-    scenario = setup.run.env.scenario.name
-    experiment = tuned_experiment(setup.run.system_name, scenario)
+    scenario = setup.config.env.scenario.name
+    experiment = tuned_experiment(setup.config.system_name, scenario)
     return [] if experiment is None else [f"tuned settings for {scenario}: +experiment={experiment}"]
 
 
@@ -126,13 +126,13 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    if setup.run.arch.resume_from is not None and not directory.is_to_start(setup.run.arch.resume_from, run_dir):
-        return _resume(setup, Path(setup.run.arch.resume_from).absolute())
+    if setup.config.arch.resume_from is not None and not directory.is_to_start(setup.config.arch.resume_from, run_dir):
+        return _resume(setup, Path(setup.config.arch.resume_from).absolute())
     directory.check_new(run_dir)
     warm_start.find(setup)
     directory.create(run_dir)
     with directory.locked(run_dir), Signals():
-        directory.write_new_config(run_dir, setup.run.resolved)
+        directory.write_new_config(run_dir, setup.config.resolved)
         record_trusted(flatten(plain_config(run_dir)))
         try:
             return _train(setup, run_dir, resuming=False)
@@ -182,7 +182,7 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
             if summary:
                 raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
             print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
-        directory.reopen(run_dir, setup.run.resolved)
+        directory.reopen(run_dir, setup.config.resolved)
         record_trusted(flatten(plain_config(run_dir)))
         return _train(setup, run_dir, resuming=host_state is not None)
 
@@ -204,9 +204,9 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
 
 def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     """Train in a directory that this process has locked."""
-    keep = setup.run.checkpoint.keep
+    keep = setup.config.checkpoint.keep
     writer = checkpoint.Writer(run_dir, keep) if keep else None
-    logger = make_logger(setup.run.logger, run_dir)
+    logger = make_logger(setup.config.logger, run_dir)
     try:
         if resuming:
             loop = TrainingLoop(setup, logger, writer)
@@ -270,7 +270,7 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
 
 def _budget_note(loop: TrainingLoop, before: int) -> str:
     """Describe what another budget changes: schedules are fractions of the budget, so each moves to another value."""
-    system, now, updates = loop.setup.run.system, loop.setup.plan.num_updates, loop.progress.updates
+    system, now, updates = loop.setup.config.system, loop.setup.plan.num_updates, loop.progress.updates
     then, after = system.schedules(updates, before), system.schedules(updates, now)
     moved = [f"{name} from {then[name]:.3g} to {after[name]:.3g}" for name in after if after[name] != then[name]]
     moves = f", and move {', '.join(moved)}" if moved else ""
@@ -284,16 +284,16 @@ def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: d
 
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:
-    run, plan, devices = setup.run, setup.plan, setup.mesh.devices
+    config, plan, devices = setup.config, setup.plan, setup.mesh.devices
     return RunInfo(
         run_dir=run_dir,
-        system=run.system_name,
+        system=config.system_name,
         environment=setup.environment_name,
-        seed=run.arch.seed,
+        seed=config.arch.seed,
         num_updates=plan.num_updates,
         total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
         num_evaluations=len(plan.evaluations) + 1,
-        config=run.resolved,
+        config=config.resolved,
         notes=(*plan.notes, *notes),
         devices=f"{devices.size} × {devices.flat[0].device_kind}",
         num_members=setup.population.num_members,

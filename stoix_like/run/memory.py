@@ -118,7 +118,7 @@ def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
     replay = next(part.size for part in parts if part.name == "replay buffer")
     if not replay:
         return ()
-    batches = setup.run.arch.update_batch_size
+    batches = setup.config.arch.update_batch_size
     return (
         f"replay buffer: {members} member(s) × {batches} update batch(es) × {_gib(replay // batches)} ="
         f" {_gib(members * replay)} per device",
@@ -127,22 +127,22 @@ def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
 
 def _parts(setup: RunSetup, shapes: Shapes) -> tuple[_Part, ...]:
     """Return the arrays of one member on one device."""
-    run, plan = setup.run, setup.plan
-    batches, num_envs, num_steps = run.arch.update_batch_size, plan.envs_per_shard, run.system.rollout_length
+    config, plan = setup.config, setup.plan
+    batches, num_envs, num_steps = config.arch.update_batch_size, plan.envs_per_shard, config.system.rollout_length
     shards = plan.num_shards
-    episodes = -(-run.arch.num_eval_episodes // setup.mesh.shape[DEVICE_AXIS])
+    episodes = -(-config.arch.num_eval_episodes // setup.mesh.shape[DEVICE_AXIS])
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
-    unit = run.system.buffer_unit(num_envs, shards) if isinstance(run.system, ReplayConfig) else 1
-    capacity = getattr(run.system, "total_buffer_size", 0)
+    unit = config.system.buffer_unit(num_envs, shards) if isinstance(config.system, ReplayConfig) else 1
+    capacity = getattr(config.system, "total_buffer_size", 0)
     step = _bytes(shapes.step_of_one_env)
     return (
         _Part("network", _bytes(shapes.agent.shared), "network"),
         _Part("replay buffer", batches * _bytes(shapes.agent.local), "system.total_buffer_size", capacity, unit),
-        _Part("start states", batches * start_states, "env.pool_size", run.env.pool_size),
+        _Part("start states", batches * start_states, "env.pool_size", config.env.pool_size),
         _Part("environments", batches * num_envs * per_env, "arch.total_num_envs", num_envs * shards, shards),
         _Part("rollout", batches * num_envs * num_steps * step, "system.rollout_length", num_steps),
-        _Part("evaluation", episodes * _bytes(shapes.episode), "arch.num_eval_episodes", run.arch.num_eval_episodes),
+        _Part("evaluation", episodes * _bytes(shapes.episode), "arch.num_eval_episodes", config.arch.num_eval_episodes),
     )
 
 
@@ -158,12 +158,13 @@ def _refuse(setup: RunSetup, parts: Sequence[_Part], members: int, share: int, a
     part = max(parts, key=lambda part: part.size)
     fitting = _fitting(setup, parts, part, available // members) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
-    if part.name == "replay buffer" and getattr(setup.run.system, "store_next_observation", False):
+    if part.name == "replay buffer" and getattr(setup.config.system, "store_next_observation", False):
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
     raise ConfigError(
         f"{what}: the run needs at least {_gib(members * share)} per device, {_gib(members * part.size)} of it for the"
-        f" {part.name} of {members} member(s) × {setup.run.arch.update_batch_size} update batch(es), {only}: {remedy}"
+        f" {part.name} of {members} member(s) × {setup.config.arch.update_batch_size} update batch(es), {only}:"
+        f" {remedy}"
     )
 
 
@@ -182,7 +183,7 @@ def _fitting(setup: RunSetup, parts: Sequence[_Part], part: _Part, available: in
     else:
         others = fixed - part.size + max(size["rollout"], size["evaluation"])
         fitting = part.value * (available - others) // part.size
-    if fitting > 0 and getattr(setup.run.system, "prioritised", False) and part.name == "replay buffer":
+    if fitting > 0 and getattr(setup.config.system, "prioritised", False) and part.name == "replay buffer":
         # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.
         num_shards = setup.plan.num_shards
         fitting = num_shards * 2 ** ((fitting // num_shards).bit_length() - 1)

@@ -31,11 +31,11 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
 
 
-def make_plan(run: RunConfig, num_devices: int) -> Plan:
+def make_plan(config: RunConfig, num_devices: int) -> Plan:
     """Divide the budget of a run into updates and intervals between evaluations.
 
     Args:
-        run: the typed configuration.
+        config: the typed configuration.
         num_devices: number of devices of the run.
 
     Returns:
@@ -44,7 +44,7 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
     Raises:
         ConfigError: sizes do not divide, or the budget is too small for one update.
     """
-    arch, system = run.arch, run.system
+    arch, system = config.arch, config.system
     num_shards = num_devices * arch.update_batch_size
     if arch.total_num_envs % num_shards:
         raise ConfigError(
@@ -70,7 +70,7 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
             f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
-    _check_counters(run, envs_per_shard, num_updates)
+    _check_counters(config, envs_per_shard, num_updates)
     num_intervals = min(arch.num_evaluation, num_updates)
     spent = warmup_steps + num_updates * steps_per_update
     return Plan(
@@ -80,13 +80,13 @@ def make_plan(run: RunConfig, num_devices: int) -> Plan:
         warmup_steps=warmup_steps,
         num_updates=num_updates,
         evaluations=tuple(index * num_updates // num_intervals for index in range(1, num_intervals + 1)),
-        notes=_notes(run, spent, num_updates, steps_per_update, num_intervals),
+        notes=_notes(config, spent, num_updates, steps_per_update, num_intervals),
     )
 
 
-def _check_counters(run: RunConfig, envs_per_shard: int, num_updates: int) -> None:
+def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:
     """Refuse sizes and budgets that the 32-bit integers of the compiled program cannot count."""
-    arch, system = run.arch, run.system
+    arch, system = config.arch, config.system
     if envs_per_shard * system.rollout_length > INT32_MAX:
         raise ConfigError(
             f"system.rollout_length={system.rollout_length}: a rollout of {envs_per_shard:,} envs per shard has"
@@ -104,11 +104,11 @@ def _check_counters(run: RunConfig, envs_per_shard: int, num_updates: int) -> No
         )
 
 
-def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
+def spread_members(config: RunConfig, population: int, num_devices: int) -> tuple[bool, tuple[str, ...]]:
     """Decide whether to shard the members of a population over devices.
 
     Args:
-        run: the typed configuration.
+        config: the typed configuration.
         population: number of members.
         num_devices: number of devices of the run.
 
@@ -118,7 +118,7 @@ def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[b
     Raises:
         ConfigError: the members do not divide evenly over the devices.
     """
-    axis = run.arch.population.axis
+    axis = config.arch.population.axis
     if population == 1 or num_devices == 1:
         return False, ()
     divides = population % num_devices == 0
@@ -134,9 +134,11 @@ def spread_members(run: RunConfig, population: int, num_devices: int) -> tuple[b
     return spread, (f"{population} members on {num_devices} devices: arch.population.axis={layout}",)
 
 
-def _notes(run: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_intervals: int) -> tuple[str, ...]:
+def _notes(
+    config: RunConfig, spent: int, num_updates: int, steps_per_update: int, num_intervals: int
+) -> tuple[str, ...]:
     notes = []
-    budget, evaluations = run.arch.total_timesteps, run.arch.num_evaluation
+    budget, evaluations = config.arch.total_timesteps, config.arch.num_evaluation
     if spent < budget:
         notes.append(
             f"arch.total_timesteps={budget:,} rounded down to {spent:,}: {num_updates:,} updates of"

@@ -36,7 +36,7 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the keys that differ.
     """
-    now, then = dict(flatten(setup.run.resolved)), dict(flatten(config))
+    now, then = dict(flatten(setup.config.resolved)), dict(flatten(config))
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
@@ -69,8 +69,8 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update
         raise ConfigError(
-            f"arch.total_timesteps={setup.run.arch.total_timesteps} is less than the {spent} steps already trained: use"
-            f" at least {spent}"
+            f"arch.total_timesteps={setup.config.arch.total_timesteps} is less than the {spent} steps already trained:"
+            f" use at least {spent}"
         )
 
 

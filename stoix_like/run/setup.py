@@ -31,7 +31,7 @@ class RunSetup(NamedTuple):
     """The parts of a run; nothing is compiled yet.
 
     Attributes:
-        run: the typed configuration.
+        config: the typed configuration.
         num_members: number of members.
         population: the members.
         mesh: the devices.
@@ -41,7 +41,7 @@ class RunSetup(NamedTuple):
         networks: the network modules.
     """
 
-    run: RunConfig
+    config: RunConfig
     num_members: int
     population: Population
     mesh: Mesh
@@ -53,7 +53,7 @@ class RunSetup(NamedTuple):
     @property
     def environment_name(self) -> str:
         """The suite and the scenario, `gymnax/CartPole-v1`."""
-        return f"{self.run.env.env_name}/{self.run.env.scenario.name}"
+        return f"{self.config.env.env_name}/{self.config.env.scenario.name}"
 
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
         """Build the system.
@@ -73,16 +73,16 @@ class RunSetup(NamedTuple):
             num_updates=self.plan.num_updates,
             num_envs=self.plan.envs_per_shard,
             num_shards=self.plan.num_shards,
-            evaluation_greedy=self.run.arch.evaluation_greedy if greedy is None else greedy,
+            evaluation_greedy=self.config.arch.evaluation_greedy if greedy is None else greedy,
         )
-        return self.run.build(dataclasses.replace(self.run.system, **(hyperparams or {})), spec)
+        return self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
 
 
-def set_up(run: RunConfig) -> RunSetup:
+def set_up(config: RunConfig) -> RunSetup:
     """Build every part of a run, and refuse what cannot work before anything compiles or is written.
 
     Args:
-        run: the typed configuration.
+        config: the typed configuration.
 
     Returns:
         The parts of the run.
@@ -90,53 +90,53 @@ def set_up(run: RunConfig) -> RunSetup:
     Raises:
         ConfigError: names the key, the value and what would work.
     """
-    check_available(run.logger)
-    num_members = count_members(run)
-    devices = find_devices(run.arch.num_devices)
-    spread, notes = spread_members(run, num_members, len(devices))
+    check_available(config.logger)
+    num_members = count_members(config)
+    devices = find_devices(config.arch.num_devices)
+    spread, notes = spread_members(config, num_members, len(devices))
     mesh = make_mesh(devices, spread)
-    plan = make_plan(run, mesh.shape[DEVICE_AXIS])
-    env = factory.make(run.env, run.own_env)
+    plan = make_plan(config, mesh.shape[DEVICE_AXIS])
+    env = factory.make(config.env, config.own_env)
     setup = RunSetup(
-        run=run,
+        config=config,
         num_members=num_members,
         population=Population((), {}, ()),
         mesh=mesh,
         plan=plan,
         env=env,
-        eval_env=factory.make_eval(run.env, run.own_env),
+        eval_env=factory.make_eval(config.env, config.own_env),
         networks=SimpleNamespace(),
     )
-    if not fits(run.system, env.action_space):
+    if not fits(config.system, env.action_space):
         raise ConfigError(
-            f"system={run.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
-            f" {suggest_systems(run.system_name, env.action_space)}"
+            f"system={config.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
+            f" {suggest_systems(config.system_name, env.action_space)}"
         )
-    setup = setup._replace(networks=_build_networks(run, env))
+    setup = setup._replace(networks=_build_networks(config, env))
     # Members are built once they are known to fit into memory.
     replay = memory.check_estimate(setup, _shapes(setup))
-    population = make_population(run)
-    _check_members(run, population, plan)
+    population = make_population(config)
+    _check_members(config, population, plan)
     return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
 
 
-def _build_networks(run: RunConfig, env: VectorEnvironment) -> SimpleNamespace:
+def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
     try:
-        networks = build_networks(run.network, env.action_space, env.observation_space)
-        check_networks(networks, run.system, run.system_name)
+        networks = build_networks(config.network, env.action_space, env.observation_space)
+        check_networks(networks, config.system, config.system_name)
     except MisfitError as error:
-        advice = suggest_network(run, env.action_space, env.observation_space)
+        advice = suggest_network(config, env.action_space, env.observation_space)
         raise MisfitError(error.problem, advice) from error
     return networks
 
 
-def _check_members(run: RunConfig, population: Population, plan: Plan) -> None:
+def _check_members(config: RunConfig, population: Population, plan: Plan) -> None:
     """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             hyperparams: dict[str, Any] = population.of(member)
-            dataclasses.replace(run.system, **hyperparams).check(plan.envs_per_shard, plan.num_shards)
+            dataclasses.replace(config.system, **hyperparams).check(plan.envs_per_shard, plan.num_shards)
         except ConfigError as error:
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
@@ -165,6 +165,6 @@ def _shapes(setup: RunSetup) -> memory.Shapes:
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"system={setup.run.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
+            f"system={setup.config.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
             " where)"
         ) from error

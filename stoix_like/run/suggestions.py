@@ -59,26 +59,26 @@ def _systems() -> Iterator[tuple[str, Any]]:
         yield name, typing.get_type_hints(build)["config"]
 
 
-def suggest_network(run: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
+def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
     """Name the network of this package that fits the system and the environment and is nearest to the configured one.
 
     Networks with the same torsos are nearest; among them the one that the system chooses by default, then the one with
     the fewest different values.
 
     Args:
-        run: the configuration, whose network does not fit.
+        config: the configuration, whose network does not fit.
         action_space: the action space of the environment.
         observation_space: the observation space of the environment.
 
     Returns:
         `choose network=mlp_dqn`.
     """
-    fitting, default = [], _default_network(run.system_name)
+    fitting, default = [], _default_network(config.system_name)
     for name in group_choices("network"):
         network = _load_network(name)
-        if not _network_fits(network, run.system, run.system_name, action_space, observation_space):
+        if not _network_fits(network, config.system, config.system_name, action_space, observation_space):
             continue
-        torsos, values = _distance(network, run.network)
+        torsos, values = _distance(network, config.network)
         fitting.append((torsos, name != default, values, name))
     if not fitting:
         return "no network of this package fits: write one, as docs/guides/write_your_own_system.md describes"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.types import IntervalMetrics, LearnerState, Shard
+from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.errors import TrainingError
 from stoix_like.loggers import Logger
 from stoix_like.run import records, warm_start
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
+from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
@@ -23,14 +23,6 @@ from stoix_like.storage.checkpoint import Checkpoint, Writer
 ABSOLUTE_FACTOR = 10
 # Signals are handled between two calls of the program.
 SECONDS_PER_CALL = 1.0
-
-
-class Best(NamedTuple):
-    """The best parameters of each member: copies, their return, and the environment steps before their evaluation."""
-
-    shared: Any
-    episode_return: np.ndarray
-    env_steps: np.ndarray
 
 
 @dataclasses.dataclass
@@ -114,7 +106,7 @@ class TrainingLoop:
     def targets(self) -> dict[str, Any]:
         """Return the shapes and layouts of the items of a checkpoint."""
         state = self._compiled.state
-        return _items(state, state.shared, self.setup.run.checkpoint.replay)
+        return to_items(state, state.shared, self.setup.config.checkpoint.replay)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint.
@@ -130,15 +122,14 @@ class TrainingLoop:
         if not self.exact:
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
             local, rest = self.state.shards.local, {**rest, "rollout_state": self.state.shards.rollout_state}
-        self._state = jax.tree.map(_copy_from_file, _state(items["shared"], rest, local))
+        self._state = to_state(items["shared"], rest, local)
         progress = dict(host_state["progress"])
         progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
         self.progress = Progress(**progress)
         self._num_logged = len(self.history)
         self._started -= self.progress.wall_seconds
         if "best" in items:
-            best = host_state["best"]
-            self._best = Best(items["best"], np.asarray(best["episode_return"]), np.asarray(best["env_steps"]))
+            self._best = Best.from_checkpoint(items["best"], host_state["best"])
 
     def warm_start(self, source: warm_start.Source) -> None:
         """Start from the parameters and statistics of another run.
@@ -170,7 +161,7 @@ class TrainingLoop:
                     self._save_regularly()
                     self._stop_if_asked(signals)
             self._log()
-            if self.setup.run.arch.absolute_metric and self._best is not None:
+            if self.setup.config.arch.absolute_metric and self._best is not None:
                 self._absolute = self._evaluate_best(self._best, signals)
             self._stop_if_asked(signals)
 
@@ -187,12 +178,12 @@ class TrainingLoop:
 
     def summary(self) -> dict[str, Any]:
         """Return the results of the run, for `summary.json`."""
-        run, devices = self.setup.run, self.setup.mesh.devices
+        config, devices = self.setup.config, self.setup.mesh.devices
         trained_steps = self.progress.updates * self.setup.plan.steps_per_update * self.setup.population.num_members
         return {
-            "system": run.system_name,
+            "system": config.system_name,
             "environment": self.setup.environment_name,
-            "seed": run.arch.seed,
+            "seed": config.arch.seed,
             "env_steps": self.env_steps,
             "updates": self.progress.updates,
             **{name: value for name, value in self.history[-1].items() if name.startswith(("eval/", "population/"))},
@@ -246,7 +237,7 @@ class TrainingLoop:
     def _check_health(self, interval: IntervalMetrics) -> None:
         """Report members that diverged in the current interval; stop if none is left."""
         start = self.progress.interval_start
-        if self.setup.run.arch.on_nan == "ignore":
+        if self.setup.config.arch.on_nan == "ignore":
             return
         for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
             if start + healthy_updates == self.progress.updates or member in self.progress.failures:
@@ -273,7 +264,7 @@ class TrainingLoop:
 
     def _save_regularly(self) -> None:
         """Save after every `checkpoint.every_evals` evaluations, and after the last one."""
-        every = self.setup.run.checkpoint.every_evals
+        every = self.setup.config.checkpoint.every_evals
         complete = self.progress.updates == self.setup.plan.num_updates
         if complete or (every is not None and (len(self.history) - 1) % every == 0):
             self.save()
@@ -283,9 +274,9 @@ class TrainingLoop:
         if self.writer is None:
             return
         self.progress.wall_seconds = self._elapsed()
-        items = _items(self.state, None, self.setup.run.checkpoint.replay)
+        items = to_items(self.state, None, self.setup.config.checkpoint.replay)
         host_state: dict[str, Any] = {
-            "config": self.setup.run.resolved,
+            "config": self.setup.config.resolved,
             "num_shards": self.setup.plan.num_shards,
             "num_updates": self.setup.plan.num_updates,
             "versions": records.versions(),
@@ -293,10 +284,7 @@ class TrainingLoop:
         }
         if self._best is not None:
             items["best"] = self._best.shared
-            host_state["best"] = {
-                "episode_return": self._best.episode_return.tolist(),
-                "env_steps": self._best.env_steps.tolist(),
-            }
+            host_state["best"] = self._best.host_values()
         self.writer.save(self.env_steps, items, host_state)
 
     def _stop_if_asked(self, signals: Signals) -> None:
@@ -316,11 +304,11 @@ class TrainingLoop:
         signals.leave(f"stopped after {self.env_steps:,} env steps, {saved}")
 
     def _evaluate(self) -> dict[str, Any]:
-        arch = self.setup.run.arch
+        arch = self.setup.config.arch
         episodes = self._play(self.state.shared, self.progress.updates)
         record = records.evaluation("eval", episodes, arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
-        if arch.absolute_metric or self.setup.run.checkpoint.keep_best:
+        if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
             self._keep_best(scores)
         return record if self._alone else {**record, **self._aggregate("eval", scores)}
 
@@ -338,7 +326,7 @@ class TrainingLoop:
         )
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
-        count = self.setup.run.arch.num_eval_episodes
+        count = self.setup.config.arch.num_eval_episodes
         # Numbers that no other evaluation of the run uses.
         first = self.setup.plan.num_updates + 1
         batches = []
@@ -391,34 +379,3 @@ class TrainingLoop:
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started
-
-
-def _items(state: LearnerState, best: Any, replay: bool) -> dict[str, Any]:
-    """Split the state into the items of a checkpoint, so that a policy can be read without the rest."""
-    shards = state.shards
-    rest = {
-        "rollout_state": shards.rollout_state,
-        "key": shards.key,
-        "episodes": shards.episodes,
-        "healthy": state.healthy,
-        "sums": state.sums,
-    }
-    return {"shared": state.shared, "rollout_state": rest, "local": shards.local if replay else (), "best": best}
-
-
-def _state(shared: Any, rest: dict[str, Any], local: Any) -> LearnerState:
-    """Join the items of a checkpoint; the inverse of `_items`."""
-    shard = Shard(local, rest["rollout_state"], rest["key"], rest["episodes"])
-    return LearnerState(shared, shard, rest["healthy"], rest["sums"])
-
-
-def _copy_from_file(leaf: jax.Array) -> jax.Array:
-    """Copy an array with a compiled program: a buffer that a file was read into must not be donated.
-
-    Arrays on an accelerator were already copied there, and a second copy of a replay buffer might not fit.
-    """
-    if any(device.platform != "cpu" for device in leaf.devices()):
-        return leaf
-    copy = jax.jit(jnp.copy, out_shardings=leaf.sharding)(leaf)
-    leaf.delete()
-    return copy

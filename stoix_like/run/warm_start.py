@@ -86,9 +86,9 @@ def find(setup: RunSetup) -> Source | None:
     Raises:
         ConfigError: there is no such run or checkpoint, or its parameters differ in structure, shape or dtype.
     """
-    if setup.run.arch.init_from is None:
+    if setup.config.arch.init_from is None:
         return None
-    run_dir = Path(setup.run.arch.init_from).absolute()
+    run_dir = Path(setup.config.arch.init_from).absolute()
     directory.check_is_run(run_dir)
     for step in reversed(checkpoint.steps(run_dir)):
         try:
@@ -144,7 +144,9 @@ def _check_fits(setup: RunSetup, source: Source) -> None:
     here = {path: (leaf.shape, leaf.dtype) for path, leaf in _shapes(setup).items() if _is_taken_over(path)}
     prefix = f"{KEY}={source.run_dir}"
     if not any(path.startswith("params") for path in here):
-        raise ConfigError(f"{prefix}: system={setup.run.system_name} has no params in its shared state to start from")
+        raise ConfigError(
+            f"{prefix}: system={setup.config.system_name} has no params in its shared state to start from"
+        )
     for path in sorted(here.keys() | there.keys()):
         if path not in there or path not in here:
             lacking = "that run" if path in here else "this run"

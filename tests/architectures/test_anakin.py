@@ -120,7 +120,7 @@ def ppo_state(*overrides):
             compose_config(["network.actor_network.pre_torso.layer_sizes=[8]", "arch.total_timesteps=1e5", *overrides])
         )
     )
-    plan, config = setup.plan, setup.run.system
+    plan, config = setup.plan, setup.config.system
     spec = ProgramSpec(1, plan.envs_per_shard, config.rollout_length)
     program = make_program(lambda hyperparams: setup.build_system(hyperparams), setup.env, setup.mesh, spec)
     state, interval = train(program, start(program, plan.num_shards), 3)

@@ -50,7 +50,7 @@ def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):
     """The suite's Pendulum driven by the policy follows the wrapped one driven by `eval_act`."""
     run = open_run(pendulum)
     setup, shared = run.setup, load_shared(run, "last").shared
-    system, wrapped, native = setup.build_system(), setup.eval_env, factory.make_eval(setup.run.env)
+    system, wrapped, native = setup.build_system(), setup.eval_env, factory.make_eval(setup.config.env)
     keys = jax.random.split(jax.random.key(0), 3)
 
     @jax.jit

@@ -39,7 +39,7 @@ def test_a_signal_within_the_trace_of_a_program_is_not_swallowed(tmp_path, numbe
     previous = [signal.signal(each, signal.default_int_handler) for each in (signal.SIGINT, signal.SIGTERM)]
     try:
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            experiment.run(setup._replace(run=setup.run._replace(build=build)), tmp_path / "run")
+            experiment.run(setup._replace(config=setup.config._replace(build=build)), tmp_path / "run")
     finally:
         for each, handler in zip((signal.SIGINT, signal.SIGTERM), previous, strict=True):
             signal.signal(each, handler)

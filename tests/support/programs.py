@@ -13,9 +13,11 @@ from stoix_like.run.setup import set_up
 def make_program(overrides):
     """Set up a run; return the setup, the program, and the arguments of `program.init`."""
     setup = set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
-    run, plan, population = setup.run, setup.plan, setup.population
+    config, plan, population = setup.config, setup.plan, setup.population
     constants = population.of(0) if population.num_members == 1 else {}
-    spec = ProgramSpec(population.num_members, plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
+    spec = ProgramSpec(
+        population.num_members, plan.envs_per_shard, config.system.rollout_length, config.system.warmup_steps
+    )
     program = anakin.make_program(
         lambda hyperparams: setup.build_system(constants | hyperparams),
         setup.env,

@@ -209,7 +209,7 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
 def test_truncation_treated_as_termination_changes_the_values(system):
     """With every truncation reported as termination, the values of the first half equal those of the second."""
     setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    values = CASES[system].values(setup.networks, state.shared, dataclasses.asdict(setup.run.system))
+    values = CASES[system].values(setup.networks, state.shared, dataclasses.asdict(setup.config.system))
     correct = expected(GAMMAS[0])
     terminated = correct[3:]
     np.testing.assert_allclose(values, [*terminated, *terminated], atol=CASES[system].atol)

@@ -1,0 +1,78 @@
+"""The state of a run as the items of a checkpoint, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.architectures.types import LearnerState, Shard
+
+
+class Best(NamedTuple):
+    """The best parameters of each member: copies, their return, and the environment steps before their evaluation."""
+
+    shared: Any
+    episode_return: np.ndarray
+    env_steps: np.ndarray
+
+    def host_values(self) -> dict[str, Any]:
+        """Return all but the parameters, in JSON values."""
+        return {"episode_return": self.episode_return.tolist(), "env_steps": self.env_steps.tolist()}
+
+    @staticmethod
+    def from_checkpoint(shared: Any, host_values: Mapping[str, Any]) -> Best:
+        """Join what `host_values` returned and the parameters."""
+        return Best(shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]))
+
+
+def to_items(state: LearnerState, best: Any, replay: bool) -> dict[str, Any]:
+    """Split the state into the items of a checkpoint, so that a policy can be read without the rest.
+
+    Args:
+        state: the state, or its shapes.
+        best: the best parameters of each member, or their shapes; None if there are none.
+        replay: whether to include the replay buffers.
+
+    Returns:
+        The items by name.
+    """
+    shards = state.shards
+    rest = {
+        "rollout_state": shards.rollout_state,
+        "key": shards.key,
+        "episodes": shards.episodes,
+        "healthy": state.healthy,
+        "sums": state.sums,
+    }
+    return {"shared": state.shared, "rollout_state": rest, "local": shards.local if replay else (), "best": best}
+
+
+def to_state(shared: Any, rest: Mapping[str, Any], local: Any) -> LearnerState:
+    """Join the items of a checkpoint; the inverse of `to_items`.
+
+    Args:
+        shared: the item `shared`.
+        rest: the item `rollout_state`.
+        local: the item `local`.
+
+    Returns:
+        The state, in buffers that may be donated.
+    """
+    shard = Shard(local, rest["rollout_state"], rest["key"], rest["episodes"])
+    return jax.tree.map(_copy_from_file, LearnerState(shared, shard, rest["healthy"], rest["sums"]))
+
+
+def _copy_from_file(leaf: jax.Array) -> jax.Array:
+    """Copy an array with a compiled program: a buffer that a file was read into must not be donated.
+
+    Arrays on an accelerator were already copied there, and a second copy of a replay buffer might not fit.
+    """
+    if any(device.platform != "cpu" for device in leaf.devices()):
+        return leaf
+    copy = jax.jit(jnp.copy, out_shardings=leaf.sharding)(leaf)
+    leaf.delete()
+    return copy
