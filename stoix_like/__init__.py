@@ -10,26 +10,30 @@ result.eval_return, result.run_dir
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 
 if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
+    from stoix_like.inference.evaluation import evaluate
+    from stoix_like.inference.policy import load_policy
     from stoix_like.run.experiment import Result
 
     __version__: str
 else:
+    # Importing the package imports neither jax nor Hydra.
+    _MODULES = {"evaluate": "stoix_like.inference.evaluation", "load_policy": "stoix_like.inference.policy"}
 
-    def __getattr__(name: str) -> str:
-        """Return the installed version for `__version__`; reading it takes an import that training does not need."""
-        if name != "__version__":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import metadata
-
-        return metadata.version(__name__)
+    def __getattr__(name: str) -> Any:
+        """Return the installed version for `__version__`, and functions of modules that are imported on first use."""
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version(__name__)
+        if name in _MODULES:
+            return getattr(importlib.import_module(_MODULES[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
@@ -107,70 +111,3 @@ def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = Fals
     from stoix_like.run import experiment
 
     return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env)
-
-
-def evaluate(
-    run_dir: str | Path,
-    episodes: int = 100,
-    *,
-    which: str = "best",
-    member: int | Literal["best", "all"] | None = "best",
-    seed: int = 0,
-    render: str | Path | None = None,
-    trust: bool = False,
-    env: Any = None,
-) -> dict[str, Any]:
-    """Evaluate a trained run on whole episodes, as `stoix-like evaluate` does.
-
-    Args:
-        run_dir: the directory of the run.
-        episodes: number of episodes per member.
-        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
-            checkpoint.
-        member: index of a member of a population, `best`, or `all`.
-        seed: seed of the start states and of sampled actions.
-        render: path of a gif that shows one more episode.
-        trust: allow the run's configuration to name code from outside this package.
-        env: the environment of a run that was trained on an object passed from Python.
-
-    Returns:
-        The results, also written to `evaluations/` in the run directory: `episode_return_mean` and other statistics,
-        `episode_returns`, `path`; with `member="all"`, one entry per member in `members`.
-
-    Raises:
-        ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
-        MissingExtraError: `render` is set and matplotlib is not installed.
-    """
-    from stoix_like.inference import evaluation
-
-    return evaluation.evaluate_run(run_dir, episodes, which, member, seed, render, trust, env)
-
-
-def load_policy(
-    run_dir: str | Path,
-    which: str = "best",
-    member: int | Literal["best"] | None = None,
-    greedy: bool | None = None,
-    trust: bool = False,
-    env: Any = None,
-) -> Policy:
-    """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
-
-    Args:
-        run_dir: the directory of the run.
-        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
-            checkpoint.
-        member: member of a population; by default the best one.
-        greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
-        trust: allow the run's configuration to name code from outside this package.
-        env: the environment of a run that was trained on an object passed from Python.
-
-    Returns:
-        The policy, which can also be exported.
-
-    Raises:
-        ConfigError: there is no such run, checkpoint or member, or it does not hold a policy.
-    """
-    from stoix_like.inference import policy
-
-    return policy.load_policy(run_dir, which, member, greedy, trust, env)

@@ -26,6 +26,7 @@ REFUSED = 2
 INTERRUPTED = 130
 _SHOWN = ("system", "env", "network", "logger", "experiment")
 _LISTINGS = ("systems", "envs", "networks", "experiments")
+_FULL_ERROR = "HYDRA_FULL_ERROR"
 _TRUST = "allow the run's configuration to name code from outside this package"
 
 _DESCRIPTION = """\
@@ -239,7 +240,7 @@ def _one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except Exception as error:
-        if os.environ.get("HYDRA_FULL_ERROR"):
+        if os.environ.get(_FULL_ERROR):
             raise
         if isinstance(error, OSError):
             _discard_output()
@@ -266,13 +267,16 @@ def _evaluate(args: argparse.Namespace) -> None:
 
     if args.trust:
         _make_working_directory_importable()
-    _print(
-        evaluation.describe(
-            evaluation.evaluate_run(
-                args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust
-            )
-        )
+    record = evaluation.evaluate(
+        args.run_dir,
+        args.episodes,
+        which=args.which,
+        member=args.member,
+        seed=args.seed,
+        render=args.render,
+        trust=args.trust,
     )
+    _print(evaluation.describe(record))
 
 
 def _resume(args: argparse.Namespace) -> None:
@@ -363,29 +367,47 @@ def _check_sweep_dir(directory: Path) -> None:
 
 def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
 
     from stoix_like import config as configuration
+
+    chosen = os.environ.get(_FULL_ERROR)
 
     def task(config: DictConfig) -> float:
         from stoix_like.run import experiment
 
+        _set_environment(_FULL_ERROR, chosen)
         # Hydra would print a traceback.
         with _one_line_errors():
-            return experiment.run_experiment(config) if setup is None else experiment.run_under_hydra(setup)
+            score = experiment.run_experiment(config) if setup is None else experiment.run_under_hydra(setup)
+        _set_environment(_FULL_ERROR, "1")
+        return score
 
     program = sys.argv
     sys.argv = [program[0], *arguments]
     main = hydra.main(
         version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY
     )
+    # Of a file that it cannot write, Hydra would print a traceback, too.
+    _set_environment(_FULL_ERROR, "1")
     try:
         main(task)()
     except BrokenPipeError:
         raise
     except OSError as error:
         raise ConfigError(f"cannot write the run: {error}") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(" ".join(str(error).split())) from error
     finally:
+        _set_environment(_FULL_ERROR, chosen)
         sys.argv = program
+
+
+def _set_environment(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
 
 
 def _stop(message: str, code: int) -> NoReturn:

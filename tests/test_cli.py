@@ -197,6 +197,30 @@ def test_importing_the_package_does_not_read_its_version():
     subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(cli.__file__).parent.parent, check=True)
 
 
+def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
+    code = (
+        "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
+        "from stoix_like.inference import evaluation, policy;"
+        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is policy.load_policy;"
+        "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set() True True\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [300, 838])
+def test_a_disk_too_full_for_the_configuration_is_one_line(size, tmp_path):
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
+    command = [sys.executable, "-c", f"{limit} from stoix_like.cli import main; main()", "train", *TINY]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    options = [f"hydra.run.dir={tmp_path}/run", "logger=silent"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("stoix-like: cannot write the run: ")
+    assert done.stderr.count("\n") == 1
+
+
 FORMS = {
     "module": [sys.executable, "-m", "stoix_like.systems.ppo.anakin.ff_ppo"],
     "file": [sys.executable, str(PPO_FILE)],

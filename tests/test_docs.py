@@ -185,6 +185,17 @@ def test_every_link_leads_to_a_file(page, site):
     assert broken == []
 
 
+def test_the_readme_has_no_relative_links():
+    """They break on package indexes."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=[\"']([^\"']+)|^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+    relative = [
+        target for found in targets for target in found if target and not re.match(r"https?://|mailto:|#", target)
+    ]
+    assert targets
+    assert relative == []
+
+
 def test_every_link_of_a_generated_page_leads_to_a_page(site):
     pages = [*site.rglob("*.md"), *site.rglob("SUMMARY.txt")]
     broken = [(page, path) for page in pages for path in linked(page.read_text()) if not (page.parent / path).exists()]

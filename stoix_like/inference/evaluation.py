@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -61,9 +60,10 @@ class Animation(NamedTuple):
     scene: Scene
 
 
-def evaluate_run(
+def evaluate(
     run_dir: str | Path,
     episodes: int = 100,
+    *,
     which: str = "best",
     member: int | str | None = "best",
     seed: int = 0,
@@ -79,22 +79,23 @@ def evaluate_run(
     Args:
         run_dir: the directory of the run.
         episodes: number of episodes per member, at most 1,000,000 over all members.
-        which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
+        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
+            checkpoint.
         member: index of a member of a population, `best`, or `all`.
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif that shows one more episode, of the best member if `member` is `all`.
-        trust: whether the configuration may name code outside this package.
+        trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
-        the individual `episode_returns` and `episode_lengths`, and the `path` of the file, None if writing failed. With
-        `member="all"`, `members` holds such results per member, and `episode_return_iqm` is the interquartile mean over
-        members.
+        the individual `episode_returns` and `episode_lengths`, and the `path` of the file in `evaluations/`, None if
+        writing failed. With `member="all"`, `members` holds such results per member, and `episode_return_iqm` is the
+        interquartile mean over members.
 
     Raises:
-        ConfigError: if an argument is invalid, or the run, checkpoint or member does not exist.
-        MissingExtraError: if `render` is set and matplotlib is not installed.
+        ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
+        MissingExtraError: `render` is set and matplotlib is not installed.
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
@@ -115,24 +116,11 @@ def evaluate_run(
     return {**record, "path": path}
 
 
-def main(args: argparse.Namespace) -> None:
-    """Run `stoix-like evaluate`: evaluate a run, and print the results.
-
-    Args:
-        args: parsed arguments of the command.
-
-    Raises:
-        ConfigError: see `evaluate_run`.
-    """
-    record = evaluate_run(args.run_dir, args.episodes, args.which, args.member, args.seed, args.render, args.trust)
-    print(describe(record))
-
-
 def describe(record: Mapping[str, Any]) -> str:
     """Format the results of an evaluation for the terminal.
 
     Args:
-        record: results from `evaluate_run`.
+        record: results from `evaluate`.
 
     Returns:
         A few lines of text.

@@ -255,21 +255,22 @@ def load_policy(
     trust: bool = False,
     env: Any = None,
 ) -> Policy:
-    """Load a trained policy.
+    """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
 
     Args:
         run_dir: the directory of the run.
-        which: `best`, the parameters with the best evaluation; `last`; or the environment steps of a checkpoint.
-        member: index of a member of a population; by default the best one.
-        greedy: whether to use the mode of the policy; by default the run's `arch.evaluation_greedy`.
-        trust: whether the configuration may name code outside this package.
+        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
+            checkpoint.
+        member: member of a population; by default the best one.
+        greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
+        trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
-        The policy.
+        The policy, which can also be exported.
 
     Raises:
-        ConfigError: if the run, checkpoint or member does not exist, or the system is recurrent.
+        ConfigError: there is no such run, checkpoint or member, or it does not hold a policy.
     """
     run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)

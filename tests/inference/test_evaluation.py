@@ -13,7 +13,7 @@ from stoix_like import cli
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
-from stoix_like.inference.evaluation import describe, evaluate_run
+from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.inference.rendering import animation
 from stoix_like.run.compile import make_keys
 from stoix_like.run.setup import set_up
@@ -31,7 +31,7 @@ def members(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def played(pendulum):
-    return evaluate_run(pendulum, episodes=10, which="last", seed=3)
+    return evaluate(pendulum, episodes=10, which="last", seed=3)
 
 
 def without_path(record):
@@ -76,7 +76,7 @@ def test_evaluation_from_python(pendulum, played):
 
 def test_episodes_beyond_the_batch_size_are_played_in_batches(pendulum, played, monkeypatch):
     monkeypatch.setattr(evaluation, "_BATCH_SIZE", 4)
-    record = evaluate_run(pendulum, episodes=10, which="last", seed=4)
+    record = evaluate(pendulum, episodes=10, which="last", seed=4)
     returns = np.array(record["episode_returns"])
     assert len(set(returns)) == 10
     assert record["episode_lengths"] == [20] * 10
@@ -99,7 +99,7 @@ def test_interval_of_the_mean(values, low, high):
 
 @pytest.mark.slow
 def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
-    together = evaluate_run(members, episodes=6, member="all", which="last")
+    together = evaluate(members, episodes=6, member="all", which="last")
     assert [record["member"] for record in together["members"]] == [0, 1, 2]
     rates = [record["hyperparams"]["actor_lr"] for record in together["members"]]
     np.testing.assert_allclose(rates, [1e-4, 1e-1, 1e-2])
@@ -118,7 +118,7 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
 
     load_shared, scores = load.load_shared, np.array([5.0, np.nan, 7.0])
     monkeypatch.setattr(load, "load_shared", lambda *args: load_shared(*args)._replace(episode_return=scores))
-    best = evaluate_run(members, episodes=6, which="last")
+    best = evaluate(members, episodes=6, which="last")
     assert (best["member"], best["trained_with_seed"], best["seed"]) == (2, 44, 0)
     assert best["episode_returns"] == together["members"][2]["episode_returns"]
     assert best["path"].name == "last-member2-seed0-6episodes.json"
@@ -127,7 +127,7 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
 @pytest.mark.slow
 def test_the_episodes_of_all_members_together_have_a_bound(members):
     with pytest.raises(ConfigError, match="episodes=333334 of each of 3 members are too many: use at most 333333 ep"):
-        evaluate_run(members, episodes=333_334, member="all")
+        evaluate(members, episodes=333_334, member="all")
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_invalid_arguments_raise_before_compiling(members, given, message, monke
     monkeypatch.setattr(evaluation, "make_evaluator", None)
     before = sorted((members / "evaluations").glob("*")) if (members / "evaluations").exists() else []
     with pytest.raises(ConfigError, match=message):
-        evaluate_run(members, **given)
+        evaluate(members, **given)
     assert (sorted((members / "evaluations").glob("*")) if before else []) == before
 
 
@@ -198,10 +198,10 @@ def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeyp
     OmegaConf.save(OmegaConf.create(parse_config(config).resolved), tmp_path / "config.yaml")
     monkeypatch.setattr(evaluation, "make_evaluator", None)
     with pytest.raises(ConfigError, match="env.scenario.name=value has no rendering: use CartPole-v1"):
-        evaluate_run(tmp_path, render=tmp_path / "out.gif")
+        evaluate(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_directory_without_a_run_raises(tmp_path):
     with pytest.raises(ConfigError, match="holds no run"):
-        evaluate_run(tmp_path)
+        evaluate(tmp_path)
