@@ -22,7 +22,7 @@ from pathlib import Path
 
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import Discrete
-from stoix_like.networks.utils import fits
+from stoix_like.envs.spaces import fits
 
 ROOT = Path(__file__).resolve().parent.parent
 # The only fields of a record that differ between two equal runs.

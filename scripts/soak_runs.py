@@ -266,7 +266,7 @@ def overrides(system: str) -> tuple[str, ...]:
     """Return the overrides of a tiny run."""
     from stoix_like.config import compose_config, parse_config
     from stoix_like.envs import Discrete
-    from stoix_like.networks.utils import fits
+    from stoix_like.envs.spaces import fits
 
     hyperparams = parse_config(compose_config([f"system={system}"])).system
     sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY

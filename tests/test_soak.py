@@ -145,6 +145,5 @@ def test_rounds_hold_every_kind_and_figures_add_up(modules):
 def test_one_try_of_each_kind_survives(kind):
     command = [sys.executable, str(SCRIPTS / "soak.py"), "--only", f"{kind}/0", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ, timeout=900)
-    assert "the try failed" not in done.stdout, done.stdout
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert f"{kind}  " in done.stdout

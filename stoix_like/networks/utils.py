@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
 
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.fitting import fit_input
@@ -157,34 +156,6 @@ _PARSERS = {
 }
 
 
-def action_facts(action_space: Space) -> dict[str, Any]:
-    """Return the properties of an action space under the argument names of heads.
-
-    Args:
-        action_space: the action space.
-
-    Returns:
-        `action_space`; `action_dim`, the number of actions, of sub-actions, or of entries of an action, or the shape of
-        an action that is not a vector; for `MultiDiscrete`, `number_of_dims_per_distribution`; for a bounded `Box`,
-        `minimum` and `maximum`.
-    """
-    if isinstance(action_space, Discrete):
-        return {"action_space": action_space, "action_dim": action_space.n}
-    if isinstance(action_space, MultiDiscrete):
-        sizes = tuple(int(size) for size in action_space.nvec)
-        return {
-            "action_space": action_space,
-            "action_dim": len(sizes),
-            "number_of_dims_per_distribution": sizes,
-        }
-    shape = tuple(action_space.shape)
-    facts = {"action_space": action_space, "action_dim": shape[0] if len(shape) == 1 else shape}
-    if action_space.bounded:
-        facts["minimum"] = _as_tuples(np.broadcast_to(action_space.low, shape).tolist())
-        facts["maximum"] = _as_tuples(np.broadcast_to(action_space.high, shape).tolist())
-    return facts
-
-
 def observation_facts(observation_space: Space) -> dict[str, Any]:
     """Return the properties of an observation space under the argument names of torsos.
 
@@ -199,26 +170,6 @@ def observation_facts(observation_space: Space) -> dict[str, Any]:
     if isinstance(observation_space, Box) and jnp.issubdtype(observation_space.dtype, jnp.integer):
         facts["num_symbols"] = int(np.max(observation_space.high)) + 1
     return facts
-
-
-def fits(head: Any, action_space: Space) -> bool:
-    """Return whether a head or a system supports an action space.
-
-    Both declare the class variables `action_spaces`, by default every type of space, and `needs_bounds`, by default
-    False; see `heads.PolicyHead`.
-
-    Args:
-        head: a head, a system's `Config`, or the class of either.
-        action_space: the action space.
-    """
-    if not isinstance(action_space, getattr(head, "action_spaces", object)):
-        return False
-    bounded = not isinstance(action_space, Box) or action_space.bounded
-    return bounded or not getattr(head, "needs_bounds", False)
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(_as_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def accepted(target: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,15 +350,6 @@ def _locate(path: Any, key: str) -> Callable[..., Any]:
         known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
         raise ConfigError(f"{key}._target_={path} does not exist: {nearest(name, known)}")
     return getattr(module, name)
-
-
-def describe(action_space: Space) -> str:
-    """Describe an action space for messages."""
-    if isinstance(action_space, Discrete):
-        return f"{action_space.n} discrete actions"
-    if isinstance(action_space, MultiDiscrete):
-        return f"discrete actions of sizes {action_facts(action_space)['number_of_dims_per_distribution']}"
-    return f"{'bounded' if action_space.bounded else 'unbounded'} continuous actions of shape {action_space.shape}"
 
 
 def _advice(action_space: Space) -> str:

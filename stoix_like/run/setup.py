@@ -16,10 +16,11 @@ from stoix_like.base_types import RolloutState, System, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
-from stoix_like.networks.utils import build_networks, describe, fits
+from stoix_like.networks.utils import build_networks
 from stoix_like.run import memory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members

@@ -10,10 +10,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from stoix_like.config import RunConfig, config_dir, group_choices
-from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks
-from stoix_like.networks.utils import build_networks, fits
+from stoix_like.networks.utils import build_networks
 
 # Spaces of actions that every system and every network of this package is for one of.
 _ACTION_SPACES = (Discrete(2), Box(-1.0, 1.0, (1,)))

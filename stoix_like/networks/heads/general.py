@@ -9,12 +9,12 @@ import flax.linen as nn
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Bool, Float
 
-from stoix_like.envs.spaces import Space
+from stoix_like.envs.spaces import Space, action_facts, fits
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
 from stoix_like.networks.heads.continuous import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.requirements import POLICY_AND_VALUE
-from stoix_like.networks.utils import Initializer, accepted, action_facts, fits
+from stoix_like.networks.utils import Initializer, accepted
 
 
 class LinearHead(nn.Module):
