@@ -20,7 +20,8 @@ def test_the_listed_returns_of_experiments_are_those_of_the_readme():
             measured[named[1]] = f"return {final} after {steps} env steps, seeds {seeds}"
     assert len(measured) >= 17
     for experiment in experiments():
-        assert experiment.about.endswith(f": {measured[experiment.name]}"), "update the comment in the YAML file"
+        if experiment.name in measured or " env steps, seeds " in experiment.about:
+            assert experiment.about.endswith(f": {measured[experiment.name]}"), "update the comment in the YAML file"
 
 
 def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_compose_to():
@@ -61,5 +62,6 @@ def test_every_listed_network_can_be_set_up_with_its_systems():
             choice = [f"system={system}", f"network={network}"]
             schema = parse_config(compose_config(choice)).system
             discrete = Discrete in getattr(type(schema), "action_spaces", (Discrete,)) and "continuous" not in network
-            env = "breakout" if "cnn" in network else "cartpole" if discrete else "pendulum"
-            set_up(parse_config(compose_config([*choice, f"env=gymnax/{env}"])))
+            env = "gymnax/cartpole" if discrete else "gymnax/pendulum"
+            env = "gymnax/breakout" if "cnn" in network else "navix/empty_5x5" if network == "grid" else env
+            set_up(parse_config(compose_config([*choice, f"env={env}"])))

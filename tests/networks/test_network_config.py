@@ -194,6 +194,17 @@ def test_convolutions_refuse_vectors():
 
 
 @pytest.mark.parametrize(
+    ("space", "num_symbols", "has_channels"),
+    [(Box(0, 10, (5, 5, 3), jnp.uint8), 11, True), (Box(-1, 12, (5, 5), jnp.int32), 13, False)],
+)
+def test_grids_have_as_many_symbols_as_the_observation_space(space, num_symbols, has_channels):
+    torso = build_networks(config("grid"), DISCRETE, space).actor_network.pre_torso
+    assert (torso.num_symbols, torso.has_channels) == (num_symbols, has_channels)
+    configured = config("grid", actor_network__pre_torso__num_symbols=7)
+    assert build_networks(configured, DISCRETE, space).actor_network.pre_torso.num_symbols == 7
+
+
+@pytest.mark.parametrize(
     ("target", "name", "size"),
     [
         ("torso.ResNetTorso", "hidden_size", 0),

@@ -7,6 +7,7 @@ from flax.errors import ScopeParamShapeError
 from stoix_like.networks.inputs import EmbeddingActionInput, EmbeddingActionOnehotInput
 from stoix_like.networks.torso import (
     CNNTorso,
+    GridTorso,
     MLPTorso,
     NoisyMLPTorso,
     ResNetTorso,
@@ -117,3 +118,25 @@ def test_pixels_next_to_an_action_are_scaled():
     np.testing.assert_allclose(joined, [[0.0, 0.2, 1.0, 3.0]])
     one_hot = EmbeddingActionOnehotInput(2).apply({}, pixels, jnp.asarray([1]))
     np.testing.assert_allclose(one_hot, [[0.0, 0.2, 1.0, 0.0, 1.0]])
+
+
+def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
+    torso = GridTorso(embedding_size=2, hidden_sizes=(3,), activation="identity", num_symbols=4)
+    grid = jnp.asarray([[[1, 0], [3, 2]]], jnp.uint8)
+    params = torso.init(KEY, grid)
+    tables = params["params"]["tables"]["kernel"].reshape(2, 4, 2)
+    cells = jnp.stack([tables[0, 1] + tables[1, 0], tables[0, 3] + tables[1, 2]])
+    dense = params["params"]["MLPTorso_0"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose(torso.apply(params, grid), cells.reshape(-1) @ dense, rtol=1e-5)
+    np.testing.assert_allclose(torso.apply(params, grid[None, None])[0, 0], torso.apply(params, grid), rtol=1e-5)
+
+
+def test_symbols_out_of_range_have_no_embedding():
+    torso = GridTorso(embedding_size=2, hidden_sizes=(3,), num_symbols=4, has_channels=False)
+    params = torso.init(KEY, jnp.zeros((2, 2), int))
+    np.testing.assert_array_equal(torso.apply(params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
+
+
+def test_grids_must_be_integers():
+    with pytest.raises(ValueError, match="observations of type float32 are not symbols: choose network=cnn"):
+        GridTorso().init(KEY, jnp.ones((3, 3, 2)))
