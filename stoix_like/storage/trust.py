@@ -25,6 +25,8 @@ _MAX_RECORD_BYTES = 2**20
 _MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
 _FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
 _WRAPPERS = re.compile(r"stoix_like\.envs\.wrappers\.[A-Za-z]\w*")
+# The import path of a function, see `stoix_like.envs.suites.pgx`.
+_OPPONENT = "env.kwargs.opponent"
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
@@ -83,6 +85,8 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
             yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
+        elif key == _OPPONENT and value != "random":
+            yield f"{key}={value} is imported when the run is loaded, but only random is trusted"
         elif isinstance(value, str) and "${" in value:
             yield f"{key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
@@ -117,7 +121,7 @@ def _is_own(path: Path) -> bool:
 
 def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
     """Return the directories that hold the top-level modules that a configuration names."""
-    named = (value for key, value in pairs if key == "system.module" or key.endswith("_target_"))
+    named = (value for key, value in pairs if key in ("system.module", _OPPONENT) or key.endswith("_target_"))
     modules = (sys.modules.get(str(name).partition(".")[0]) for name in named)
     files = [Path(module.__file__).absolute() for module in modules if module is not None and module.__file__]
     return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}

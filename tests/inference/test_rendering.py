@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageSequence
 from toys import make_recorder
 
 from stoix_like.base_types import Axes
@@ -17,7 +18,7 @@ from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.inference.rendering import episode as episodes
 from stoix_like.inference.rendering.animation import MAX_FRAMES, check_gif_path, frame_steps, write_gif
 from stoix_like.inference.rendering.episode import Recording, record_episode
-from stoix_like.inference.rendering.scenes import CLASSIC_CONTROL, MINATAR, find_scene, newest_views
+from stoix_like.inference.rendering.scenes import CLASSIC_CONTROL, JUMANJI, MINATAR, find_scene, newest_views
 
 
 def make(name, *overrides):
@@ -222,3 +223,26 @@ def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
         check_gif_path(tmp_path / "out.gif")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JUMANJI)
+def test_jumanji_is_drawn_by_its_own_viewer(name, tmp_path):
+    config = parse_config(compose_config(["env=jumanji", f"env.scenario.name={name}", "env.time_limit=3"])).env
+    env = factory.make_eval(config)
+
+    def act(shared, state, key):
+        mask = state.timestep.observation.action_mask
+        sizes = getattr(env.action_space, "nvec", (mask.shape[-1],))
+        choices = [jnp.argmax(part, -1) for part in jnp.split(mask, np.cumsum(sizes)[:-1], -1)]
+        return state.carry, choices[0] if len(choices) == 1 else jnp.stack(choices, -1), ()
+
+    recording = record_episode(make_recorder(Axes())._replace(eval_act=act), {}, env, jax.random.key(1), 3)
+    path = tmp_path / "out.gif"
+    assert write_gif(path, find_scene(config, env), env, recording) >= 2
+    with Image.open(path) as gif:
+        frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(gif)]
+    height = len(frames[0]) // 8
+    # The title above changes in any case.
+    assert any((frame[height:] != frames[0][height:]).any() for frame in frames)
+    assert pyplot.get_fignums() == []

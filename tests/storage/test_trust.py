@@ -90,6 +90,15 @@ def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
     assert not state.exists()
 
 
+def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
+    with pytest.raises(ConfigError, match=r"env.kwargs.opponent=toys.build is imported.*--trust"):
+        trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
+    trust.check_trusted([("env.kwargs.opponent", "random")], "config.yaml")
+    trust.record_trusted([("env.kwargs.opponent", "toys.build")])
+    trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
+    assert len(list(state.iterdir())) == 1
+
+
 @pytest.mark.slow
 def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
     small = ["arch.total_num_envs=4", "arch.total_timesteps=32", "arch.num_evaluation=1", "logger=silent"]

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jumanji import registration, specs
 
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, construct
@@ -30,14 +31,9 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
-from stoix_like.envs.lazy_imports import deferred
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import scalar
-
-# Only its renderings need them.
-with deferred("matplotlib.pyplot", "huggingface_hub"):
-    from jumanji import registration, specs
 
 _OWN_REWARDS = "its agents have rewards of their own, and this package trains a single agent"
 
@@ -75,7 +71,8 @@ class JumanjiEnvironment(Environment):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
         with _settings():
-            state, timestep = self._env.reset(key)
+            # jumanji keeps the key in its state, as an array.
+            state, timestep = self._env.reset(jax.random.key_data(key))
         return strongly_typed(state), restart(self._observation(timestep.observation))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
@@ -90,6 +87,11 @@ class JumanjiEnvironment(Environment):
         truncated = ended if self._limit is None else ended | (state.step_count >= self._limit)
         observation = self._observation(timestep.observation)
         return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
+
+    @property
+    def viewer(self) -> Any:
+        """The viewer of jumanji, which draws states."""
+        return self._env._viewer
 
     def _observation(self, native: Any) -> Observation:
         view = _only_entry(_convert_view(self._spec, native))

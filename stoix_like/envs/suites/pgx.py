@@ -164,8 +164,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     env = pgx.make(name)
     arguments = {key: value for key, value in kwargs.items() if key != "opponent"}
     if arguments:
-        cls: Any = type(env)
-        env = construct(functools.partial(cls, **_PRESETS.get(name, {})), arguments, name)
+        env = construct(functools.partial(env.__class__, **_PRESETS.get(name, {})), arguments, name)
         _check_game(env, arguments, name)
     if env.num_players == 1:
         if "opponent" in kwargs:
@@ -182,16 +181,18 @@ def _find_opponent(opponent: Any) -> Opponent:
     if callable(opponent):
         return opponent
     key = f"env.kwargs.opponent={opponent}"
+    wanted = "it must be random or the import path of a function (key, game) -> action"
+    if not isinstance(opponent, str):
+        raise ConfigError(f"{key} is not an opponent: {wanted}")
     if opponent in typing.get_args(pgx.BaselineModelId):
         raise ConfigError(f"{key} is not supported: pgx would download the model")
-    module, _, name = str(opponent).rpartition(".")
+    module, _, name = opponent.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except (ImportError, ValueError) as error:
-        wanted = "it must be random or the import path of a function (key, game) -> action"
         raise ConfigError(f"{key} cannot be imported ({error}): {wanted}") from error
     if not callable(found):
-        raise ConfigError(f"{key} is not a function: it must take a key and a state of pgx, and return an action")
+        raise ConfigError(f"{key} is not a function: {wanted}")
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from stoix_like.envs.environment import VectorEnvironment
@@ -71,12 +72,14 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
         return CLASSIC_CONTROL[name]
     if config.env_name == "gymnax" and name in MINATAR:
         return Scene(partial(draw_grid, names=MINATAR[name]), fps=10)
+    if config.env_name == "jumanji" and name in JUMANJI:
+        return Scene(draw_jumanji, fps=8)
     shape = _image_shape(env)
     if len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS:
         return Scene(draw_grid, fps=10)
     raise ConfigError(
-        f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR])}, or an environment"
-        f" with image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
+        f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR, *JUMANJI])}, or an"
+        f" environment with image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
     )
 
 
@@ -199,6 +202,19 @@ def draw_grid(axes: Axes, env: VectorEnvironment, recording: Recording, names: t
     return update
 
 
+def draw_jumanji(axes: Axes, env: VectorEnvironment, recording: Recording) -> Update:
+    """Draw an environment of jumanji with its own viewer."""
+    viewer = env.unwrapped.env.viewer  # type: ignore[attr-defined]
+    # By default, viewers open windows of their own.
+    viewer._get_fig_ax = lambda *_, **__: (axes.figure, axes)
+    viewer._display = lambda _: None
+
+    def update(step: int) -> None:
+        viewer.render(jax.tree.map(lambda leaf: leaf[step], recording.states))
+
+    return update
+
+
 def newest_views(views: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Extract the newest of stacked, possibly flattened frames.
 
@@ -221,6 +237,21 @@ CLASSIC_CONTROL = {
     "MountainCar-v0": Scene(draw_mountain_car, fps=25),
     "MountainCarContinuous-v0": Scene(draw_mountain_car, fps=25),
 }
+# Those whose viewers draw host arrays on flat axes, in less than a second.
+JUMANJI = (
+    "CVRP-v1",
+    "Cleaner-v0",
+    "Game2048-v1",
+    "JobShop-v0",
+    "Knapsack-v1",
+    "Minesweeper-v0",
+    "RobotWarehouse-v0",
+    "Snake-v1",
+    "Sudoku-v0",
+    "Sudoku-very-easy-v0",
+    "TSP-v1",
+    "Tetris-v0",
+)
 _SPEEDS = tuple(f"trail, speed {speed}" for speed in range(1, 6))
 # Names of the observation channels, in order; the aliens would hide the two channels of their direction.
 MINATAR: dict[str, tuple[str | None, ...]] = {
