@@ -115,7 +115,8 @@ def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
     share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
     if members * share > available:
         _refuse(setup, parts, members, share, available)
-    replay = next(part.size for part in parts if part.name == "replay buffer")
+    # Local state of other systems has no capacity.
+    replay = next((part.size for part in parts if part.name == "replay buffer" and part.value), 0)
     if not replay:
         return ()
     batches = setup.config.arch.update_batch_size

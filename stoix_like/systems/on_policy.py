@@ -23,12 +23,14 @@ class OnPolicyConfig(GradientConfig):
         num_minibatches: minibatches per epoch.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
+        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
     """
 
     epochs: Annotated[int, between(1, 1_000_000)]
     num_minibatches: Annotated[int, between(1, INT32_MAX)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
+    normalize_rewards: bool = False
 
     @property
     def gradient_steps(self) -> int:

@@ -31,11 +31,12 @@ class PPOTransition(NamedTuple):
 
 
 class PPOShared(NamedTuple):
-    """The shared state of a PPO agent: parameters, optimiser states, observation statistics."""
+    """The shared state of a PPO agent: parameters, optimiser states, statistics of observations and of returns."""
 
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
     statistics: Any
+    return_statistics: Any = ()
 
 
 def actor_critic_optimiser(

@@ -32,7 +32,7 @@ from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition, actor_cri
 from stoix_like.utils.jax_utils import merge_leading_dims, standardize
 from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
 from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
-from stoix_like.utils.normalizer import Normalizer, make_normalizer
+from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +78,16 @@ class PPO:
     critic: FeedForwardCritic
     optim: optax.GradientTransformation
     normalizer: Normalizer
+    reward_normalizer: RewardNormalizer
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         actor_key, critic_key = jax.random.split(key)
         observation = timestep.observation
         params = ActorCriticParams(self.actor.init(actor_key, observation), self.critic.init(critic_key, observation))
-        return Agent(PPOShared(params, self.optim.init(params), self.normalizer.init(observation)), ())
+        statistics = self.normalizer.init(observation), self.reward_normalizer.init()
+        returns = self.reward_normalizer.init_returns(len(timestep.reward))
+        return Agent(PPOShared(params, self.optim.init(params), *statistics), returns)
 
     def act(
         self, shared: PPOShared, state: RolloutState, key: jax.Array, greedy: bool = False
@@ -99,7 +102,10 @@ class PPO:
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        num_minibatches = self.config.num_minibatches
+        num_minibatches, steps = self.config.num_minibatches, trajectory.transitions
+        reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
+        agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
+        trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared, trajectory))
 
         def epoch(shared: PPOShared, key: jax.Array) -> tuple[PPOShared, Metrics]:
@@ -183,6 +189,7 @@ def build(config: Config, spec: SystemSpec) -> System:
             make_optimiser(config, spec, config.critic_lr, transform=adam),
         ),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
+        reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )
     return System(
         init=ppo.init,

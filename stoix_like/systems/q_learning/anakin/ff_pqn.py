@@ -34,6 +34,7 @@ from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilo
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.multistep import batch_q_lambda
+from stoix_like.utils.normalizer import RewardNormalizer, make_reward_normalizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,12 @@ class Config(EpsilonConfig, OnPolicyConfig):
 
 
 class PQNShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser state, and the number of updates so far."""
+    """The shared state of the agent: parameters, optimiser state, updates so far, and statistics of returns."""
 
     params: PyTree
     opt_state: Any
     updates: jax.Array
+    return_statistics: Any = ()
 
 
 class PQNTransition(NamedTuple):
@@ -78,11 +80,13 @@ class PQN:
     network: FeedForwardActor
     optim: optax.GradientTransformation
     epsilon: Callable[[jax.Array], jax.Array]
+    reward_normalizer: RewardNormalizer
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         params = self.network.init(key, timestep.observation)
-        return Agent(PQNShared(params, self.optim.init(params), jnp.zeros((), jnp.int32)), ())
+        statistics, returns = self.reward_normalizer.init(), self.reward_normalizer.init_returns(len(timestep.reward))
+        return Agent(PQNShared(params, self.optim.init(params), jnp.zeros((), jnp.int32), statistics), returns)
 
     def act(
         self, shared: PQNShared, state: RolloutState, key: jax.Array, epsilon: Any = None
@@ -94,6 +98,10 @@ class PQN:
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
+        steps = trajectory.transitions
+        reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
+        agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
+        trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared.params, trajectory))
 
         def epoch(shared: PQNShared, key: jax.Array) -> tuple[PQNShared, Metrics]:
@@ -151,6 +159,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         network=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         optim=make_optimiser(config, spec, config.q_lr, transform=optax.radam),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
+        reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )
     return System(
         init=pqn.init,
