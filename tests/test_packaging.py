@@ -29,7 +29,8 @@ def test_every_import_is_declared():
                 imported.add(node.module.partition(".")[0])
     # The import package `hydra` comes from hydra-core, `yaml` from PyYAML.
     packages = importlib.metadata.packages_distributions()
-    declared = names(PROJECT["dependencies"]) | names(PROJECT["optional-dependencies"]["loggers"])
+    extras = PROJECT["optional-dependencies"]
+    declared = names(PROJECT["dependencies"]).union(*(names(extras[name]) for name in extras.keys() - {"dev", "docs"}))
     for name in imported - set(sys.stdlib_module_names) - {"stoix_like"}:
         assert {package.lower() for package in packages[name]} & declared, f"{name} is not declared"
 
