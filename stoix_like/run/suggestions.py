@@ -90,7 +90,7 @@ def _load_network(name: str) -> Any:
 
 
 def _network_fits(
-    network: Any, config: Any, system_name: str, action_space: Space, observation_space: Space | None = None
+    network: Any, config: Any, system_name: str, action_space: Space, observation_space: ObservationSpace | None = None
 ) -> bool:
     """Return whether a network can be built for an environment and has what a system needs; `config` may be a class."""
     try:
