@@ -33,7 +33,7 @@ REFUSED = [
     (["env=gymnax", "env.scenario.name=CartPol-v1"], "did you mean 'CartPole-v1'"),
     (["env=gymnax"], "env.scenario.name="),
     (["env=gymnax", "env.scenario.name=MNISTBandit-bsuite"], "MNISTBandit-bsuite"),
-    (["env.env_name=brax"], "env.env_name='brax'"),
+    (["env.env_name=zoo"], "env.env_name='zoo'"),
     (["env.auto_reset=frsh"], "env.auto_reset=frsh is not known: did you mean 'fresh'"),
     (["+env.params.gravty=1"], "did you mean 'gravity'"),
     (["network=mpl"], "did you mean 'mlp'"),
@@ -197,6 +197,7 @@ def test_importing_the_package_does_not_read_its_version():
     subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(cli.__file__).parent.parent, check=True)
 
 
+@pytest.mark.slow
 def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
     code = (
         "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"

@@ -76,8 +76,8 @@ def test_composing_restores_the_hydra_of_the_caller():
     [
         (["system=ppo/ff_pp"], "system=ppo/ff_pp is not known: did you mean 'ppo/ff_ppo'"),
         (["env=gymnax/cartpol"], "env=gymnax/cartpol is not known: did you mean 'gymnax/cartpole'"),
-        (["env=atari/pong"], "env=atari/pong: 'atari' is not a known suite of environments: choose from gymnax, probe"),
-        (["env=atari"], "env=atari: 'atari' is not a known suite of environments: choose from gymnax, probe"),
+        (["env=zoo/pong"], "env=zoo/pong: 'zoo' is not a known suite of environments: choose from brax, .* probe"),
+        (["env=zoo"], "env=zoo: 'zoo' is not a known suite of environments: choose from brax, .* probe"),
         (["env=gymnaxx/pong"], "env=gymnaxx/pong: 'gymnaxx' is not a known suite .* did you mean 'gymnax'"),
         (["env=pong"], "env=pong is not known: did you mean 'gymnax/pong'"),
         (["network=mpl"], "network=mpl is not known: did you mean 'mlp'"),

@@ -103,6 +103,7 @@ def test_critics_flatten_entries_next_to_the_action(env, size):
     assert (size + 1, 256) in shapes
 
 
+@pytest.mark.slow
 def test_networks_select_entries():
     feature = "network.actor_network.input_layer.feature_name=agent_view"
     for name, size in (("inner", 3), ("inner.features", 3), ("pixels", 36)):

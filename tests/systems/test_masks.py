@@ -39,6 +39,7 @@ def prepare(system, *overrides):
     return set_up(parse_config(compose_config([f"system={system}", *environment, *sizes, *overrides])))
 
 
+@pytest.mark.slow
 def test_these_are_all_systems_for_discrete_actions():
     systems = {path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/*.yaml")}
     discrete = set()

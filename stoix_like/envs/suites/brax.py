@@ -5,6 +5,7 @@ The wrappers of brax, which reset automatically and report time limits as `done`
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from brax import envs as brax_envs
 
-from stoix_like.envs.arguments import check_scenario, construct
+from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
@@ -46,8 +47,16 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """
     check_scenario("brax", name, scenarios())
     limit = {**_DEFAULTS, **fit_parameters(params, _DEFAULTS, name)}["episode_length"]
+    cls = brax_envs._envs[name]
+    # They pass further arguments on to brax's base class, which has none.
+    named = [
+        parameter.name
+        for parameter in inspect.signature(cls).parameters.values()
+        if parameter.kind.name != "VAR_KEYWORD"
+    ]
+    check_names("env.kwargs", kwargs, named, name)
     with warnings.catch_warnings():
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)
-        env = construct(brax_envs._envs[name], kwargs, name)
+        env = construct(cls, kwargs, name)
     return TimeLimit(Vectorize(PhysicsEnvironment(env)), limit)
