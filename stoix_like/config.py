@@ -327,10 +327,18 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         if key in ("logger", "checkpoint") and isinstance(value, str):
             config[key] = compose_config([f"{key}={value}"])[key]
             continue
+        if key in GROUPS and not isinstance(value, dict):
+            raise ConfigError(
+                f"{override.input_line} names no choice that is possible here: only logger and checkpoint can be"
+                " chosen, as in logger=silent"
+            )
         known = list(_flatten(OmegaConf.to_container(config)))
         if key not in known and not override.is_add():
             raise ConfigError(f"unknown key '{key}': {nearest(key, known)}")
-        OmegaConf.update(config, key, value, force_add=True)
+        try:
+            OmegaConf.update(config, key, value, force_add=True)
+        except (OmegaConfBaseException, TypeError, ValueError) as error:
+            raise ConfigError(f"{override.input_line} does not fit the configuration: {_first_line(error)}") from error
     return config
 
 

@@ -4,7 +4,15 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from stoix_like import config as configuration
-from stoix_like.config import GROUPS, compose_config, default_run_dir, expand_sweep, group_choices, parse_config
+from stoix_like.config import (
+    GROUPS,
+    compose_config,
+    default_run_dir,
+    expand_sweep,
+    group_choices,
+    override_config,
+    parse_config,
+)
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
 
@@ -168,3 +176,14 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
     assert run.resolved["network"] == run.network
     with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
         parse_config(compose_config(["+network.actor_network._replace_=3"]))
+
+
+@pytest.mark.parametrize("override", ["logger=[]", "logger=-0.0", "checkpoint=null", "arch=3", "env=gymnax/acrobot"])
+def test_a_group_of_a_resumed_run_is_chosen_by_name(override):
+    with pytest.raises(ConfigError, match=r"names no choice .* only logger and checkpoint can be chosen"):
+        override_config(compose_config([]), [override])
+
+
+def test_a_key_below_a_list_of_a_resumed_run_is_refused():
+    with pytest.raises(ConfigError, match="does not fit the configuration"):
+        override_config(compose_config([]), ["+network.actor_network.pre_torso.layer_sizes.a=1"])
