@@ -11,7 +11,11 @@ class ConfigError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """Training that diverged: a metric or a parameter became non-finite."""
+    """Training that cannot continue: a metric or a parameter became non-finite, or an environment failed."""
+
+
+class HostEnvironmentError(TrainingError):
+    """An environment on the host that raised an exception; the message names the environment and the exception."""
 
 
 class FaultyEnvironmentError(ConfigError):

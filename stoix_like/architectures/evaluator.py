@@ -89,5 +89,6 @@ def _play(
         return state, episode, key, steps + 1
 
     start = (first, first.timestep.episode, key, jnp.zeros((), jnp.int32))
-    _, episode, _, _ = jax.lax.while_loop(unfinished, step, start)
+    last, episode, _, _ = jax.lax.while_loop(unfinished, step, start)
+    env.release(last.env_state)
     return Episodes(episode.episode_return, episode.episode_length, episode.finished)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.wrappers import StatefulWrapper
+from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
@@ -187,6 +187,22 @@ class CachedReset(AutoReset):
         """See `AutoReset.take_starts`."""
         del keys, done
         return store, store
+
+
+class HostReset(Wrapper):
+    """Continuation with the episodes that environments on the host have started themselves.
+
+    Args:
+        env: environments on the host, with their wrappers.
+    """
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        starts, first = self.env.next_episodes(env_state)
+        done = timestep.terminated | timestep.truncated
+        current = _select(done, Start(starts, first.observation), Start(env_state, timestep.observation))
+        return current.env_state, timestep._replace(observation=current.observation)
 
 
 @jax.custom_batching.custom_vmap

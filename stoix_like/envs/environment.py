@@ -57,6 +57,8 @@ class VectorEnvironment(ABC):
     """The space of `Observation.agent_view` in one environment, without the axis N."""
     action_space: Space
     """The space of the action in one environment, without the axis N."""
+    on_host: bool = False
+    """Whether the environments run on the host: they reset themselves, and a checkpoint cannot hold their state."""
 
     @abstractmethod
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
@@ -94,6 +96,37 @@ class VectorEnvironment(ABC):
         """
         del key
         return state
+
+    def next_episodes(self, state: State) -> tuple[State, TimeStep]:
+        """Return the episodes that environments on the host have started after those that ended in the last step.
+
+        Args:
+            state: the state after the step.
+
+        Returns:
+            The state and the first time step `[N, ...]`, used only where an episode ended.
+
+        Raises:
+            NotImplementedError: unless `on_host`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not reset itself")
+
+    def release(self, state: State) -> None:  # noqa: B027
+        """Give back what environments on the host hold, after their last step; by default, do nothing.
+
+        Args:
+            state: the state after the last step.
+        """
+
+    def check(self) -> None:  # noqa: B027
+        """Check that all environments on the host work.
+
+        Raises:
+            HostEnvironmentError: one of them failed.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Close all environments on the host."""
 
     @property
     def unwrapped(self) -> VectorEnvironment:

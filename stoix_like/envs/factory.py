@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from stoix_like.envs import auto_reset, own, wrappers
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.host import HostOptions
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.errors import ConfigError, MissingExtraError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
@@ -23,16 +24,20 @@ class Suite(NamedTuple):
             `make(name, kwargs, params) -> VectorEnvironment`.
         package: the package that the module imports.
         extra: the extra of stoix_like that installs the package.
+        on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
     """
 
     module: str
     package: str
     extra: str
+    on_host: bool = False
 
 
 SUITES: dict[str, Suite] = {
     "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
     "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
+    "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
+    "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
@@ -76,6 +81,7 @@ class EnvConfig:
     scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
     kwargs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
+    vectorization: Annotated[str, one_of("sync", "async", "envpool")] = "sync"
     auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
     pool_size: Annotated[int, between(1, 2**24)] = 128
     reset_ratio: Annotated[int, between(1, INT32_MAX)] = 4
@@ -118,7 +124,11 @@ def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
         env = wrappers.ScaleReward(env, config.reward_scale)
     if config.reward_clip is not None:
         env = wrappers.ClipReward(env, config.reward_clip)
-    return AUTO_RESETS[config.auto_reset](env, config)
+    if not env.on_host:
+        return AUTO_RESETS[config.auto_reset](env, config)
+    if config.auto_reset != "fresh":
+        raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
+    return auto_reset.HostReset(env)
 
 
 def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
@@ -135,12 +145,17 @@ def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
-    return _make_episodes(config, own_env)
+    return _make_episodes(config, own_env, evaluation=True)
 
 
-def _make_episodes(config: EnvConfig, own_env: Any, random_start_steps: int = 0) -> VectorEnvironment:
+def _make_episodes(
+    config: EnvConfig, own_env: Any, random_start_steps: int = 0, evaluation: bool = False
+) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
-    env = make_scenario(config, own_env)
+    env = make_scenario(config, own_env, evaluation)
+    if env.on_host and (random_start_steps or config.action_repeat > 1):
+        key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
+        raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
     if random_start_steps:
         env = wrappers.RandomStarts(env, random_start_steps)
     return wrappers.RecordEpisode(_wrap_observations(_wrap_steps(env, config), config))
@@ -151,7 +166,8 @@ def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
         env = wrappers.StickyActions(env, config.sticky_actions)
     if config.action_repeat > 1:
         env = wrappers.RepeatActions(env, config.action_repeat)
-    if config.time_limit is not None:
+    # Environments on the host end their episodes themselves.
+    if config.time_limit is not None and not env.on_host:
         env = wrappers.TimeLimit(env, config.time_limit)
     if isinstance(env.action_space, Box):
         if config.rescale_actions and env.action_space.bounded:
@@ -191,12 +207,13 @@ def list_scenarios() -> dict[str, list[str]]:
     return scenarios
 
 
-def make_scenario(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+def make_scenario(config: EnvConfig, own_env: Any = None, evaluation: bool = False) -> VectorEnvironment:
     """Build environments with the wrappers of the user's own alone.
 
     Args:
         config: the environment.
         own_env: see `make`.
+        evaluation: whether the environments evaluate; those on the host then clip no rewards.
 
     Returns:
         The environments, without automatic reset.
@@ -215,8 +232,10 @@ def make_scenario(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, [*SUITES, own.OWN])
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
-    env = load_suite(config.env_name).make(config.scenario.name, config.kwargs, config.params)
-    return own.wrap(env, config.wrappers)
+    module, arguments = load_suite(config.env_name), (config.scenario.name, config.kwargs, config.params)
+    if SUITES[config.env_name].on_host:
+        arguments = (*arguments, HostOptions(config.vectorization, config.time_limit, evaluation))
+    return own.wrap(module.make(*arguments), config.wrappers)
 
 
 def load_suite(name: str) -> ModuleType:

@@ -31,10 +31,15 @@ class Wrapper(VectorEnvironment):
         self.env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self.on_host = env.on_host
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""
-        return self.env.reset(keys)
+        return self.on_start(*self.env.reset(keys))
+
+    def next_episodes(self, state: State) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        return self.on_start(*self.env.next_episodes(self.inner_state(state)))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -43,6 +48,18 @@ class Wrapper(VectorEnvironment):
     def start_rollout(self, key: jax.Array, state: State) -> State:
         """See `VectorEnvironment.start_rollout`."""
         return self.with_inner_state(state, self.env.start_rollout(key, self.inner_state(state)))
+
+    def release(self, state: State) -> None:
+        """See `VectorEnvironment.release`."""
+        self.env.release(self.inner_state(state))
+
+    def check(self) -> None:
+        """See `VectorEnvironment.check`."""
+        self.env.check()
+
+    def close(self) -> None:
+        """See `VectorEnvironment.close`."""
+        self.env.close()
 
     @property
     def unwrapped(self) -> VectorEnvironment:
@@ -53,6 +70,18 @@ class Wrapper(VectorEnvironment):
     def params(self) -> Any:
         """See `VectorEnvironment.params`."""
         return self.env.params
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """Wrap the start of an episode.
+
+        Args:
+            env_state: the state of the wrapped environments.
+            timestep: their first time step `[N, ...]`.
+
+        Returns:
+            The state and the first time step with what the wrapper changes.
+        """
+        return env_state, timestep
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Convert actions to those of the wrapped environments.
@@ -114,10 +143,9 @@ class TimeLimit(StatefulWrapper):
         super().__init__(env)
         self.limit = limit
 
-    def reset(self, keys: jax.Array) -> tuple[CountedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
-        return CountedState(env_state, jnp.zeros(keys.shape, jnp.int32)), timestep
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        return CountedState(env_state, _zeros(timestep)), timestep
 
     def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -150,12 +178,11 @@ class StickyActions(StatefulWrapper):
         super().__init__(env)
         self.probability = probability
 
-    def reset(self, keys: jax.Array) -> tuple[StickyState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
-        space = self.action_space
-        none = jnp.zeros((*keys.shape, *space.shape), space.dtype)
-        return StickyState(env_state, none, jnp.zeros(keys.shape, bool), timestep.observation.action_mask), timestep
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StickyState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        space, shape = self.action_space, timestep.reward.shape
+        none = jnp.zeros((*shape, *space.shape), space.dtype)
+        return StickyState(env_state, none, jnp.zeros(shape, bool), timestep.observation.action_mask), timestep
 
     def step(self, keys: jax.Array, state: StickyState, action: jax.Array) -> tuple[StickyState, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -287,9 +314,8 @@ class FlattenObservation(Wrapper):
         super().__init__(env)
         self.observation_space = _flat_box(env.observation_space)
 
-    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """See `Wrapper.on_start`."""
         return env_state, _flat(timestep)
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
@@ -326,9 +352,8 @@ class StackFrames(StatefulWrapper):
         self.num_frames = num_frames
         self.observation_space = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
 
-    def reset(self, keys: jax.Array) -> tuple[StackedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
+        """See `Wrapper.on_start`."""
         frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
         return StackedState(env_state, frames), _with_view(timestep, frames)
 
@@ -358,9 +383,8 @@ class ClipObservation(Wrapper):
         low, high = np.clip(space.low, -limit, limit), np.clip(space.high, -limit, limit)
         self.observation_space = replace(space, low=low, high=high)
 
-    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """See `Wrapper.on_start`."""
         return env_state, self._clip(timestep)
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
@@ -396,10 +420,9 @@ class AddTime(StatefulWrapper):
         ends = np.append(low, low.dtype.type(0.0)), np.append(high, high.dtype.type(1.0))
         self.observation_space = Box(*ends, (space.shape[0] + 1,), space.dtype)
 
-    def reset(self, keys: jax.Array) -> tuple[CountedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
-        steps = jnp.zeros(keys.shape, jnp.int32)
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        steps = _zeros(timestep)
         return CountedState(env_state, steps), self._append(timestep, steps)
 
     def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
@@ -421,10 +444,9 @@ class CountSteps(StatefulWrapper):
         env: the environments to wrap.
     """
 
-    def reset(self, keys: jax.Array) -> tuple[CountedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
-        steps = jnp.zeros(keys.shape, jnp.int32)
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        steps = _zeros(timestep)
         return CountedState(env_state, steps), _with_observation(timestep, step_count=steps)
 
     def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
@@ -449,10 +471,9 @@ class RecordEpisode(StatefulWrapper):
         env: the environments to wrap, before their rewards are scaled or clipped.
     """
 
-    def reset(self, keys: jax.Array) -> tuple[RecordedState, TimeStep]:
-        """See `VectorEnvironment.reset`."""
-        env_state, timestep = self.env.reset(keys)
-        return RecordedState(env_state, jnp.zeros(keys.shape), jnp.zeros(keys.shape, jnp.int32)), timestep
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        return RecordedState(env_state, jnp.zeros_like(timestep.reward), _zeros(timestep)), timestep
 
     def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -529,6 +550,10 @@ def _float_box(env: VectorEnvironment, setting: str, advice: str) -> Box:
     if not isinstance(space, Box) or not jnp.issubdtype(space.dtype, jnp.floating):
         raise ConfigError(f"{setting} needs observations that are arrays of floats, not {space}: {advice}")
     return space
+
+
+def _zeros(timestep: TimeStep) -> jax.Array:
+    return jnp.zeros(timestep.reward.shape, jnp.int32)
 
 
 def _with_observation(timestep: TimeStep, **changes: jax.Array) -> TimeStep:

@@ -1,0 +1,110 @@
+"""Conversion of gymnasium's spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import PyTree
+from stoix_like.envs.host import HostSpec
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.errors import ConfigError
+
+
+def make_spec(
+    name: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], channels_first: bool = False
+) -> HostSpec:
+    """Describe an environment on the host by its spaces.
+
+    Args:
+        name: suite and scenario, for messages.
+        observations: space of its observations: `Box`, `Discrete`, `MultiDiscrete`, or a `Dict` of these.
+        actions: space of its actions: a `Box` of floats, `Discrete` or `MultiDiscrete`.
+        channels_first: whether the observations are images whose channels, such as stacked frames, come first.
+
+    Returns:
+        The description. Integers are observed as one-hot vectors, all other numbers but uint8 as float32.
+
+    Raises:
+        ConfigError: a space is not supported.
+    """
+    space, leaf, encode = _convert_observations(name, observations)
+    if channels_first and isinstance(space, Box):
+        low, high = (np.moveaxis(np.asarray(bound), 0, -1) for bound in (space.low, space.high))
+        space, encode = Box(low, high, low.shape, space.dtype), lambda view: jnp.moveaxis(view, 1, -1)
+    return HostSpec(name, leaf, encode, space, _convert_actions(name, actions))
+
+
+def native_actions(space: gymnasium.Space[Any], actions: np.ndarray) -> np.ndarray:
+    """Convert actions to the dtype and the first element of the environment's space.
+
+    Args:
+        space: space of one action.
+        actions: `[N, ...]` elements of the converted space.
+
+    Returns:
+        `[N, ...]` elements of `space`.
+    """
+    start = space.start if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) else 0
+    return actions.astype(space.dtype) + start if np.any(start) else actions.astype(space.dtype)
+
+
+def _convert_observations(
+    name: str, space: gymnasium.Space[Any]
+) -> tuple[ObservationSpace, PyTree, Callable[[PyTree], PyTree]]:
+    """Return the converted space, the shapes of one observation, and the conversion of observations `[N, ...]`."""
+    match space:
+        case gymnasium.spaces.Dict():
+            parts = {key: _convert_observations(name, part) for key, part in space.spaces.items()}
+            return (
+                Dict({key: converted for key, (converted, _, _) in parts.items()}),
+                {key: leaf for key, (_, leaf, _) in parts.items()},
+                lambda view: {key: encode(view[key]) for key, (_, _, encode) in parts.items()},
+            )
+        case gymnasium.spaces.Box():
+            converted = _box(space, np.uint8 if space.dtype == np.uint8 else np.float32)
+            return converted, jax.ShapeDtypeStruct(converted.shape, converted.dtype), lambda view: view
+        case gymnasium.spaces.Discrete():
+            return _one_hot((int(space.n),), (int(space.start),), ())
+        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return _one_hot(tuple(space.nvec.tolist()), tuple(space.start.tolist()), space.nvec.shape)
+    raise ConfigError(
+        f"{name} has observations of the space {space}, which is not supported: use Box, Discrete, MultiDiscrete or a"
+        " Dict of these, by a wrapper of the environment"
+    )
+
+
+def _one_hot(
+    sizes: tuple[int, ...], start: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[ObservationSpace, PyTree, Callable[[PyTree], PyTree]]:
+    """Return the conversion of integers `[N, *shape]`, of the given sizes, to concatenated one-hot vectors."""
+
+    def encode(view: jax.Array) -> jax.Array:
+        columns = view.reshape(view.shape[0], len(sizes)) - np.asarray(start, np.int32)[None]
+        return jnp.concatenate([jax.nn.one_hot(columns[:, i], size) for i, size in enumerate(sizes)], axis=-1)
+
+    return Box(0.0, 1.0, (sum(sizes),)), jax.ShapeDtypeStruct(shape, jnp.int32), encode
+
+
+def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space:
+    match space:
+        case gymnasium.spaces.Discrete():
+            return Discrete(int(space.n))
+        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return MultiDiscrete(tuple(space.nvec.tolist()))
+        case gymnasium.spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            return _box(space, np.float32)
+    raise ConfigError(
+        f"{name} has actions of the space {space}, which is not supported: use Discrete, MultiDiscrete or a Box of"
+        " floats, by a wrapper of the environment"
+    )
+
+
+def _box(space: gymnasium.spaces.Box, dtype: Any) -> Box:
+    low, high = (bound.astype(dtype) for bound in (space.low, space.high))
+    return Box(low, high, space.shape, np.dtype(dtype))

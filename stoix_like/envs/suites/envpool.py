@@ -1,0 +1,133 @@
+"""Adapter for envpool, which steps many environments at once in C++ threads."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import envpool
+import jax
+import numpy as np
+
+from stoix_like.base_types import PyTree
+from stoix_like.envs.arguments import check_names, check_scenario
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
+from stoix_like.errors import ConfigError
+
+# Set here, or by other keys: `env.reward_clip` leaves the scores of evaluation as they are.
+_RESERVED = frozenset(
+    {"num_envs", "batch_size", "seed", "env_seed", "base_path", "gym_reset_return_info", "max_num_players"}
+    | {"reward_clip"}
+)
+
+
+class EnvpoolBatch(HostBatch):
+    """An environment pool.
+
+    envpool resets an environment in the step after the end of its episode. This class resets it explicitly in the same
+    step instead, so that no step of the batch is spent on a reset.
+
+    Args:
+        construct: builds the pool from one seed per environment.
+    """
+
+    def __init__(self, construct: Callable[[list[int]], Any]) -> None:
+        self._construct = construct
+        self._pool: Any = None
+
+    def reset(self, seeds: list[int]) -> PyTree:
+        """See `HostBatch.reset`; seeds a new pool, because a pool cannot be seeded again."""
+        self._pool = self._construct(seeds)
+        return self._pool.reset()[0]
+
+    def step(self, actions: np.ndarray) -> HostStep:
+        """See `HostBatch.step`."""
+        result = self._pool.step(native_actions(self._pool.single_action_space, actions))
+        observation, reward, terminated, truncated = result[:4]
+        successor = observation
+        ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+        if ended.size:
+            observation = _replace(observation, self._pool.reset(ended)[0], ended)
+        return HostStep(observation, successor, reward, terminated, truncated)
+
+    def close(self) -> None:
+        """See `HostBatch.close`."""
+        # The destructor stops the threads.
+        self._pool = None
+
+
+def scenarios() -> list[str]:
+    """List the ids of envpool."""
+    return sorted(envpool.list_all_envs())
+
+
+def make(
+    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
+) -> VectorEnvironment:
+    """Build environments of envpool.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: options of the environment by name, such as `episodic_life` of Atari games.
+        params: must be empty.
+        options: the time limit of the environments.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the id or an option is unknown or invalid, or a space is not supported.
+    """
+    options = options or HostOptions()
+    check_scenario("envpool", name, scenarios())
+    check_names("env.params", params, (), name)
+    defaults = envpool.make_spec(name).config._asdict()
+    if defaults["max_num_players"] > 1:
+        raise ConfigError(f"env.scenario.name={name!r} has several players: only environments of one player are supported")
+    check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
+    given = dict(kwargs)
+    if options.evaluation and "episodic_life" in given:
+        # Evaluation plays whole games.
+        given["episodic_life"] = False
+    if options.time_limit is not None:
+        own_limit = given.get("max_episode_steps", defaults["max_episode_steps"])
+        given["max_episode_steps"] = min(own_limit, options.time_limit)
+    try:
+        with _quiet_spaces():
+            declared = envpool.make_spec(name, **given)
+            spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
+    # Images of envpool have their stacked frames first.
+    spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults)
+    return HostEnvironment(lambda num_envs: EnvpoolBatch(partial(_construct, name, given)), spec)
+
+
+def _construct(name: str, options: Mapping[str, Any], seeds: list[int]) -> Any:
+    with _quiet_spaces():
+        return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **options)
+
+
+@contextlib.contextmanager
+def _quiet_spaces() -> Iterator[None]:
+    """Silence gymnasium's warnings about the dtypes with which envpool declares bounds."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
+        yield
+
+
+def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:
+    """Return a copy of observations `[N, ...]` with `starts` at the indices `ended`."""
+
+    def replace(leaf: np.ndarray, start: np.ndarray) -> np.ndarray:
+        copy = leaf.copy()
+        copy[ended] = start
+        return copy
+
+    return jax.tree.map(replace, observation, starts)

@@ -1,0 +1,187 @@
+"""Adapter for gymnasium: classic control, Box2D, MuJoCo, Atari, and any other registered environment."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
+
+from stoix_like.base_types import PyTree
+from stoix_like.envs.arguments import check_names
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
+from stoix_like.errors import ConfigError, nearest
+
+if importlib.util.find_spec("ale_py") is not None:
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+
+_ATARI = "ALE/"
+# Parameters of Atari games, `env.params`; those of gymnasium's `AtariPreprocessing`, and the number of stacked frames.
+_ATARI_PARAMS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": False, "stack_num": 4}
+# Seconds that the workers have to close their environments.
+_CLOSE_SECONDS = 5.0
+
+
+class GymnasiumBatch(HostBatch):
+    """A vector environment of gymnasium, in any mode of automatic reset.
+
+    Args:
+        envs: the vector environment; unless its mode is `SAME_STEP`, it must accept the option `reset_mask`.
+    """
+
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        self._envs = envs
+        self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
+
+    def reset(self, seeds: list[int]) -> PyTree:
+        """See `HostBatch.reset`."""
+        return self._envs.reset(seed=seeds)[0]  # type: ignore[arg-type]
+
+    def step(self, actions: np.ndarray) -> HostStep:
+        """See `HostBatch.step`."""
+        native = native_actions(self._envs.single_action_space, actions)
+        observation, reward, terminated, truncated, infos = self._envs.step(native)
+        ended = np.asarray(terminated | truncated)
+        successor = observation
+        if ended.any():
+            if self._mode == AutoresetMode.SAME_STEP:
+                successor = _replace(observation, infos["final_obs"], ended)
+            else:
+                # In NEXT_STEP, too, so that no step of the batch is spent on a reset.
+                observation, _ = self._envs.reset(options={"reset_mask": ended})
+        return HostStep(observation, successor, reward, terminated, truncated)
+
+    def close(self) -> None:
+        """See `HostBatch.close`."""
+        if not isinstance(self._envs, AsyncVectorEnv):
+            self._envs.close()
+            return
+        try:
+            self._envs.close(timeout=_CLOSE_SECONDS)
+        except Exception:
+            # A worker died.
+            with contextlib.suppress(Exception):
+                self._envs.close(terminate=True)
+
+
+def scenarios() -> list[str]:
+    """List the ids that are registered in gymnasium."""
+    return sorted(name for name in gymnasium.registry if not name.startswith(("phys2d/", "tabular/")))
+
+
+def make(
+    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions | None = None
+) -> VectorEnvironment:
+    """Build environments of gymnasium.
+
+    Args:
+        name: a registered id, or `module:id`, where importing the module registers the id.
+        kwargs: arguments of `gymnasium.make` by name.
+        params: parameters of the preprocessing of Atari games by name; other environments have none.
+        options: how to vectorise the environments, and their time limit.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: if the id, an argument or a parameter is unknown or invalid, or a space is not supported.
+    """
+    options = options or HostOptions()
+    if options.vectorization == "envpool":
+        from stoix_like.envs.suites import envpool
+
+        return envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+    env = _make_one(name, kwargs, params, options)
+    is_atari = name.startswith(_ATARI)
+    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
+    # Its specification is all that a worker needs, so that workers import neither jax nor this package.
+    constructor = partial(gymnasium.make, env.spec, disable_env_checker=True)
+    env.close()
+    # A worker per episode of an evaluation would idle during training.
+    parallel = options.vectorization == "async" and not options.evaluation
+    return HostEnvironment(partial(_make_batch, constructor, parallel), spec)
+
+
+def _make_batch(constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, num_envs: int) -> HostBatch:
+    constructors = [constructor] * num_envs
+    if not parallel:
+        # An explicit reset: in SAME_STEP an environment that reuses its arrays overwrites its last observation.
+        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=AutoresetMode.DISABLED))
+    with _interrupts_blocked():
+        # Forked processes would inherit the locks of jax's threads.
+        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+def _make_one(
+    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
+) -> gymnasium.Env[Any, Any]:
+    is_atari = name.startswith(_ATARI)
+    check_names("env.params", params, _ATARI_PARAMS if is_atari else (), name)
+    # Preprocessing skips the frames itself.
+    given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
+    try:
+        env = gymnasium.make(name, disable_env_checker=True, **given)
+        if is_atari:
+            env = _preprocess(env, {**_ATARI_PARAMS, **params}, options.evaluation)
+        return env if options.time_limit is None else TimeLimit(env, options.time_limit)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv, ModuleNotFoundError) as error:
+        hint = nearest(name, scenarios()) if name else "for example CartPole-v1"
+        raise ConfigError(f"env.scenario.name={name!r} cannot be made by gymnasium ({_line(error)}): {hint}") from error
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(
+            f"env.scenario.name={name!r}: {_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari] install"
+            " what gymnasium's environments need"
+        ) from error
+    except (gymnasium.error.Error, TypeError, ValueError, AssertionError) as error:
+        settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
+        raise ConfigError(f"{settings} is invalid for {name}: {_line(error)}") from error
+
+
+def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:
+    """Preprocess an Atari game; evaluation plays whole games, whatever ends an episode of training."""
+    stack_num = params.pop("stack_num")
+    if evaluation:
+        params["terminal_on_life_loss"] = False
+    return FrameStackObservation(AtariPreprocessing(env, **params), stack_num)
+
+
+def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> PyTree:
+    """Return observations `[N, ...]` with those of `final`, `[N]`, where an episode ended."""
+    if isinstance(observation, dict):
+        return {
+            key: _replace(part, [last if last is None else last[key] for last in final], ended)
+            for key, part in observation.items()
+        }
+    replaced = observation.copy()
+    for n in np.flatnonzero(ended):
+        replaced[n] = final[n]
+    return replaced
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C, which the terminal sends to them as well: the run stops them itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
