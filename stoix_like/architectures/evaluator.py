@@ -15,6 +15,7 @@ from stoix_like.architectures.axes import DEVICE_AXIS, partition_specs
 from stoix_like.architectures.types import Hyperparams
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.utils.jax_utils import any_of_batch
 
 
 class Episodes(NamedTuple):
@@ -79,7 +80,8 @@ def _play(
 
     def unfinished(loop_state: LoopState) -> jax.Array:
         _, episode, _, steps = loop_state
-        return ~jnp.all(episode.finished) & (steps < max_steps)
+        # Members of a population play until the last of them is done.
+        return any_of_batch(~episode.finished) & (steps < max_steps)
 
     def step(loop_state: LoopState) -> LoopState:
         state, episode, key, steps = loop_state

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
+from stoix_like.utils.jax_utils import any_of_batch
 
 # Folded into the keys of a step, so that a reset and the step itself draw independent numbers.
 _RESET_STREAM = 0x5EED
@@ -98,7 +99,7 @@ class AutoReset(StatefulWrapper):
             return jax.tree.map(lambda leaf: jax.lax.full(leaf.shape, 0, leaf.dtype), jax.eval_shape(draw))
 
         # With few environments a branch skips most resets, but an accelerator would have to wait for the condition.
-        return jax.lax.platform_dependent(cpu=lambda: jax.lax.cond(_any(done), draw, unused), default=draw)
+        return jax.lax.platform_dependent(cpu=lambda: jax.lax.cond(any_of_batch(done), draw, unused), default=draw)
 
     def _draw(self, keys: jax.Array) -> Start:
         env_state, timestep = self.env.reset(jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM))
@@ -203,18 +204,6 @@ class HostReset(Wrapper):
         done = timestep.terminated | timestep.truncated
         current = _select(done, Start(starts, first.observation), Start(env_state, timestep.observation))
         return current.env_state, timestep._replace(observation=current.observation)
-
-
-@jax.custom_batching.custom_vmap
-def _any(done: jax.Array) -> jax.Array:
-    return jnp.any(done)
-
-
-@_any.def_vmap
-def _any_of_batch(axis_size: int, in_batched: list[bool], done: jax.Array) -> tuple[jax.Array, bool]:
-    # One condition for the whole batch: with one per entry, vmap would run both branches.
-    del axis_size, in_batched
-    return _any(done), False
 
 
 def _select(done: jax.Array, starts: Start, current: Start) -> Start:

@@ -214,6 +214,8 @@ def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Ar
         # All members share the same start states.
         keys = jnp.broadcast_to(batch_key, (members,)) if several else batch_key
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
+        setup.eval_env.check()
+    setup.eval_env.close()
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))
 

@@ -228,6 +228,8 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
         logger.finish(summary)
     finally:
+        setup.env.close()
+        setup.eval_env.close()
         logger.close()
         if writer is not None:
             writer.close()
@@ -264,7 +266,9 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
     notes += other_versions(found.host_state)
     if not loop.exact:
-        notes.append("resumed without its replay buffer: the results will differ from those of an uninterrupted run")
+        on_host = loop.setup.env.on_host
+        missing = "the episodes of its environments, which start anew" if on_host else "its replay buffer"
+        notes.append(f"resumed without {missing}: the results will differ from those of an uninterrupted run")
     return tuple(notes)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from stoix_like.architectures.types import IntervalMetrics, LearnerState
-from stoix_like.errors import TrainingError
+from stoix_like.architectures.types import IntervalMetrics, LearnerState, Shard
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import HostEnvironmentError, TrainingError
 from stoix_like.loggers import Logger
 from stoix_like.run import records, warm_start
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
@@ -19,10 +20,12 @@ from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
+from stoix_like.utils.replay import end_episodes
 
 ABSOLUTE_FACTOR = 10
 # Signals are handled between two calls of the program.
 SECONDS_PER_CALL = 1.0
+_REGARDLESS = "arch.on_nan=ignore continues regardless"
 
 
 @dataclasses.dataclass
@@ -55,7 +58,8 @@ class TrainingLoop:
         setup: the run.
         progress: its progress.
         writer: writer of checkpoints, or None.
-        exact: False if it was restored without its replay buffer, and so differs from an uninterrupted run.
+        exact: False if it was restored without its replay buffer or the episodes of environments on the host, and so
+            differs from an uninterrupted run.
 
     Args:
         setup: the run.
@@ -91,6 +95,9 @@ class TrainingLoop:
         """The learner state after the last update."""
         if self._state is None:
             self._state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
+            if self.setup.env.on_host:
+                jax.block_until_ready(self._state)
+                self.setup.env.check()
         return self._state
 
     @property
@@ -113,15 +120,17 @@ class TrainingLoop:
 
         Args:
             checkpoint: has the items of `targets`; without `local`, a new warm-up fills the replay buffer and restarts
-                the episodes.
+                the episodes. Environments on the host always start new episodes.
         """
         items, host_state = checkpoint.items, checkpoint.host_state
         local = items.get("local", self._compiled.state.shards.local)
-        self.exact = "local" in items or not jax.tree.leaves(local)
+        has_replay = "local" in items or not jax.tree.leaves(local)
+        self.exact = has_replay and not self.setup.env.on_host
         rest = items["rollout_state"]
         if not self.exact:
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
-            local, rest = self.state.shards.local, {**rest, "rollout_state": self.state.shards.rollout_state}
+            local = end_episodes(local) if has_replay else self.state.shards.local
+            rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         self._state = to_state(items["shared"], rest, local)
         progress = dict(host_state["progress"])
         progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
@@ -220,6 +229,7 @@ class TrainingLoop:
             # The host logs the last interval while the device computes this one.
             self._log()
             interval = jax.device_get(interval)
+            self._check_environments(self.setup.env)
             seconds = time.perf_counter() - start
             progress.updates += num_updates
             progress.train_seconds += seconds
@@ -247,12 +257,14 @@ class TrainingLoop:
             failure = f"{what} in update {start + int(healthy_updates) + 1}"
             if self._alone:
                 self._log()
-                raise TrainingError(f"training diverged: {failure}; {self._last_good()}")
+                raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
             self.progress.failures[member] = failure
             print(f"member {member} diverged and is frozen: {failure}", file=sys.stderr)
         if len(self.progress.failures) == self.setup.population.num_members:
             self._log()
-            raise TrainingError(f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}")
+            raise TrainingError(
+                f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}; {_REGARDLESS}"
+            )
 
     def _last_good(self) -> str:
         where = "no checkpoint had been written"
@@ -260,7 +272,7 @@ class TrainingLoop:
             self.writer.wait()
             if self.writer.newest is not None:
                 where = f"the last good checkpoint is {self.writer.directory / str(self.writer.newest)}"
-        return f"{where}; arch.on_nan=ignore continues regardless"
+        return where
 
     def _save_regularly(self) -> None:
         """Save after every `checkpoint.every_evals` evaluations, and after the last one."""
@@ -344,7 +356,17 @@ class TrainingLoop:
     def _play(self, shared: Any, number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
-        return jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
+        episodes = jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
+        self._check_environments(self.setup.eval_env)
+        return episodes
+
+    def _check_environments(self, env: VectorEnvironment) -> None:
+        """Stop if an environment on the host failed: what was computed since is meaningless."""
+        try:
+            env.check()
+        except HostEnvironmentError as error:
+            self._log()
+            raise HostEnvironmentError(f"{error}; {self._last_good()}") from error
 
     def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
         population = self.setup.population

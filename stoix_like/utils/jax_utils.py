@@ -225,3 +225,24 @@ def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon:
     centred = x - mean(x)
     centred = centred - mean(centred)
     return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + epsilon)
+
+
+@jax.custom_batching.custom_vmap
+def any_of_batch(flags: jax.Array) -> jax.Array:
+    """Return whether any flag is True, in any entry of a vmapped axis: one condition for the whole batch.
+
+    With one condition per entry, `vmap` would run both branches of a `cond`, and refuse loops that call the host.
+
+    Args:
+        flags: bool, of any shape.
+
+    Returns:
+        A bool scalar.
+    """
+    return jnp.any(flags)
+
+
+@any_of_batch.def_vmap
+def _any_of_vmapped(axis_size: int, in_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
+    del axis_size, in_batched
+    return any_of_batch(flags), False

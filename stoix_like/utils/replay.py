@@ -22,7 +22,7 @@ import flashbax
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Axes, Observation, SystemConfig, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, above, between
 
@@ -241,6 +241,31 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
     return Replay(init, add, sample, set_priorities)
+
+
+def end_episodes(local: PyTree) -> PyTree:
+    """Truncate the episodes that go on after the last stored step, because other episodes follow in the buffer.
+
+    Args:
+        local: the agent's local state, with any leading axes; only buffers of windows are changed.
+
+    Returns:
+        The state.
+    """
+
+    def is_buffer(node: Any) -> bool:
+        return isinstance(getattr(node, "experience", None), Step)
+
+    def truncate(node: Any) -> Any:
+        if not is_buffer(node) or node.experience.truncated is None:
+            return node
+        length = node.experience.truncated.shape[-1]
+        # `[..., 1, L]`, where `truncated` is `[..., N, L]`.
+        last = jnp.arange(length) == ((node.current_index - 1) % length)[..., None, None]
+        truncated = node.experience.truncated | (last & ~node.experience.terminated)
+        return node.replace(experience=node.experience._replace(truncated=truncated))
+
+    return jax.tree.map(truncate, local, is_leaf=is_buffer)
 
 
 def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:

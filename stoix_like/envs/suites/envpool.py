@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import envpool
+import gymnasium
 import jax
 import numpy as np
 
@@ -34,10 +35,11 @@ class EnvpoolBatch(HostBatch):
 
     Args:
         construct: builds the pool from one seed per environment.
+        action_space: space of one action.
     """
 
-    def __init__(self, construct: Callable[[list[int]], Any]) -> None:
-        self._construct = construct
+    def __init__(self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any]) -> None:
+        self._construct, self._action_space = construct, action_space
         self._pool: Any = None
 
     def reset(self, seeds: list[int]) -> PyTree:
@@ -47,7 +49,7 @@ class EnvpoolBatch(HostBatch):
 
     def step(self, actions: np.ndarray) -> HostStep:
         """See `HostBatch.step`."""
-        result = self._pool.step(native_actions(self._pool.single_action_space, actions))
+        result = self._pool.step(native_actions(self._action_space, actions))
         observation, reward, terminated, truncated = result[:4]
         successor = observation
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
@@ -88,7 +90,9 @@ def make(
     check_names("env.params", params, (), name)
     defaults = envpool.make_spec(name).config._asdict()
     if defaults["max_num_players"] > 1:
-        raise ConfigError(f"env.scenario.name={name!r} has several players: only environments of one player are supported")
+        raise ConfigError(
+            f"env.scenario.name={name!r} has several players: only environments of one player are supported"
+        )
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
     given = dict(kwargs)
     if options.evaluation and "episodic_life" in given:
@@ -106,7 +110,7 @@ def make(
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
     # Images of envpool have their stacked frames first.
     spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults)
-    return HostEnvironment(lambda num_envs: EnvpoolBatch(partial(_construct, name, given)), spec)
+    return HostEnvironment(lambda _: EnvpoolBatch(partial(_construct, name, given), spaces[1]), spec)
 
 
 def _construct(name: str, options: Mapping[str, Any], seeds: list[int]) -> Any:

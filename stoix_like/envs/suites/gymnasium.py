@@ -106,6 +106,7 @@ def make(
     is_atari = name.startswith(_ATARI)
     spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
     # Its specification is all that a worker needs, so that workers import neither jax nor this package.
+    assert env.spec is not None
     constructor = partial(gymnasium.make, env.spec, disable_env_checker=True)
     env.close()
     # A worker per episode of an evaluation would idle during training.
@@ -165,7 +166,7 @@ def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> Py
         }
     replaced = observation.copy()
     for n in np.flatnonzero(ended):
-        replaced[n] = final[n]
+        replaced[n] = final[int(n)]
     return replaced
 
 

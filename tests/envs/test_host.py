@@ -1,0 +1,309 @@
+"""Tests of the bridge to environments on the host, with an environment whose every transition is known."""
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scripted
+from conformance import rollout
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from scripted import Scripted, check_sequence, check_transitions
+
+import stoix_like
+from stoix_like.config import compose_config, parse_config
+from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.suites.gymnasium import GymnasiumBatch
+from stoix_like.errors import ConfigError, HostEnvironmentError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+N, T = 3, 40
+SCRIPTED = ["env=gymnasium", "env.scenario.name=scripted:Scripted-v0"]
+
+
+def config(**changes):
+    return EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), **changes)
+
+
+def view(observation, as_dict=False):
+    return observation.agent_view["all"] if as_dict else observation.agent_view
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, pytest.param(AsyncVectorEnv, marks=pytest.mark.slow)])
+def test_every_mode_of_automatic_reset_gives_the_transitions_that_happened(kind, mode, as_dict):
+    if kind is SyncVectorEnv and mode is AutoresetMode.SAME_STEP:
+        # Synchronous environments of gymnasium do not copy the last observation.
+        constructors = [lambda: CopyingScripted(as_dict=as_dict)] * N
+    else:
+        constructors = [lambda: Scripted(as_dict=as_dict)] * N
+    arguments = {"context": "spawn"} if kind is AsyncVectorEnv else {}
+    batch = GymnasiumBatch(kind(constructors, autoreset_mode=mode, **arguments))
+    try:
+        first = batch.reset([5, 6, 7])
+        rng = np.random.default_rng(0)
+        actions = rng.integers(3, size=(T, N))
+        steps = []
+        for action in actions:
+            step = batch.step(action)
+            steps.append(jax.tree.map(np.array, step))
+    finally:
+        batch.close()
+    steps = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
+    if as_dict:
+        first = first["all"]
+        steps = steps._replace(observation=steps.observation["all"], next_observation=steps.next_observation["all"])
+    check_sequence(
+        first, actions, steps.reward, steps.terminated, steps.truncated, steps.next_observation, steps.observation
+    )
+    assert steps.terminated.any()
+    assert steps.truncated.any()
+
+
+class CopyingScripted(Scripted):
+    def _observe(self, action):
+        return jax.tree.map(np.copy, super()._observe(action))
+
+
+@pytest.mark.parametrize("vectorization", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_the_program_receives_the_transitions_that_happened(vectorization):
+    env = make(config(vectorization=vectorization))
+    first, actions, steps = rollout(env, T)
+    env.check()
+    env.close()
+    check_sequence(
+        view(first.observation),
+        actions,
+        steps.reward,
+        steps.terminated,
+        steps.truncated,
+        view(steps.next_observation),
+        view(steps.observation),
+    )
+
+
+def test_wrappers_start_anew_with_each_episode():
+    env = make(config(frame_stack=2, step_count=True))
+    _, _, steps = rollout(env, T)
+    ended = steps.terminated | steps.truncated
+    np.testing.assert_array_equal(steps.episode.finished, ended)
+    older, newer = np.split(view(steps.observation), 2, axis=-1)
+    episode, t = newer[..., 0], newer[..., 1]
+    np.testing.assert_array_equal(older[ended], newer[ended])
+    np.testing.assert_array_equal(older[..., 0], episode)
+    np.testing.assert_array_equal(older[~ended][:, 1], t[~ended] - 1)
+    np.testing.assert_array_equal(steps.observation.step_count, t)
+    played, lengths = view(steps.next_observation)[..., 4], scripted.length(view(steps.next_observation)[..., 4])
+    np.testing.assert_array_equal(steps.episode.episode_length[ended], lengths[ended])
+    # The sum of 100 e + t over t = 1 … length.
+    np.testing.assert_array_equal(
+        steps.episode.episode_return[ended], (100 * played * lengths + lengths * (lengths + 1) / 2)[ended]
+    )
+    env.close()
+
+
+def test_a_time_limit_truncates():
+    env = make(config(time_limit=2))
+    _, _, steps = rollout(env, T)
+    episode, t = view(steps.next_observation)[..., 0], view(steps.next_observation)[..., 1]
+    own_end = t == scripted.length(episode)
+    np.testing.assert_array_equal(steps.terminated, own_end & (episode % 2 == 0))
+    np.testing.assert_array_equal(steps.truncated, ~steps.terminated & (own_end | (t == 2)))
+    assert t.max() == 2
+    env.close()
+
+
+def test_nested_maps_have_environments_of_their_own():
+    # Two devices, each with two vmapped batches of three environments, whose calls interleave.
+    env = make(config())
+    mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def play(key):
+        reset_key, key = jax.random.split(key)
+        state, first = env.reset(jax.random.split(reset_key, N))
+
+        def step(state, key):
+            action = jax.random.randint(key, (N,), 0, 3)
+            state, timestep = env.step(jax.random.split(key, N), state, action)
+            return state, (action, timestep)
+
+        state, steps = jax.lax.scan(step, state, jax.random.split(key, T))
+        return env.native_state(state).batch, first, steps
+
+    spec = jax.sharding.PartitionSpec("device")
+    program = jax.jit(jax.shard_map(jax.vmap(play), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    batches, first, (actions, steps) = jax.tree.map(np.asarray, program(jax.random.split(jax.random.key(0), 4)))
+    env.check()
+    assert len(set(batches[:, 0])) == 4
+    for shard in range(4):
+        at = jax.tree.map(lambda leaf, shard=shard: leaf[shard], (first, steps))
+        check_sequence(
+            view(at[0].observation),
+            actions[shard],
+            at[1].reward,
+            at[1].terminated,
+            at[1].truncated,
+            view(at[1].next_observation),
+            view(at[1].observation),
+        )
+    env.close()
+
+
+def test_steps_whose_results_are_unused_are_taken():
+    env = make_eval(config())
+
+    @jax.jit
+    def play(key):
+        state, _ = env.reset(key[None])
+        for _ in range(3):
+            state, _ = env.step(key[None], state, jnp.zeros((1,), jnp.int32))
+        return env.step(key[None], state, jnp.zeros((1,), jnp.int32))[1]
+
+    # Episodes have 1, 4, … steps: the fourth step is the third of episode 1.
+    np.testing.assert_array_equal(view(play(jax.random.key(0)).next_observation)[0, :2], [1, 3])
+    env.close()
+
+
+def test_released_environments_are_reused_and_all_are_closed():
+    Scripted.open_environments = 0
+    env = make_eval(config())
+
+    @jax.jit
+    def play(key):
+        state, timestep = env.reset(jax.random.split(key, N))
+        env.release(state)
+        return timestep.observation.agent_view
+
+    first, second = play(jax.random.key(0)), play(jax.random.key(1))
+    again = play(jax.random.key(0))
+    assert Scripted.open_environments == N
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(second)).any()
+    env.close()
+    assert Scripted.open_environments == 0
+
+
+def test_an_exception_on_the_host_is_raised_by_check():
+    env = make(config(kwargs={"fail_at": 4}))
+    _, _, steps = rollout(env, T)
+    with pytest.raises(
+        HostEnvironmentError, match="gymnasium/scripted:Scripted-v0 failed: RuntimeError: the simulator"
+    ):
+        env.check()
+    # Episode 1, the first of at least 4 steps, starts after the first step.
+    assert steps.terminated[4:].all()
+    env.check()
+    env.close()
+
+
+SMALL = [
+    *("network.actor_network.pre_torso.layer_sizes=[8]", "arch.compile_cache=false", "arch.absolute_metric=false"),
+    *("arch.num_evaluation=1", "arch.num_eval_episodes=4", "arch.max_eval_steps=100", "arch.total_num_envs=8"),
+]
+DQN = [
+    *("system=q_learning/ff_dqn", "system.rollout_length=4", "system.warmup_steps=16", "system.n_step=2"),
+    *("system.total_buffer_size=2048", "system.total_batch_size=64", "system.epochs=1"),
+]
+
+
+@contextlib.contextmanager
+def training_loop(*overrides, writer=None):
+    setup = set_up(parse_config(compose_config([*SCRIPTED, *SMALL, *overrides])))
+    try:
+        yield TrainingLoop(setup, MultiLogger([]), writer)
+    finally:
+        setup.env.close()
+        setup.eval_env.close()
+
+
+def check_replay(buffer, num_new_starts=0):
+    """Check all stored steps, `[..., N, L]` in the order of time, of `num_new_starts` successive processes."""
+    taken = int(np.asarray(buffer.current_index).ravel()[0])
+    stored = jax.tree.map(np.asarray, buffer.experience)
+    axis = stored.reward.ndim - 1
+    stored = jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, 0)[:taken], stored)
+    before, after = view(stored.observation), view(stored.next_observation)
+    ended = stored.terminated | stored.truncated
+    # Steps that only the end of a process interrupted are marked as truncated.
+    own_end = before[..., 1] + 1 == scripted.length(before[..., 0])
+    assert (ended & ~own_end).any((1, *range(2, ended.ndim))).sum() <= num_new_starts
+    check_transitions(before, stored.action, stored.reward, stored.terminated, stored.truncated & own_end, after)
+    # Whatever follows a step that ended nothing is its own next step.
+    continues = ~ended[:-1]
+    np.testing.assert_array_equal(before[1:][continues], after[:-1][continues])
+    return stored
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        pytest.param(("arch.num_devices=2", "arch.update_batch_size=2"), marks=pytest.mark.slow),
+        pytest.param(("arch.population.size=2",), marks=pytest.mark.slow),
+        pytest.param(("env.vectorization=async",), marks=pytest.mark.slow),
+    ],
+)
+def test_replay_holds_the_transitions_that_happened(overrides):
+    with training_loop(*DQN, "arch.total_timesteps=256", *overrides) as dqn:
+        dqn.train()
+        stored = check_replay(dqn.state.shards.local)
+        assert stored.reward.size == dqn.env_steps * dqn.setup.num_members
+        seeds = view(stored.observation)[0, ..., 3]
+        assert len(np.unique(seeds)) > 0.9 * seeds.size
+        # Episode 0 has one step and a reward of 1.
+        assert np.ravel(dqn.history[-1]["eval/episode_return_mean"])[0] == 1.0
+
+
+def test_a_run_continues_with_new_episodes(tmp_path):
+    train = ["arch.total_timesteps=256", "arch.compile_cache=false"]
+    run = stoix_like.train(
+        "q_learning/ff_dqn", [*SCRIPTED, *SMALL, *DQN[1:], *train, "logger=silent"], run_dir=tmp_path / "run"
+    )
+    with training_loop(*DQN, "arch.total_timesteps=512") as resumed:
+        found = checkpoint.newest_readable(
+            run.run_dir, lambda step: checkpoint.read(run.run_dir, step, resumed.targets())
+        )
+        resumed.restore(found)
+        assert not resumed.exact
+        assert resumed.progress.updates == 8
+        resumed.train()
+        stored = check_replay(resumed.state.shards.local, num_new_starts=1)
+        assert stored.reward.size == resumed.env_steps
+
+
+def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
+    overrides = [*SCRIPTED, *SMALL, "system.rollout_length=4", "system.num_minibatches=2"]
+    train = ["arch.total_timesteps=64", "network.critic_network.pre_torso.layer_sizes=[8]"]
+    run_dir = tmp_path / "run"
+    stoix_like.train("ppo/ff_ppo", [*overrides, *train], run_dir=run_dir)
+    result = stoix_like.resume(run_dir, ["arch.total_timesteps=128"])
+    assert result.summary["env_steps"] == 128
+    assert "without the episodes of its environments" in capfd.readouterr().out
+
+
+def test_a_failing_environment_stops_the_run_with_its_message(tmp_path):
+    with training_loop(*DQN, "arch.total_timesteps=512", "+env.kwargs.fail_at=5") as dqn:
+        with pytest.raises(HostEnvironmentError, match="Scripted-v0 failed: RuntimeError: the simulator exploded"):
+            dqn.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"auto_reset": "pool"}, "env.auto_reset='pool'.*use fresh"),
+        ({"kwargs": {"size": 3}}, "env.kwargs={'size': 3} is invalid for scripted:Scripted-v0"),
+        ({"params": {"noop_max": 3}}, "env.params.noop_max=3 is not a parameter of scripted:Scripted-v0"),
+        ({"scenario": ScenarioConfig("CartPol-v1")}, "env.scenario.name='CartPol-v1'.*CartPole-v1"),
+        ({"scenario": ScenarioConfig("no_such_module:Env-v0")}, "env.scenario.name='no_such_module:Env-v0'"),
+        ({"scenario": ScenarioConfig("")}, "env.scenario.name=''.*CartPole-v1"),
+        ({"scenario": ScenarioConfig("Blackjack-v1")}, "Blackjack-v1 has observations of the space Tuple.*use Box"),
+    ],
+)
+def test_invalid_settings_raise(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(config(**changes) if "scenario" not in changes else EnvConfig("gymnasium", **changes))

@@ -1,0 +1,85 @@
+"""A gymnasium environment whose every transition is known, with checks of what arrives elsewhere.
+
+Environment `seed` plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 1000]`.
+Step t of episode e is rewarded with `100 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
+odd ones are truncated.
+"""
+
+import gymnasium
+import numpy as np
+
+SEEDS = 1000
+
+
+def length(episode):
+    """Return the number of steps of an episode: 1, 2, 3, 4 or 5, several of them in direct succession."""
+    return 1 + (3 * episode) % 5
+
+
+class Scripted(gymnasium.Env):
+    """The environment.
+
+    Args:
+        fail_at: step of the first episode with at least that many steps that raises an exception.
+        as_dict: whether observations are dictionaries.
+    """
+
+    open_environments = 0
+
+    def __init__(self, fail_at=None, as_dict=False):
+        self._box = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.observation_space = gymnasium.spaces.Dict({"all": self._box}) if as_dict else self._box
+        self.action_space = gymnasium.spaces.Discrete(3, start=-1)
+        self._fail_at, self._as_dict = fail_at, as_dict
+        # Reused for every observation, as some simulators do.
+        self._observation = np.zeros(4)
+        Scripted.open_environments += 1
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self._episode, self._seed = -1, seed % SEEDS
+        self._episode += 1
+        self._t = 0
+        return self._observe(0), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        assert self._t < length(self._episode), "stepped after the end of an episode"
+        self._t += 1
+        if self._t == self._fail_at:
+            raise RuntimeError("the simulator exploded")
+        ended = self._t == length(self._episode)
+        terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
+        return self._observe(action), 100.0 * self._episode + self._t, terminated, truncated, {}
+
+    def close(self):
+        Scripted.open_environments -= 1
+
+    def _observe(self, action):
+        self._observation[:] = self._episode, self._t, action, self._seed
+        return {"all": self._observation} if self._as_dict else self._observation
+
+
+gymnasium.register("Scripted-v0", "scripted:Scripted")
+
+
+def check_transitions(observation, action, reward, terminated, truncated, successor):
+    """Assert that each of the transitions `[...]` is one that the environment made; actions are 0, 1 or 2."""
+    episode, t, _, seed = np.moveaxis(observation, -1, 0)
+    np.testing.assert_array_equal(successor, np.stack([episode, t + 1, action - 1, seed], -1))
+    np.testing.assert_array_equal(reward, 100 * episode + t + 1)
+    ended = t + 1 == length(episode)
+    np.testing.assert_array_equal(terminated, ended & (episode % 2 == 0))
+    np.testing.assert_array_equal(truncated, ended & (episode % 2 == 1))
+
+
+def check_sequence(first, action, reward, terminated, truncated, successor, observation):
+    """Assert that `[T, N, ...]` are all the steps that the environments made after `first` `[N, ...]`, in order."""
+    before = np.concatenate([first[None], observation[:-1]])
+    check_transitions(before, action, reward, terminated, truncated, successor)
+    np.testing.assert_array_equal(first[:, :3], 0)
+    ended = (terminated | truncated)[..., None]
+    episode, zero, seed = successor[..., :1], np.zeros_like(successor[..., :1]), successor[..., 3:]
+    np.testing.assert_array_equal(
+        observation, np.where(ended, np.concatenate([episode + 1, zero, zero, seed], -1), successor)
+    )
