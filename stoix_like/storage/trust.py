@@ -87,6 +87,8 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
         elif key == _OPPONENT and value != "random":
             yield f"{key}={value} is imported when the run is loaded, but only random is trusted"
+        elif names[0] == "env" and isinstance(value, str) and ":" in value:
+            yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"
         elif isinstance(value, str) and "${" in value:
             yield f"{key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
@@ -121,8 +123,12 @@ def _is_own(path: Path) -> bool:
 
 def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
     """Return the directories that hold the top-level modules that a configuration names."""
-    named = (value for key, value in pairs if key in ("system.module", _OPPONENT) or key.endswith("_target_"))
-    modules = (sys.modules.get(str(name).partition(".")[0]) for name in named)
+    named = (
+        str(value).partition(":")[0]
+        for key, value in pairs
+        if key in ("system.module", "env.scenario.name", _OPPONENT) or key.endswith("_target_")
+    )
+    modules = (sys.modules.get(name.partition(".")[0]) for name in named)
     files = [Path(module.__file__).absolute() for module in modules if module is not None and module.__file__]
     return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}
 

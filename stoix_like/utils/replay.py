@@ -259,10 +259,10 @@ def end_episodes(local: PyTree) -> PyTree:
     def truncate(node: Any) -> Any:
         if not is_buffer(node) or node.experience.truncated is None:
             return node
-        length = node.experience.truncated.shape[-1]
-        # `[..., 1, L]`, where `truncated` is `[..., N, L]`.
-        last = jnp.arange(length) == ((node.current_index - 1) % length)[..., None, None]
-        truncated = node.experience.truncated | (last & ~node.experience.terminated)
+        truncated, terminated = node.experience.truncated, node.experience.terminated
+        # `[..., 1, 1]`, where `truncated` is `[..., N, L]`.
+        last = (node.current_index[..., None, None] - 1) % truncated.shape[-1]
+        truncated |= (jax.lax.broadcasted_iota(jnp.int32, truncated.shape, truncated.ndim - 1) == last) & ~terminated
         return node.replace(experience=node.experience._replace(truncated=truncated))
 
     return jax.tree.map(truncate, local, is_leaf=is_buffer)

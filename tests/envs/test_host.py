@@ -100,9 +100,9 @@ def test_wrappers_start_anew_with_each_episode():
     np.testing.assert_array_equal(steps.observation.step_count, t)
     played, lengths = view(steps.next_observation)[..., 4], scripted.length(view(steps.next_observation)[..., 4])
     np.testing.assert_array_equal(steps.episode.episode_length[ended], lengths[ended])
-    # The sum of 100 e + t over t = 1 … length.
+    # The sum of 8 e + t over t = 1 … length.
     np.testing.assert_array_equal(
-        steps.episode.episode_return[ended], (100 * played * lengths + lengths * (lengths + 1) / 2)[ended]
+        steps.episode.episode_return[ended], (8 * played * lengths + lengths * (lengths + 1) / 2)[ended]
     )
     env.close()
 
@@ -259,6 +259,7 @@ def test_replay_holds_the_transitions_that_happened(overrides):
         assert np.ravel(dqn.history[-1]["eval/episode_return_mean"])[0] == 1.0
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_new_episodes(tmp_path):
     train = ["arch.total_timesteps=256", "arch.compile_cache=false"]
     run = stoix_like.train(
@@ -270,12 +271,13 @@ def test_a_run_continues_with_new_episodes(tmp_path):
         )
         resumed.restore(found)
         assert not resumed.exact
-        assert resumed.progress.updates == 8
+        assert resumed.progress.updates == 4
         resumed.train()
         stored = check_replay(resumed.state.shards.local, num_new_starts=1)
         assert stored.reward.size == resumed.env_steps
 
 
+@pytest.mark.slow
 def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
     overrides = [*SCRIPTED, *SMALL, "system.rollout_length=4", "system.num_minibatches=2"]
     train = ["arch.total_timesteps=64", "network.critic_network.pre_torso.layer_sizes=[8]"]
@@ -286,10 +288,14 @@ def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
     assert "without the episodes of its environments" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_failing_environment_stops_the_run_with_its_message(tmp_path):
-    with training_loop(*DQN, "arch.total_timesteps=512", "+env.kwargs.fail_at=5") as dqn:
-        with pytest.raises(HostEnvironmentError, match="Scripted-v0 failed: RuntimeError: the simulator exploded"):
-            dqn.train()
+    message = "Scripted-v0 failed: RuntimeError: the simulator exploded"
+    with (
+        training_loop(*DQN, "arch.total_timesteps=512", "+env.kwargs.fail_at=5") as dqn,
+        pytest.raises(HostEnvironmentError, match=message),
+    ):
+        dqn.train()
 
 
 @pytest.mark.parametrize(

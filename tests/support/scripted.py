@@ -1,7 +1,7 @@
 """A gymnasium environment whose every transition is known, with checks of what arrives elsewhere.
 
 Environment `seed` plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 1000]`.
-Step t of episode e is rewarded with `100 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
+Step t of episode e is rewarded with `8 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
 odd ones are truncated.
 """
 
@@ -50,7 +50,7 @@ class Scripted(gymnasium.Env):
             raise RuntimeError("the simulator exploded")
         ended = self._t == length(self._episode)
         terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
-        return self._observe(action), 100.0 * self._episode + self._t, terminated, truncated, {}
+        return self._observe(action), 8.0 * self._episode + self._t, terminated, truncated, {}
 
     def close(self):
         Scripted.open_environments -= 1
@@ -67,7 +67,7 @@ def check_transitions(observation, action, reward, terminated, truncated, succes
     """Assert that each of the transitions `[...]` is one that the environment made; actions are 0, 1 or 2."""
     episode, t, _, seed = np.moveaxis(observation, -1, 0)
     np.testing.assert_array_equal(successor, np.stack([episode, t + 1, action - 1, seed], -1))
-    np.testing.assert_array_equal(reward, 100 * episode + t + 1)
+    np.testing.assert_array_equal(reward, 8 * episode + t + 1)
     ended = t + 1 == length(episode)
     np.testing.assert_array_equal(terminated, ended & (episode % 2 == 0))
     np.testing.assert_array_equal(truncated, ended & (episode % 2 == 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,15 +132,13 @@ def _make_one(
     check_names("env.params", params, _ATARI_PARAMS if is_atari else (), name)
     # Preprocessing skips the frames itself.
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
+    _check_registered(name)
     try:
         env = gymnasium.make(name, disable_env_checker=True, **given)
         if is_atari:
             env = _preprocess(env, {**_ATARI_PARAMS, **params}, options.evaluation)
         return env if options.time_limit is None else TimeLimit(env, options.time_limit)
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv, ModuleNotFoundError) as error:
-        hint = nearest(name, scenarios()) if name else "for example CartPole-v1"
-        raise ConfigError(f"env.scenario.name={name!r} cannot be made by gymnasium ({_line(error)}): {hint}") from error
-    except gymnasium.error.DependencyNotInstalled as error:
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(
             f"env.scenario.name={name!r}: {_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari] install"
             " what gymnasium's environments need"
@@ -147,6 +146,24 @@ def _make_one(
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError) as error:
         settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
         raise ConfigError(f"{settings} is invalid for {name}: {_line(error)}") from error
+
+
+def _check_registered(name: str) -> None:
+    """Import the module of `module:id`, and check that the id is registered."""
+    module, _, registered = name.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"env.scenario.name={name!r}: the module {module} cannot be imported ({_line(error)}): install it, or add"
+            " its directory to PYTHONPATH"
+        ) from error
+    try:
+        gymnasium.spec(registered)
+    except gymnasium.error.Error as error:
+        hint = nearest(registered, scenarios()) if registered else "for example CartPole-v1"
+        raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium ({_line(error)}): {hint}") from error
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:
