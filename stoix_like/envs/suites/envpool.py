@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import envpool
@@ -19,6 +17,9 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
 from stoix_like.errors import ConfigError
+
+# envpool declares the bounds of float32 spaces in float64.
+warnings.filterwarnings("ignore", ".*Box (low|high)'s precision lowered by casting", UserWarning)
 
 # Set here, or by other keys: `env.reward_clip` leaves the scores of evaluation as they are.
 _RESERVED = frozenset(
@@ -102,28 +103,18 @@ def make(
         own_limit = given.get("max_episode_steps", defaults["max_episode_steps"])
         given["max_episode_steps"] = min(own_limit, options.time_limit)
     try:
-        with _quiet_spaces():
-            declared = envpool.make_spec(name, **given)
-            spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
+        declared = envpool.make_spec(name, **given)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
     # Images of envpool have their stacked frames first.
+    spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
     spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults)
-    return HostEnvironment(lambda _: EnvpoolBatch(partial(_construct, name, given), spaces[1]), spec)
 
+    def construct(seeds: list[int]) -> Any:
+        return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-def _construct(name: str, options: Mapping[str, Any], seeds: list[int]) -> Any:
-    with _quiet_spaces():
-        return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **options)
-
-
-@contextlib.contextmanager
-def _quiet_spaces() -> Iterator[None]:
-    """Silence gymnasium's warnings about the dtypes with which envpool declares bounds."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
-        yield
+    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1]), spec)
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:

@@ -1,0 +1,71 @@
+"""Tests of the adapter for envpool."""
+
+import numpy as np
+import pytest
+from conformance import check, env_config, rollout
+
+from stoix_like.envs import make, make_eval
+from stoix_like.errors import ConfigError
+
+
+@pytest.mark.parametrize("suite", ["envpool", "gymnasium"])
+def test_every_transition_is_a_step_of_the_cart(suite):
+    env = make(env_config(suite, "CartPole-v1", vectorization="envpool"))
+    first, _, steps = rollout(env, 200, num_envs=5)
+    env.check()
+    env.close()
+    assert steps.terminated.sum() > 20
+    before = np.concatenate([first.observation.agent_view[None], steps.observation.agent_view[:-1]])
+    after = steps.next_observation.agent_view
+    # Euler steps of 0.02 s; a step that resets instead would also have no reward.
+    np.testing.assert_allclose(after[..., 0], before[..., 0] + 0.02 * before[..., 1], atol=1e-6)
+    np.testing.assert_allclose(after[..., 2], before[..., 2] + 0.02 * before[..., 3], atol=1e-6)
+    np.testing.assert_array_equal(steps.reward, 1.0)
+    starts = steps.observation.agent_view[steps.terminated]
+    assert (np.abs(starts) <= 0.05).all()
+    assert len(np.unique(starts, axis=0)) == len(starts)
+
+
+def test_the_adapter_follows_the_protocol():
+    check("envpool", "CartPole-v1", 200)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 200), (30, 30), (500, 200)])
+def test_a_time_limit_truncates(limit, expected):
+    env = make(env_config("envpool", "Pendulum-v1", time_limit=limit))
+    _, _, steps = rollout(env, 401, num_envs=2)
+    assert not steps.terminated.any()
+    np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), np.arange(expected - 1, 401, expected))
+    np.testing.assert_array_equal(steps.episode.episode_length[steps.truncated], expected)
+    env.close()
+
+
+@pytest.mark.slow
+def test_atari_games_are_preprocessed():
+    config = env_config("envpool", "Breakout-v5", kwargs={"episodic_life": True}, reward_clip=0.5)
+    _, _, training = rollout(make(config), 300, num_envs=2)
+    _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
+    views = training.observation.agent_view
+    assert views.shape[1:] == (2, 84, 84, 4)
+    assert views.dtype == np.uint8
+    continues = ~(training.terminated | training.truncated)[1:]
+    np.testing.assert_array_equal(views[1:][continues][..., :3], views[:-1][continues][..., 1:])
+    assert training.terminated.sum() >= 8
+    assert evaluation.terminated.sum() <= 4
+    assert training.reward.max() == 0.5
+    assert evaluation.reward.max() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("CartPol-v1", {}, "env.scenario.name='CartPol-v1' is not a scenario of envpool: did you mean 'CartPole-v"),
+        ("CartPole-v1", {"kwargs": {"seed": 3}}, "env.kwargs.seed=3 is not a parameter of CartPole-v1"),
+        ("Pong-v5", {"kwargs": {"noop_maxx": 3}}, "env.kwargs.noop_maxx=3 .*'noop_max'"),
+        ("Pong-v5", {"kwargs": {"stack_num": "many"}}, "env.kwargs={'stack_num': 'many'} is invalid for Pong-v5"),
+        ("CartPole-v1", {"params": {"gravity": 3}}, "env.params.gravity=3 is not a parameter of CartPole-v1"),
+    ],
+)
+def test_invalid_settings_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("envpool", name, **changes))
