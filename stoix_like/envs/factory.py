@@ -232,7 +232,8 @@ def make_scenario(config: EnvConfig, own_env: Any = None, evaluation: bool = Fal
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, [*SUITES, own.OWN])
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
-    module, arguments = load_suite(config.env_name), (config.scenario.name, config.kwargs, config.params)
+    module = load_suite(config.env_name)
+    arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
     if SUITES[config.env_name].on_host:
         arguments = (*arguments, HostOptions(config.vectorization, config.time_limit, evaluation))
     return own.wrap(module.make(*arguments), config.wrappers)

@@ -8,6 +8,7 @@ import importlib.util
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 import gymnasium
@@ -198,6 +199,8 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # It would unblock the signal if it started with the first process.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
