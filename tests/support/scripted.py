@@ -1,14 +1,15 @@
 """A gymnasium environment whose every transition is known, with checks of what arrives elsewhere.
 
-Environment `seed` plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 1000]`.
-Step t of episode e is rewarded with `8 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
+An environment plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 2**20]`. Step
+t of episode e is rewarded with `8 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
 odd ones are truncated.
 """
 
 import gymnasium
+import jax
 import numpy as np
 
-SEEDS = 1000
+SEEDS = 2**20  # float32 holds them exactly
 
 
 def length(episode):
@@ -58,6 +59,13 @@ class Scripted(gymnasium.Env):
     def _observe(self, action):
         self._observation[:] = self._episode, self._t, action, self._seed
         return {"all": self._observation} if self._as_dict else self._observation
+
+
+class CopyingScripted(Scripted):
+    """The same with a new array for each observation, as gymnasium's SAME_STEP needs it."""
+
+    def _observe(self, action):
+        return jax.tree.map(np.copy, super()._observe(action))
 
 
 gymnasium.register("Scripted-v0", "scripted:Scripted")

@@ -118,12 +118,13 @@ def make(
 
 def _make_batch(constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, num_envs: int) -> HostBatch:
     constructors = [constructor] * num_envs
+    # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
+    mode = AutoresetMode.DISABLED
     if not parallel:
-        # An explicit reset: in SAME_STEP an environment that reuses its arrays overwrites its last observation.
-        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=AutoresetMode.DISABLED))
+        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=mode))
     with _interrupts_blocked():
         # Forked processes would inherit the locks of jax's threads.
-        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP))
+        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=mode))
 
 
 def _make_one(
