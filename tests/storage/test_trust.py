@@ -69,6 +69,12 @@ def test_a_record_is_private_whatever_the_umask(tmp_path, state):
     config_file.read_config(tmp_path / "run")
 
 
+def test_a_module_that_registers_an_environment_needs_trust():
+    with pytest.raises(ConfigError, match="env.scenario.name=my_package:MyEnv-v0 names a module that is imported"):
+        trust.check_trusted([("env.scenario.name", "my_package:MyEnv-v0")], "config.yaml")
+    trust.check_trusted([("env.scenario.name", "ALE/Pong-v5")], "config.yaml")
+
+
 @pytest.mark.parametrize("what", ["record", "directory"])
 def test_a_record_that_others_may_write_is_ignored(tmp_path, state, what):
     trust.record_trusted(configuration(tmp_path / "run"))

@@ -1,7 +1,7 @@
 """A gymnasium environment whose every transition is known, with checks of what arrives elsewhere.
 
-An environment plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 2**20]`. Step
-t of episode e is rewarded with `8 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
+An environment plays episodes 0, 1, 2, …; after t steps of episode e it observes `[e, t, last action, seed % 2**20]`.
+Step t of episode e is rewarded with `8 e + t`, and ends the episode where t is `length(e)`: even episodes terminate,
 odd ones are truncated.
 """
 

@@ -15,7 +15,7 @@ from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
-from stoix_like.utils.replay import ReplayConfig, make_replay
+from stoix_like.utils.replay import ReplayConfig, end_episodes, make_replay
 
 NUM_ENVS = 2
 
@@ -104,6 +104,27 @@ def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_
         reward, discount, successor = target
         assert found[number] == [reward, discount, successor, 1.0]
         assert found[100 + number] == [reward, discount, successor + 100, 1.0]
+
+
+@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
+    replay = make(schema, n_step=3)
+    no = [False, False]
+    state = replay.add(empty(replay), steps([0, 1], [1.0, 2.0], no, no))
+    # An axis of members and one of shards, as in the state of a run.
+    local = end_episodes((jax.tree.map(lambda leaf: leaf[None, None], state), "other"))
+    state = jax.tree.map(lambda leaf: leaf[0, 0], local[0])
+    np.testing.assert_array_equal(state.experience.truncated[:, :3], [[False, True, False]] * NUM_ENVS)
+    state = replay.add(state, steps([50, 51], [64.0, 64.0], no, no))
+    # Rewards 1 + 2 / 2, then the bootstrap value of the successor of step 1 with discount 1 / 4.
+    found = windows(replay, state)
+    np.testing.assert_allclose(found[0.0][:3], (2.0, 0.25, 1.5))
+
+
+def test_terminated_episodes_stay_terminated():
+    replay = make(n_step=3)
+    state = replay.add(empty(replay), steps([0, 1], [1.0, 2.0], [False, True], [False, False]))
+    assert not end_episodes(state).experience.truncated.any()
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
