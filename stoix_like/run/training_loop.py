@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from stoix_like.architectures.types import IntervalMetrics, LearnerState, Shard
+from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import HostEnvironmentError, TrainingError
 from stoix_like.loggers import Logger

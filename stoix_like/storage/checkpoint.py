@@ -346,9 +346,8 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T]) -> T | None:
             print(f"the checkpoint after {bad:,} env steps is damaged: {reason}; moved to {place}", file=sys.stderr)
         return found
     if damaged:
-        raise ConfigError(
-            f"every checkpoint of {run_dir} is damaged or of another version: {'; '.join(str(error) for _, error in damaged)}"
-        )
+        reasons = "; ".join(str(error) for _, error in damaged)
+        raise ConfigError(f"every checkpoint of {run_dir} is damaged or of another version: {reasons}")
     return None
 
 
