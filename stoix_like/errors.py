@@ -37,6 +37,10 @@ class MissingExtraError(ConfigError):
         super().__init__(f"{what} needs the package '{package}': pip install 'stoix_like[{extra}]'")
 
 
+# Suites have up to a thousand environments.
+_MAX_LISTED = 60
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Suggest the known names that are closest to an unknown one.
 
@@ -58,6 +62,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         close = [candidate for candidate in names if name and name.lower() in candidate.lower()][:3]
     if close:
         return "did you mean " + " or ".join(f"'{match}'" for match in close) + "?"
+    if len(names) > _MAX_LISTED:
+        return f"choose from {', '.join(names[:_MAX_LISTED])} and {len(names) - _MAX_LISTED} more"
     return "choose from " + ", ".join(names)
 
 

@@ -63,5 +63,11 @@ def test_every_listed_network_can_be_set_up_with_its_systems():
             schema = parse_config(compose_config(choice)).system
             discrete = Discrete in getattr(type(schema), "action_spaces", (Discrete,)) and "continuous" not in network
             env = "gymnax/cartpole" if discrete else "gymnax/pendulum"
-            env = "gymnax/breakout" if "cnn" in network else "navix/empty_5x5" if network == "grid" else env
+            env = (
+                "gymnax/breakout"
+                if "cnn" in network or network == "resnet"
+                else "navix/empty_5x5"
+                if network == "grid"
+                else env
+            )
             set_up(parse_config(compose_config([*choice, f"env={env}"])))

@@ -11,11 +11,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, factory, list_scenarios, make, make_eval
+from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CHOICES = sorted(path.relative_to(CONFIGS / "env").with_suffix("").as_posix() for path in CONFIGS.glob("env/*/*.yaml"))
+CHOICES = sorted(
+    path.relative_to(CONFIGS / "env").with_suffix("").as_posix() for path in CONFIGS.glob("env/*/[!_]*.yaml")
+)
 
 
 def composed(*overrides):
@@ -40,7 +43,10 @@ def test_every_yaml_builds_its_environment(choice):
     assert config.scenario.task_name == config.scenario.name
     env = make(config)
     _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 2))
-    assert timestep.observation.agent_view.shape == (2, *env.observation_space.shape)
+    views, spaces = entries(timestep.observation.agent_view), entries(env.observation_space)
+    assert {name: view.shape for name, view in views.items()} == {
+        name: (2, *space.shape) for name, space in spaces.items()
+    }
 
 
 def test_scenario_without_a_yaml_is_built_by_name():

@@ -37,7 +37,9 @@ def first_legal(env):
     return act
 
 
-@pytest.mark.parametrize("name", slow_except(scenarios(), QUICK))
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.suites) for name in scenarios()]
+)
 def test_protocol(name):
     check("jumanji", name, num_steps=200)
 

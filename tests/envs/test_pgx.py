@@ -24,7 +24,9 @@ def first_legal(key, game):
     return jnp.argmax(game.legal_action_mask)
 
 
-@pytest.mark.parametrize("name", slow_except(scenarios(), QUICK))
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.suites) for name in scenarios()]
+)
 def test_protocol(name):
     _, actions, steps = check("pgx", name, num_steps=60)
     # Illegal moves lose at once; random legal ones never do on the first move.

@@ -13,14 +13,27 @@ from stoix_like.errors import ConfigError
 NOTHING = 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy", "MineSweeperEasy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("CartPoleEasy", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.suites) for name in ("SkittlesEasy", "MineSweeperEasy")),
+    ],
+)
 def test_conformance(name):
     check("popgym_arcade", name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["BreakoutEasy", "TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("BreakoutEasy", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, marks=pytest.mark.suites)
+            for name in ("TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy")
+        ),
+    ],
+)
 def test_games_that_report_ends_in_other_ways_conform(name):
     check("popgym_arcade", name, 300, params={"max_steps_in_episode": 60})
 

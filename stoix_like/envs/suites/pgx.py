@@ -65,7 +65,8 @@ class PgxEnvironment(Environment):
     def __init__(self, env: Any, opponent: Opponent) -> None:
         self._env, self._opponent = env, opponent
         self._move_limit = _MOVE_LIMITS.get(env.id)
-        game = jax.eval_shape(env.init, jax.random.key(0))
+        with jax.numpy_rank_promotion("allow"):
+            game = jax.eval_shape(env.init, jax.random.key(0))
         self.action_space = Discrete(game.legal_action_mask.shape[0])
         low, high = (0.0, 1.0) if game.observation.dtype == bool else (-np.inf, np.inf)
         self.observation_space = Box(low, high, game.observation.shape)
@@ -207,7 +208,8 @@ def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
 
 
 def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:
-    action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
+    with jax.numpy_rank_promotion("allow"):
+        action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
     if getattr(action, "shape", None) != () or not jnp.issubdtype(action.dtype, jnp.integer):
         raise ConfigError(
             f"env.kwargs.opponent={kwargs.get('opponent')} returns {action}: it must return an action, a scalar integer"

@@ -244,7 +244,6 @@ JUMANJI = (
     "Game2048-v1",
     "JobShop-v0",
     "Knapsack-v1",
-    "Minesweeper-v0",
     "RobotWarehouse-v0",
     "Snake-v1",
     "Sudoku-v0",
