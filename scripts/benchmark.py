@@ -218,8 +218,41 @@ SCENARIOS |= {
     )
     for env, name in STEPPED.items()
 }
+# Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
+HOST_PPO = (*PPO_SMALL[:1], *PPO_SMALL[2:], "arch.total_timesteps=50_000")
+HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")
+HOSTS = {
+    "host_ppo_sync": (*HOST_PPO, "env=gymnasium/cartpole"),
+    "host_ppo_async": (*HOST_PPO, "env=gymnasium/cartpole", "env.vectorization=async"),
+    "host_ppo_envpool": (*HOST_PPO, "env=envpool/cartpole"),
+    "host_sac": HOST_SAC,
+}
+BRIDGES = {
+    "host_bridge_sync": ("env=gymnasium/cartpole",),
+    "host_bridge_async": ("env=gymnasium/cartpole", "env.vectorization=async"),
+    "host_bridge_envpool": ("env=envpool/cartpole",),
+}
+SCENARIOS |= {
+    name: Scenario(
+        overrides, peers={"sbx": SBX_SAC if name == "host_sac" else SBX_PPO}, goal=Goal("wall", 2.0), on_cpu=False
+    )
+    for name, overrides in HOSTS.items()
+}
+SCENARIOS |= {
+    name: Scenario(
+        (*overrides, "arch.total_num_envs=16", "system.rollout_length=2000"),
+        "bridge",
+        unit="ms per call",
+        goal=Goal("value", 0.3, at_least=False),
+        on_cpu=False,
+    )
+    for name, overrides in BRIDGES.items()
+}
 # Names for several scenarios.
-GROUPS = {"suites": tuple(name for name in SCENARIOS if name.startswith("steps_"))}
+GROUPS = {
+    group: tuple(name for name in SCENARIOS if name.startswith(prefix))
+    for group, prefix in {"suites": "steps_", "host": "host_"}.items()
+}
 
 
 class Process:
@@ -328,7 +361,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     scenario, ours = SCENARIOS[row["scenario"]], row["who"] == OURS
     compiling = "" if row["compile"] is None else f"{row['compile']:.1f}"
     if "value" in row:
-        speeds = [f"{row['value']:.1f} {scenario.unit}", ""]
+        speeds = [f"{row['value']:.3g} {scenario.unit}", ""]
     else:
         speeds = [f"{row['wall']:,.0f}", f"{row['cpu']:,.0f}"]
         if "ratio" in row:

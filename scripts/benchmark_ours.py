@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import envpool
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,6 +141,28 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
     return _time_program(program, num_envs * num_steps)
 
 
+def bridge(overrides: list[str]) -> tuple[Run, float]:
+    """Measure what a step of environments on the host costs more than stepping them alone, in ms per call."""
+    config = parse_config(compose_config(overrides))
+    num_envs, num_steps = config.arch.total_num_envs, config.system.rollout_length
+    through_program, compile_seconds = steps(overrides)
+    name = config.env.scenario.name
+    if config.env.env_name == "envpool":
+        envs = envpool.make_gymnasium(name, num_envs=num_envs, seed=0)
+    else:
+        envs = gymnasium.make_vec(name, num_envs, vectorization_mode=config.env.vectorization)
+    actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs))
+    envs.reset()
+
+    def run() -> dict[str, Any]:
+        with timed() as alone:
+            for action in actions:
+                envs.step(action)
+        return {"value": 1000 * (through_program()["wall"] - alone.wall) / num_steps}
+
+    return run, compile_seconds
+
+
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
@@ -236,7 +260,8 @@ def _profiled(run: Run, directory: str) -> dict[str, Any]:
 
 
 MEASURES = {
-    function.__name__: function for function in (train, evaluation, env_only, steps, net_only, time_to_first_update)
+    function.__name__: function
+    for function in (train, evaluation, env_only, steps, bridge, net_only, time_to_first_update)
 }
 
 if __name__ == "__main__":

@@ -149,6 +149,17 @@ class VectorEnvironment(ABC):
         """
         return action
 
+    def view_of(self, native: Any) -> Any:
+        """Convert observations as the suite's own environments return them.
+
+        Args:
+            native: observations `[..., *shape]` of the suite, with any batch axes.
+
+        Returns:
+            `[..., *observation_space.shape]`, elements of `unwrapped.observation_space`.
+        """
+        return native
+
     def native_state(self, state: State) -> State:
         """Return the state of the suite's environments, without the state of wrappers."""
         return state

@@ -169,6 +169,15 @@ class HostEnvironment(VectorEnvironment):
         """See `VectorEnvironment.release`."""
         io_callback(self._release, None, state.batch)
 
+    def view_of(self, native: PyTree) -> PyTree:
+        """See `VectorEnvironment.view_of`."""
+        specs = self._spec.observation
+        arrays = jax.tree.map(lambda spec, given: np.asarray(given, spec.dtype), specs, native)
+        first, spec = jax.tree.leaves(arrays)[0], jax.tree.leaves(specs)[0]
+        leading = first.shape[: first.ndim - len(spec.shape)]
+        rows = jax.tree.map(lambda array: array.reshape(-1, *array.shape[len(leading) :]), arrays)
+        return jax.tree.map(lambda array: array.reshape(*leading, *array.shape[1:]), self._spec.encode(rows))
+
     def check(self) -> None:
         """See `VectorEnvironment.check`."""
         if self._failure is not None:

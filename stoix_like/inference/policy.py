@@ -79,6 +79,7 @@ class Policy:
         self._has_params = hasattr(shared, "params")
         self._name = f"{config.system_name} on {setup.environment_name}"
         self._compiled = jax.jit(self._act)
+        self._predictions = 0
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Choose actions.
@@ -120,6 +121,35 @@ class Policy:
         shared = self._shared._replace(params=params) if self._has_params else params
         action = self._compiled(shared, batch, key)
         return action.reshape(*leading, *action.shape[1:])
+
+    def predict(
+        self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool | None = None
+    ) -> tuple[np.ndarray, None]:
+        """Choose actions in a loop over environments on the host, as `predict` of stable-baselines3 does.
+
+        A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
+
+        Args:
+            observation: `[..., *shape]`, as an environment of the run's suite returns it: an image of an Atari game has
+                its frames first, and an integer of gymnasium is not one-hot.
+            state: None, since the policy has no recurrent state; as is `episode_start`.
+            episode_start: ignored.
+            deterministic: must agree with `greedy`; by default, it does.
+
+        Returns:
+            The actions `[..., *action_space.shape]` as a numpy array, and None.
+
+        Raises:
+            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+        """
+        if deterministic is not None and deterministic != self.greedy:
+            raise ValueError(
+                f"deterministic={deterministic}, but this policy {'is greedy' if self.greedy else 'samples actions'}:"
+                f" load it with greedy={deterministic}"
+            )
+        key = jax.random.fold_in(jax.random.key(0), self._predictions)
+        self._predictions += 1
+        return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
 
     def __repr__(self) -> str:
         """Return the run, and the shapes of observations and actions."""

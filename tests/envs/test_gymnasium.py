@@ -8,6 +8,7 @@ from conformance import NUM_ENVS, check, env_config, rollout
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
 from stoix_like.errors import ConfigError
 
@@ -108,6 +109,24 @@ def test_images_with_channels_first_are_transposed():
     view = np.arange(24, dtype=np.uint8).reshape(1, 4, 2, 3)
     assert spec.observation_space.shape == (2, 3, 4)
     np.testing.assert_array_equal(spec.encode(view), view.transpose(0, 2, 3, 1))
+
+
+def test_views_are_made_of_observations_with_any_batch_axes():
+    spaces = gymnasium.spaces.Dict(
+        {"count": gymnasium.spaces.Discrete(3, start=1), "features": gymnasium.spaces.Box(-1, 1, (2,))}
+    )
+    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)))
+    view = env.view_of({"count": 2, "features": [0.5, 0.25]})
+    np.testing.assert_array_equal(view["count"], [0, 1, 0])
+    np.testing.assert_array_equal(view["features"], [0.5, 0.25])
+    view = env.view_of({"count": np.asarray([[3, 1]]), "features": np.ones((1, 2, 2))})
+    np.testing.assert_array_equal(view["count"], [[[0, 0, 1], [1, 0, 0]]])
+    assert view["features"].shape == (1, 2, 2)
+    images = HostEnvironment(
+        None, make_spec("mine", gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8), spaces["count"], channels_first=True)
+    )
+    frames = np.arange(120, dtype=np.uint8).reshape(4, 6, 5)
+    np.testing.assert_array_equal(images.view_of(frames), np.moveaxis(frames, 0, -1))
 
 
 def test_discrete_actions_start_where_the_environment_counts_from():

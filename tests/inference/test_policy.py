@@ -107,6 +107,24 @@ def test_sampling_policy_needs_a_key(policy, sampling):
     np.testing.assert_array_equal(policy(view), policy(view, keys[1]))
 
 
+def test_predict_returns_what_calls_return(pendulum, policy, sampling):
+    observations = np.asarray([[1.0, 0.0, 0.5], [0.0, -1.0, -2.0]], np.float32)
+    for given in (observations, observations[0]):
+        actions, state = policy.predict(given, deterministic=True)
+        assert (type(actions), state) == (np.ndarray, None)
+        np.testing.assert_array_equal(actions, policy(given))
+    drawn = [sampling.predict(observations)[0] for _ in range(2)]
+    assert not np.array_equal(*drawn)
+    again = load_policy(pendulum, "last", greedy=False)
+    np.testing.assert_array_equal([again.predict(observations, deterministic=False)[0] for _ in range(2)], drawn)
+
+
+def test_predict_says_how_to_load_the_other_kind_of_policy(policy, sampling):
+    for one, other in ((policy, False), (sampling, True)):
+        with pytest.raises(ValueError, match=f"load it with greedy={other}"):
+            one.predict(np.zeros(3, np.float32), deterministic=other)
+
+
 @pytest.mark.slow
 def test_greedy_policy_is_the_mode_where_evaluation_explores():
     """With one constant key, an epsilon-greedy policy would act alike in a batch row whatever it observes."""
