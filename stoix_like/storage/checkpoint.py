@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import inspect
 import itertools
 import json
@@ -19,7 +18,7 @@ import re
 import stat
 import sys
 import tempfile
-import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -209,13 +208,11 @@ class Writer:
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
         try:
-            with _quiet_threads():
-                try:
-                    yield
-                except BaseException:
-                    # While its threads are quiet.
-                    self._close_manager()
-                    raise
+            try:
+                yield
+            except BaseException:
+                self._close_manager()
+                raise
         except Exception as error:  # A failed checkpoint must not stop training.
             self._pending = None
             if not self._failing:
@@ -426,40 +423,15 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     directory = run_dir.absolute() / DIRECTORY
     _check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
-    with _quiet_threads():
-        try:
-            with _alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
-                yield manager
-            return
-        except (ConfigError, DamagedError):
-            raise
-        except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
-            if _is_transient(error):
-                raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
-            reason = _reason(error)
-        # Outside the block, so that nothing refers to the coroutines that the error interrupted.
-        raise _damaged(run_dir, step, reason)
-
-
-@contextlib.contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Silence what Orbax leaves behind when it fails: the first array that does closes the event loop of the others."""
-    hook = sys.unraisablehook
-
-    def quiet(left: Any) -> None:
-        if "loop is closed" not in str(left.exc_value) and not inspect.iscoroutine(left.object):
-            hook(left)
-
-    sys.unraisablehook = quiet
     try:
-        yield
-    except Exception:
-        # Threads of the other arrays still report.
-        time.sleep(0.5)
-        gc.collect()
+        with _alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
+            yield manager
+    except (ConfigError, DamagedError):
         raise
-    finally:
-        sys.unraisablehook = hook
+    except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
+        if _is_transient(error):
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
+        raise _damaged(run_dir, step, _reason(error)) from error
 
 
 def _check_files(run_dir: Path, step: int) -> None:
@@ -545,5 +517,21 @@ class _Quiet(logging.Filter):
         return not re.search("orbax|loop is closed", record.getMessage() + trace)
 
 
+def _silence_failed_tasks() -> None:
+    """Silence what Orbax leaves behind when it fails: the first array that does closes the event loop of the others.
+
+    Their threads report at any time after the failure, until the process ends.
+    """
+    report = sys.unraisablehook
+
+    def report_others(left: Any) -> None:
+        if "loop is closed" not in str(left.exc_value) and not inspect.iscoroutine(left.object):
+            report(left)
+
+    sys.unraisablehook = report_others
+    warnings.filterwarnings("ignore", r"coroutine '\w*serializ\w*\..*' was never awaited", RuntimeWarning)
+
+
 for _name in ("absl", "asyncio"):
     logging.getLogger(_name).addFilter(_Quiet())
+_silence_failed_tasks()
