@@ -99,7 +99,7 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
         target = kwargs.pop("_target_", None)
         if not isinstance(target, str):
             raise ConfigError(
-                f"{key}={dict(wrapper)} has no import path as _target_: write {{_target_: my_module.MyWrapper, …}}"
+                f"{key}={dict(wrapper)} has no _target_, an import path: write {{_target_: my_module.MyWrapper, …}}"
             )
         wrapped = construct(resolve(target, f"{key}._target_"), kwargs, target, key, env)
         if not isinstance(wrapped, VectorEnvironment):

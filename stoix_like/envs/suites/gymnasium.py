@@ -100,12 +100,16 @@ def make(
 
     Raises:
         ConfigError: if the id, an argument or a parameter is unknown or invalid, or a space is not supported.
+        MissingExtraError: if envpool is asked for and not installed.
     """
     options = options or HostOptions()
     if options.vectorization == "envpool":
-        from stoix_like.envs.suites import envpool
+        # The package is optional.
+        from stoix_like.envs.factory import load_suite
 
-        return envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+        envpool = load_suite("envpool")
+        pool: VectorEnvironment = envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+        return pool
     env = _make_one(name, kwargs, params, options)
     is_atari = name.startswith(_ATARI)
     spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
