@@ -298,8 +298,8 @@ def _check_env(args: argparse.Namespace) -> None:
     _make_working_directory_importable()
     env = parse_config(compose_config(args.overrides, _config_dirs(args))).env
     try:
-        # On its own first: wrappers would report its faults as their own.
-        checked = check_environment(make_scenario(env), args.steps)
+        # On its own first: wrappers would report its faults as their own. Evaluation starts no process per environment.
+        checked = check_environment(make_scenario(env, evaluation=True), args.steps)
         check_environment(make_eval(env), args.steps)
     except FaultyEnvironmentError as error:
         _print(str(error))

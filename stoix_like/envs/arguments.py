@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -85,6 +86,9 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     parameters = list(inspect.signature(cls).parameters.values())[len(args) :]
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
+    for name, value in kwargs.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")
     try:
         return cls(*args, **kwargs)
     except (TypeError, ValueError, AssertionError, NotImplementedError) as error:

@@ -10,10 +10,10 @@ import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs import own
-from stoix_like.envs.auto_reset import FreshReset
+from stoix_like.envs.auto_reset import FreshReset, HostReset
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
-from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError
 
 NUM_ENVS = 3
 NUM_STEPS = 300
@@ -79,6 +79,10 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     # Each stage relies on the one before.
     _raise_any(_interface_faults(vector))
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed) for _ in range(2)]
+    try:
+        vector.check()
+    except HostEnvironmentError as error:
+        raise FaultyEnvironmentError([str(error)]) from error
     _raise_any(_value_faults(vector, *played))
     return Checked(NUM_ENVS, num_steps, int(played[0].ended.sum()))
 
@@ -104,8 +108,8 @@ def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Itera
     if shape_fault is not None:
         yield shape_fault
         return
-    if np.isnan(values).any():
-        yield f"{name} is NaN after some actions: guard divisions, roots and logarithms"
+    if not np.isfinite(values).all():
+        yield f"{name} is NaN or infinite after some actions: guard divisions, roots and logarithms"
         return
     if isinstance(space, Box):
         low, high = np.asarray(space.low) - _SLACK, np.asarray(space.high) + _SLACK
@@ -246,7 +250,7 @@ def _carry_faults(name: str, before: PyTree, after: PyTree) -> Iterator[str]:
 
 def _play(env: VectorEnvironment, num_steps: int, seed: int) -> Rollout:
     """Play random legal actions; each call traces the environment anew."""
-    resetting = FreshReset(env)
+    resetting = HostReset(env) if env.on_host else FreshReset(env)
 
     def play(key: jax.Array) -> Rollout:
         reset_key, steps_key = jax.random.split(key)
@@ -259,7 +263,9 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int) -> Rollout:
             state, timestep = resetting.step(jax.random.split(step_key, NUM_ENVS), state, action)
             return (state, timestep), (action, timestep)
 
-        return Rollout(first, *jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))[1])
+        (last, _), steps = jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))
+        resetting.release(last)
+        return Rollout(first, *steps)
 
     rollout: Rollout = jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(seed)))
     return rollout

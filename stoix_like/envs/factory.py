@@ -178,11 +178,11 @@ def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
 
 
 def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
-    if config.observation_clip is not None:
-        env = wrappers.ClipObservation(env, config.observation_clip)
     space = env.observation_space
     if config.flatten_observation and (isinstance(space, Dict) or len(space.shape) != 1):
         env = wrappers.FlattenObservation(env)
+    if config.observation_clip is not None:
+        env = wrappers.ClipObservation(env, config.observation_clip)
     if config.frame_stack > 1:
         env = wrappers.StackFrames(env, config.frame_stack)
     if config.time_in_observation:

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from stoix_like.envs.arguments import construct
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 OWN = "own"
@@ -59,7 +62,7 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
         The environments.
 
     Raises:
-        FaultyEnvironmentError: the object has another interface.
+        FaultyEnvironmentError: the object has another interface, or actions of a type that no policy has.
         ConfigError: a parameter is unknown.
     """
     if all(hasattr(env, name) for name in _GYMNAX):
@@ -68,6 +71,11 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
         raise FaultyEnvironmentError([f"{_name(env)} is no environment in JAX: {_advice(env)}"])
     if params:
         raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
+    space = getattr(env, "action_space", None)
+    if isinstance(space, Box) and not jnp.issubdtype(space.dtype, jnp.floating):
+        raise FaultyEnvironmentError(
+            [f"action_space is a Box of {jnp.dtype(space.dtype)}: use MultiDiscrete for integers, or a Box of floats"]
+        )
     return Vectorize(env) if isinstance(env, Environment) else env
 
 
@@ -90,7 +98,9 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
         kwargs = dict(wrapper)
         target = kwargs.pop("_target_", None)
         if not isinstance(target, str):
-            raise ConfigError(f"{key}={kwargs} has no _target_: write {{_target_: my_module.MyWrapper, …}}")
+            raise ConfigError(
+                f"{key}={dict(wrapper)} has no _target_, an import path: write {{_target_: my_module.MyWrapper, …}}"
+            )
         wrapped = construct(resolve(target, f"{key}._target_"), kwargs, target, key, env)
         if not isinstance(wrapped, VectorEnvironment):
             raise ConfigError(
@@ -172,7 +182,8 @@ def is_constructor(env: Any) -> bool:
 
 
 def _name(env: Any) -> str:
-    return str(env.__name__ if is_constructor(env) else type(env).__name__)
+    # Without the brackets of <lambda>, which overrides and paths would have to quote.
+    return str(env.__name__.strip("<>") if is_constructor(env) else type(env).__name__)
 
 
 def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:

@@ -339,7 +339,7 @@ class StackFrames(StatefulWrapper):
         num_frames: views per stack, k.
 
     Raises:
-        ConfigError: if the views are dictionaries.
+        ConfigError: if the views are dictionaries or scalars.
     """
 
     def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
@@ -348,6 +348,11 @@ class StackFrames(StatefulWrapper):
             raise ConfigError(
                 f"env.frame_stack={num_frames} stacks arrays, but the observation is a dictionary of"
                 f" {', '.join(entries(env.observation_space))}: set env.flatten_observation=true, or env.frame_stack=1"
+            )
+        if not env.observation_space.shape:
+            raise ConfigError(
+                f"env.frame_stack={num_frames} stacks along the last axis, but the observation is a scalar: set"
+                " env.flatten_observation=true, or env.frame_stack=1"
             )
         self.num_frames = num_frames
         self.observation_space = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
@@ -379,7 +384,7 @@ class ClipObservation(Wrapper):
     def __init__(self, env: VectorEnvironment, limit: float) -> None:
         super().__init__(env)
         self.limit = limit
-        space = _float_box(env, f"env.observation_clip={limit}", "leave it null")
+        space = _float_box(env, f"env.observation_clip={limit}", "leave it null, or flatten dictionaries")
         low, high = np.clip(space.low, -limit, limit), np.clip(space.high, -limit, limit)
         self.observation_space = replace(space, low=low, high=high)
 
@@ -606,7 +611,10 @@ def _repeat(bound: np.ndarray, times: int) -> np.ndarray:
 def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
     """Return the box of views from `space` after `reshape`."""
     if not isinstance(space, Box):
-        raise ValueError(f"observation_space={space} is not a Box: only arrays can be flattened or stacked")
+        raise ConfigError(
+            f"observation_space={space} is not a Box: observe a one-hot vector, or leave out env.flatten_observation"
+            " and env.frame_stack"
+        )
     bounds = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
     low, high = (reshape(bound) for bound in bounds)
     return Box(low, high, low.shape, space.dtype)

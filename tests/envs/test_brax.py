@@ -183,7 +183,13 @@ def test_a_truncation_that_the_environment_reports_is_not_a_termination():
     [
         ("antt", {}, "env.scenario.name='antt' is not a scenario of brax: did you mean 'ant'"),
         (CHEAP, {"params": {"episode_lenght": 3}}, "env.params.episode_lenght=3 .*'episode_length'"),
-        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be positive"),
+        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be at least 1"),
+        (
+            CHEAP,
+            {"params": {"episode_length": 1e12}},
+            "env.params.episode_length=1000000000000 is too large for 32-bit",
+        ),
+        ("ant", {"kwargs": {"ctrl_cost_weight": float("nan")}}, "env.kwargs.ctrl_cost_weight=nan is invalid for ant"),
         (CHEAP, {"params": {"episode_length": 2.5}}, "env.params.episode_length=2.5 is invalid .*1000"),
         (CHEAP, {"kwargs": {"backnd": "mjx"}}, "env.kwargs.backnd='mjx' .*'backend'"),
         (CHEAP, {"kwargs": {"backend": "mujoco"}}, "env.kwargs=.*mujoco.* is invalid .*'generalized'"),

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import own_envs
 import pytest
+import scripted
 
 from stoix_like import cli
 from stoix_like.base_types import Observation
-from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Vectorize, check_environment
+from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Vectorize, check, check_environment
 from stoix_like.envs.environment import restart, transition
+from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make_scenario
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
 
@@ -52,6 +54,17 @@ class OutOfBounds(Sound):
 class NotANumber(Sound):
     def observe(self, x):
         return Observation(jnp.where(x > 4, jnp.nan, x)[None])
+
+
+class Infinite(Sound):
+    observation_space = Box(-np.inf, np.inf, (1,))
+
+    def observe(self, x):
+        return Observation(jnp.where(x > 4, jnp.inf, x)[None])
+
+
+class IntegerActions(Sound):
+    action_space = Box(0, 5, (2,), jnp.int32)
 
 
 class BadMask(Sound):
@@ -170,7 +183,9 @@ FAULTS = {
     WrongShape: r"observation.agent_view of reset is float32\[1\], but the space is Box\(0 … 6, float32\[2\]\)",
     WrongDtype: r"observation.agent_view of reset is int32\[1\], but the space is Box",
     OutOfBounds: r"the observation reaches from .* to 5.* and leaves the bounds of Box\(0 … 3, float32\[1\]\)",
-    NotANumber: "the observation is NaN after some actions",
+    NotANumber: "the observation is NaN or infinite after some actions",
+    Infinite: "the observation is NaN or infinite after some actions",
+    IntegerActions: r"action_space is a Box of int32: use MultiDiscrete for integers",
     BadMask: r"action_mask is bool\[.*3\], but Discrete\(2\) needs bool\[2\]",
     NoLegalAction: "action_mask is all False in some state",
     MaskAppears: "the time step has another structure after step than after reset",
@@ -210,6 +225,22 @@ def test_sound_environments_pass(env):
     checked = check_environment(env, num_steps=40)
     assert checked.num_episodes >= 5
     assert "no faults in 3 environments × 40 random steps" in str(checked)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_environments_on_the_host_play_their_own_episodes(fails):
+    scripted.Scripted.open_environments = 0
+    env = make_scenario(
+        EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), kwargs={"fail_at": 4 if fails else None})
+    )
+    if fails:
+        with pytest.raises(FaultyEnvironmentError, match="Scripted-v0 failed: RuntimeError: the simulator exploded"):
+            check_environment(env, num_steps=20)
+    else:
+        check_environment(env, num_steps=20)
+        # One batch for both rollouts, and one of start states.
+        assert scripted.Scripted.open_environments == check.NUM_ENVS + check._NUM_STARTS
+    env.close()
 
 
 @pytest.mark.slow

@@ -40,6 +40,18 @@ def test_a_time_limit_truncates(limit, expected):
     env.close()
 
 
+def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation():
+    env = make(env_config("envpool", "CartPole-v1", time_limit=15))
+    _, _, steps = rollout(env, 400, num_envs=5)
+    env.close()
+    x, _, angle, _ = np.moveaxis(steps.next_observation.agent_view, -1, 0)
+    fallen = (np.abs(x) > 2.4) | (np.abs(angle) > np.deg2rad(12))
+    at_limit = steps.episode.episode_length == 15
+    assert (fallen & at_limit).any()
+    np.testing.assert_array_equal(steps.terminated, fallen)
+    np.testing.assert_array_equal(steps.truncated, at_limit & ~fallen)
+
+
 @pytest.mark.slow
 def test_atari_games_are_preprocessed():
     config = env_config("envpool", "Breakout-v5", kwargs={"episodic_life": True}, reward_clip=0.5)
@@ -62,7 +74,10 @@ def test_atari_games_are_preprocessed():
         ("CartPol-v1", {}, "env.scenario.name='CartPol-v1' is not a scenario of envpool: did you mean 'CartPole-v"),
         ("CartPole-v1", {"kwargs": {"seed": 3}}, "env.kwargs.seed=3 is not a parameter of CartPole-v1"),
         ("Pong-v5", {"kwargs": {"noop_maxx": 3}}, "env.kwargs.noop_maxx=3 .*'noop_max'"),
-        ("Pong-v5", {"kwargs": {"stack_num": "many"}}, "env.kwargs={'stack_num': 'many'} is invalid for Pong-v5"),
+        ("Pong-v5", {"kwargs": {"stack_num": "many"}}, "env.kwargs.stack_num='many' is invalid for Pong-v5"),
+        ("Pong-v5", {"kwargs": {"noop_max": 0}}, "env.kwargs.noop_max=0 is invalid .* an integer of at least 1"),
+        ("Pong-v5", {"kwargs": {"task": "breakout"}}, "env.kwargs.task='breakout' is not a parameter of Pong-v5"),
+        ("Pong-v5", {"kwargs": {"episodic_life": "no"}}, "env.kwargs={'episodic_life': 'no'} is invalid for Pong-v5"),
         ("CartPole-v1", {"params": {"gravity": 3}}, "env.params.gravity=3 is not a parameter of CartPole-v1"),
     ],
 )

@@ -118,6 +118,10 @@ def test_missing_package_error_names_the_extra(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"env.env_name=gymnax needs .*'gymnax'.*stoix_like\[envs\]"):
         make(EnvConfig("gymnax", ScenarioConfig("CartPole-v1")))
     assert list_scenarios()["gymnax"] == []
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.envpool", raising=False)
+    with pytest.raises(MissingExtraError, match=r"env.env_name=envpool needs .*stoix_like\[envpool\]"):
+        make(EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), vectorization="envpool"))
 
 
 def test_missing_module_of_another_package_propagates(monkeypatch):
@@ -154,6 +158,8 @@ def test_wrappers_have_a_fixed_order():
     own = ["AddReward", "AddReward", "Vectorize"]
     assert wrapper_names(make(everything)) == ["PoolReset", "ClipReward", "ScaleReward", *inner, "RandomStarts", *own]
     assert wrapper_names(make_eval(everything)) == [*inner, *own]
+    dictionary = EnvConfig("jumanji", ScenarioConfig("Tetris-v0"), flatten_observation=True, observation_clip=0.5)
+    assert wrapper_names(make_eval(dictionary))[:3] == ["RecordEpisode", "ClipObservation", "FlattenObservation"]
     image = EnvConfig("gymnax", ScenarioConfig("Catch-bsuite"), flatten_observation=True)
     assert make(image).observation_space.shape == (50,)
 

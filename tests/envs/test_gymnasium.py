@@ -54,6 +54,32 @@ def test_the_adapter_follows_the_protocol():
     check("gymnasium", "CartPole-v1", 200)
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "expected"),
+    [("Pendulum-v1", 500, 200), pytest.param("ALE/Pong-v5", 6, 6, marks=pytest.mark.slow)],
+)
+def test_a_time_limit_counts_steps_in_addition_to_the_limit_of_the_environment(name, limit, expected):
+    env = make(env_config("gymnasium", name, time_limit=limit))
+    _, _, steps = rollout(env, 2 * expected, num_envs=1)
+    env.close()
+    assert not steps.terminated.any()
+    np.testing.assert_array_equal(np.flatnonzero(steps.truncated[:, 0]), [expected - 1, 2 * expected - 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("ALE/Pong-v5", {"params": {"frame_skip": 1.5}}, "env.params.frame_skip=1.5 is invalid for ALE/Pong-v5"),
+        ("ALE/Pong-v5", {"params": {"terminal_on_life_loss": "maybe"}}, "env.params.terminal_on_life_loss='maybe'"),
+        ("ALE/Pong-v5", {"kwargs": {"mode": 77}}, "env.kwargs={'mode': 77} is invalid for ALE/Pong-v5: Invalid game"),
+        ("Hopper-v5", {"kwargs": {"xml_file": "none.xml"}}, "'none.xml'} is invalid for Hopper-v5: .*does not exist"),
+    ],
+)
+def test_invalid_settings_raise(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(env_config("gymnasium", name, **changes))
+
+
 @pytest.mark.slow
 def test_atari_games_are_preprocessed():
     options = {"params": {"terminal_on_life_loss": True}, "reward_clip": 0.5}

@@ -165,6 +165,7 @@ def test_spaces():
         ("Snake-v1", {"kwargs": {"rows": 5}}, "env.kwargs.rows=5 is not a parameter of Snake-v1: .*'num_rows'"),
         ("Snake-v1", {"kwargs": {"time_limit": 0}}, "env.kwargs.time_limit=0 .* must be a positive integer"),
         ("Snake-v1", {"kwargs": {"time_limit": "long"}}, "env.kwargs.time_limit='long' .* must be a positive integer"),
+        ("Snake-v1", {"kwargs": {"time_limit": 1e12}}, "env.kwargs.time_limit=1000000000000 is too large for 32-bit"),
         ("Maze-v0", {"kwargs": {"generator": "mine"}}, "env.kwargs.generator='mine' is not a parameter of Maze-v0"),
         ("Cleaner-v0", {"kwargs": {"penalty_per_timestep": True}}, "penalty_per_timestep=True .* must be a number"),
     ],

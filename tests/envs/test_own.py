@@ -11,7 +11,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import Discrete, make_eval
-from stoix_like.envs.own import adapt
+from stoix_like.envs.own import adapt, as_overrides
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, run_dir, trust
 
@@ -107,6 +107,11 @@ def test_an_environment_cannot_be_given_twice():
         stoix_like.train("ppo/ff_ppo", ["env=gymnax/cartpole"], env=own_envs.Corridor)
     with pytest.raises(ConfigError, match="env.kwargs={'size': 3}: Corridor is built already"):
         stoix_like.train("ppo/ff_ppo", ["+env.kwargs.size=3"], env=own_envs.Corridor())
+
+
+def test_an_anonymous_function_has_a_name_for_paths():
+    config = composed(*as_overrides(lambda: own_envs.Corridor()))
+    assert (config.env.env_name, config.env.scenario.name) == ("own", "lambda")
 
 
 @pytest.mark.slow

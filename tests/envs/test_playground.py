@@ -114,9 +114,10 @@ def test_tasks_with_a_download_raise(name):
     [
         ("CartpoleBalanc", {}, "'CartpoleBalanc' is not a scenario of playground: did you mean 'CartpoleBalance'"),
         (CHEAP, {"params": {"episode_lenght": 3}}, "env.params.episode_lenght=3 .*'episode_length'"),
-        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be positive"),
+        (CHEAP, {"params": {"episode_length": 0}}, "env.params.episode_length=0 must be at least 1"),
         (CHEAP, {"params": {"episode_length": "long"}}, "env.params.episode_length='long' is invalid .*1000"),
-        (CHEAP, {"params": {"ctrl_dt": float("nan")}}, "env.params.ctrl_dt=nan must be positive and finite"),
+        (CHEAP, {"params": {"ctrl_dt": float("nan")}}, "env.params.ctrl_dt=nan is invalid .*0.02"),
+        (CHEAP, {"params": {"sim_dt": -0.01}}, "env.params.sim_dt=-0.01 must be positive"),
         (CHEAP, {"params": {"ctrl_dt": 0.001}}, "env.params.ctrl_dt=0.001 is shorter .*env.params.sim_dt=0.01"),
         (CHEAP, {"params": {"impl": "warp"}}, "env.params.impl='warp' is not a parameter"),
         (CHEAP, {"params": {"action_repeat": 2}}, "env.params.action_repeat=2 is not a parameter"),

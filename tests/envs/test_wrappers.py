@@ -203,6 +203,15 @@ class TestDictionaries:
         with pytest.raises(ConfigError, match=r"env\.frame_stack=4 stacks arrays, but .* inner\.features, pixels: set"):
             wrappers.StackFrames(self.envs(), 4)
 
+    def test_scalars_are_refused_where_vectors_are_needed(self):
+        env = self.envs()
+        env.observation_space = Box(0.0, 1.0, ())
+        with pytest.raises(ConfigError, match=r"env\.frame_stack=4 stacks along .* scalar: set env\.flatten_obs"):
+            wrappers.StackFrames(env, 4)
+        env.observation_space = Discrete(4)
+        with pytest.raises(ConfigError, match=r"Discrete\(n=4.* is not a Box: observe a one-hot vector"):
+            wrappers.FlattenObservation(env)
+
     def test_other_wrappers_leave_views_unchanged(self):
         env = wrappers.RecordEpisode(wrappers.CountSteps(wrappers.TimeLimit(self.envs(), 1)))
         state, first = env.reset(KEY[None])

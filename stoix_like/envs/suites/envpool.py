@@ -17,14 +17,19 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
 from stoix_like.errors import ConfigError
+from stoix_like.schema import scalar
 
 # envpool declares the bounds of float32 spaces in float64.
 warnings.filterwarnings("ignore", ".*Box (low|high)'s precision lowered by casting", UserWarning)
 
-# Set here, or by other keys: `env.reward_clip` leaves the scores of evaluation as they are.
+# Set here, or by other keys: the scenario is the task, and `env.reward_clip` leaves scores of evaluation as they are.
 _RESERVED = frozenset(
     {"num_envs", "batch_size", "seed", "env_seed", "base_path", "gym_reset_return_info", "max_num_players"}
-    | {"reward_clip"}
+    | {"task", "reward_clip"}
+)
+# Smallest values: envpool does not check them, and some end the process.
+_LEAST = {"num_threads": 0} | dict.fromkeys(
+    ("max_episode_steps", "stack_num", "frame_stack", "frame_skip", "noop_max", "img_height", "img_width"), 1
 )
 
 
@@ -37,15 +42,20 @@ class EnvpoolBatch(HostBatch):
     Args:
         construct: builds the pool from one seed per environment.
         action_space: space of one action.
+        time_limit: steps after which an episode is truncated, in addition to the pool's own limit; None: no limit.
     """
 
-    def __init__(self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any]) -> None:
-        self._construct, self._action_space = construct, action_space
+    def __init__(
+        self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any], time_limit: int | None
+    ) -> None:
+        self._construct, self._action_space, self._time_limit = construct, action_space, time_limit
         self._pool: Any = None
+        self._steps = np.zeros(0, np.int64)
 
     def reset(self, seeds: list[int]) -> PyTree:
         """See `HostBatch.reset`; seeds a new pool, because a pool cannot be seeded again."""
         self._pool = self._construct(seeds)
+        self._steps = np.zeros(len(seeds), np.int64)
         return self._pool.reset()[0]
 
     def step(self, actions: np.ndarray) -> HostStep:
@@ -53,8 +63,13 @@ class EnvpoolBatch(HostBatch):
         result = self._pool.step(native_actions(self._action_space, actions))
         observation, reward, terminated, truncated = result[:4]
         successor = observation
+        self._steps += 1
+        if self._time_limit is not None:
+            # With a lower limit of its own, the pool would report a termination in the last step as a truncation.
+            truncated = truncated | (self._steps >= self._time_limit)
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
         if ended.size:
+            self._steps[ended] = 0
             observation = _replace(observation, self._pool.reset(ended)[0], ended)
         return HostStep(observation, successor, reward, terminated, truncated)
 
@@ -96,12 +111,17 @@ def make(
         )
     check_names("env.kwargs", kwargs, defaults.keys() - _RESERVED, name)
     given = dict(kwargs)
+    for key, least in _LEAST.items():
+        if key not in kwargs:
+            continue
+        given[key] = scalar(int, kwargs[key])
+        if given[key] is None or given[key] < least:
+            raise ConfigError(
+                f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: it must be an integer of at least {least}"
+            )
     if options.evaluation and "episodic_life" in given:
         # Evaluation plays whole games.
         given["episodic_life"] = False
-    if options.time_limit is not None:
-        own_limit = given.get("max_episode_steps", defaults["max_episode_steps"])
-        given["max_episode_steps"] = min(own_limit, options.time_limit)
     try:
         declared = envpool.make_spec(name, **given)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
@@ -114,7 +134,7 @@ def make(
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1]), spec)
+    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1], options.time_limit), spec)
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:

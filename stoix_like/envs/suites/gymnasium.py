@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import importlib.util
 import signal
@@ -13,11 +14,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 from stoix_like.base_types import PyTree
-from stoix_like.envs.arguments import check_names
+from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
@@ -98,18 +100,21 @@ def make(
 
     Raises:
         ConfigError: if the id, an argument or a parameter is unknown or invalid, or a space is not supported.
+        MissingExtraError: if envpool is asked for and not installed.
     """
     options = options or HostOptions()
     if options.vectorization == "envpool":
-        from stoix_like.envs.suites import envpool
+        # The package is optional.
+        from stoix_like.envs.factory import load_suite
 
-        return envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+        envpool = load_suite("envpool")
+        pool: VectorEnvironment = envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
+        return pool
     env = _make_one(name, kwargs, params, options)
     is_atari = name.startswith(_ATARI)
     spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
     # Its specification is all that a worker needs, so that workers import neither jax nor this package.
-    assert env.spec is not None
-    constructor = partial(gymnasium.make, env.spec, disable_env_checker=True)
+    constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
     env.close()
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
@@ -131,23 +136,31 @@ def _make_one(
     name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
 ) -> gymnasium.Env[Any, Any]:
     is_atari = name.startswith(_ATARI)
-    check_names("env.params", params, _ATARI_PARAMS if is_atari else (), name)
+    fitted = fit_params(_ATARI_PARAMS if is_atari else {}, params, name)
     # Preprocessing skips the frames itself.
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
     _check_registered(name)
     try:
         env = gymnasium.make(name, disable_env_checker=True, **given)
-        if is_atari:
-            env = _preprocess(env, {**_ATARI_PARAMS, **params}, options.evaluation)
-        return env if options.time_limit is None else TimeLimit(env, options.time_limit)
+        return _preprocess(env, {**_ATARI_PARAMS, **fitted}, options.evaluation) if is_atari else env
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(
             f"env.scenario.name={name!r}: {_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari] install"
             " what gymnasium's environments need"
         ) from error
-    except (gymnasium.error.Error, TypeError, ValueError, AssertionError) as error:
+    except (gymnasium.error.Error, TypeError, ValueError, AssertionError, RuntimeError, OSError) as error:
         settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
         raise ConfigError(f"{settings} is invalid for {name}: {_line(error)}") from error
+
+
+def _specification(env: gymnasium.Env[Any, Any], time_limit: int | None) -> EnvSpec:
+    """Return what builds the environment anew, with a time limit in addition to its own."""
+    spec = copy.deepcopy(env.spec)
+    assert spec is not None
+    if time_limit is not None:
+        # The specification of a wrapped environment would replace its own limit, and count the frames of Atari games.
+        spec.additional_wrappers += (TimeLimit.wrapper_spec(max_episode_steps=time_limit),)
+    return spec
 
 
 def _check_registered(name: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from jumanji import registration, specs
 
 from stoix_like.base_types import Observation, TimeStep
-from stoix_like.envs.arguments import check_names, check_scenario, construct
+from stoix_like.envs.arguments import check_fits_32_bits, check_names, check_scenario, construct
 from stoix_like.envs.environment import (
     Environment,
     State,
@@ -33,7 +33,7 @@ from stoix_like.envs.environment import (
 )
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
+from stoix_like.schema import INT32_MAX, scalar
 
 _OWN_REWARDS = "its agents have rewards of their own, and this package trains a single agent"
 
@@ -62,7 +62,7 @@ class JumanjiEnvironment(Environment):
         self._limit: int | None = getattr(env, "time_limit", None)
         if self._limit is not None:
             # jumanji reports a time limit as a termination. One step later, the end of an episode is one of the task.
-            env.time_limit = self._limit + 1
+            env.time_limit = min(self._limit, INT32_MAX - 1) + 1
         self._spec = env.observation_spec
         self.observation_space = _only_entry(_convert_observations(self._spec))
         mask = getattr(self._spec, "action_mask", None)
@@ -149,6 +149,7 @@ def _fit(name: str, constructor: Callable[..., Any], kwargs: Mapping[str, Any]) 
     check_names("env.kwargs", kwargs, known, name)
     fitted = {key: scalar(type(known[key]), value) for key, value in kwargs.items()}
     for key, value in fitted.items():
+        check_fits_32_bits(f"env.kwargs.{key}", value)
         if value is None or (type(value) is int and value < 1):
             wanted = {bool: "true or false", int: "a positive integer", float: "a number"}[type(known[key])]
             raise ConfigError(f"env.kwargs.{key}={kwargs[key]!r} is invalid for {name}: it must be {wanted}")

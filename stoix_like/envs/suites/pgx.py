@@ -201,16 +201,19 @@ def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
     # pgx does not check sizes, and some games have only one that works.
     try:
         jax.eval_shape(env.init, jax.random.key(0))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise ConfigError(
             f"env.kwargs={dict(arguments)} is invalid for {name}: {str(error).splitlines()[0]}"
         ) from error
 
 
 def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:
-    with jax.numpy_rank_promotion("allow"):
-        action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
+    key = f"env.kwargs.opponent={kwargs.get('opponent')}"
+    try:
+        with jax.numpy_rank_promotion("allow"):
+            action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
+    except TypeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{key} cannot be called as a function (key, game) -> action: {reason}") from error
     if getattr(action, "shape", None) != () or not jnp.issubdtype(action.dtype, jnp.integer):
-        raise ConfigError(
-            f"env.kwargs.opponent={kwargs.get('opponent')} returns {action}: it must return an action, a scalar integer"
-        )
+        raise ConfigError(f"{key} returns {action}: it must return an action, a scalar integer")

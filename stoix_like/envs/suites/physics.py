@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
-from stoix_like.envs.arguments import check_names
+from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.errors import ConfigError
-from stoix_like.schema import scalar
 
 
 class PhysicsEnvironment(Environment):
@@ -74,18 +73,12 @@ def fit_parameters(params: Mapping[str, Any], defaults: Mapping[str, Any], owner
         The parameters to change, by name.
 
     Raises:
-        ConfigError: if a name is unknown, or a value has the wrong type or is a number that is not positive.
+        ConfigError: if a name is unknown, or a value has the wrong type or is not positive.
     """
-    check_names("env.params", params, defaults, owner)
-    fitted = {}
-    for name, value in params.items():
-        default = defaults[name]
-        converted = scalar(type(default), value)
-        if converted is None:
-            raise ConfigError(f"env.params.{name}={value!r} is invalid for {owner}: the default is {default!r}")
-        if not isinstance(converted, str) and not 0 < converted < math.inf:
-            raise ConfigError(f"env.params.{name}={value!r} must be positive and finite: the default is {default!r}")
-        fitted[name] = converted
+    fitted = fit_params(defaults, params, owner, limit="episode_length")
+    for name, value in fitted.items():
+        if value <= 0:
+            raise ConfigError(f"env.params.{name}={value!r} must be positive: the default is {defaults[name]!r}")
     return fitted
 
 
