@@ -35,7 +35,7 @@ def make_convolution(
 
 def convolve_slices(
     images: Float[Array, "B H W C"],
-    kernel: Float[Array, "h w C D"],
+    kernel: Float[Array, "h w c D"],
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     precision: Any = None,
