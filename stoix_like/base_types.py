@@ -214,11 +214,13 @@ class SystemConfig:
     Attributes:
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
             otherwise explore.
+        has_replay: whether `Agent.local` is a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
     """
 
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
+    has_replay: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
 

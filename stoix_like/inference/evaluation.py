@@ -96,6 +96,7 @@ def evaluate(
     Raises:
         ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
         MissingExtraError: `render` is set and matplotlib is not installed.
+        HostEnvironmentError: an environment on the host failed.
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
@@ -104,15 +105,16 @@ def evaluate(
     trained = _load(run, which, member)
     set_compile_cache(run.setup.config.arch.compile_cache)
     play_key, render_key = _keys(seed)
-    played = _play(run.setup, trained, episodes, play_key)
-    record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
-    stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
-    path = _write(Path(run_dir) / DIRECTORY, stem, record)
-    if animation is not None:
-        with _print_write_errors():
-            record["render"] = _render(run.setup, trained, played, render_key, animation)
-            if path is not None:
-                write_json(path, record)
+    with contextlib.closing(run.setup.eval_env):
+        played = _play(run.setup, trained, episodes, play_key)
+        record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
+        stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
+        path = _write(Path(run_dir) / DIRECTORY, stem, record)
+        if animation is not None:
+            with _print_write_errors():
+                record["render"] = _render(run.setup, trained, played, render_key, animation)
+                if path is not None:
+                    write_json(path, record)
     return {**record, "path": path}
 
 
@@ -215,7 +217,6 @@ def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Ar
         keys = jnp.broadcast_to(batch_key, (members,)) if several else batch_key
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
         setup.eval_env.check()
-    setup.eval_env.close()
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))
 
@@ -281,6 +282,7 @@ def _render(
     index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
     system = setup.build_system(setup.population.of(trained.members[index]))
     recording = record_episode(system, trained.state_of(index), env, key, setup.config.arch.max_eval_steps)
+    env.check()
     frames = write_gif(path, scene, env, recording)
     return {
         "path": str(path),

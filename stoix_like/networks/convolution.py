@@ -35,10 +35,13 @@ def make_convolution(
 
 def convolve_slices(
     images: Float[Array, "B H W C"],
-    kernel: Float[Array, "h w C D"],
+    kernel: Float[Array, "h w c D"],
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
     precision: Any = None,
+    lhs_dilation: Sequence[int] = (),
+    rhs_dilation: Sequence[int] = (),
+    feature_group_count: int = 1,
     **_: Any,
 ) -> Float[Array, "B Y X D"]:
     """Compute a convolution as one product of shifted slices and the kernel.
@@ -51,12 +54,19 @@ def convolve_slices(
         strides: strides along height and width, s and t, in pixels.
         padding: `SAME`, `VALID`, or pixels before and after each image along height and width.
         precision: precision of the product, see `jax.lax.dot`.
-        **_: arguments of `jax.lax.conv_general_dilated` for dilations, groups and layouts, which must be the defaults
-            of `nn.Conv`.
+        lhs_dilation: dilations of the images, which must be 1.
+        rhs_dilation: dilations of the kernel, which must be 1.
+        feature_group_count: number of groups of channels, which must be 1.
+        **_: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
 
     Returns:
         `[B, Y, X, D]`.
+
+    Raises:
+        ValueError: there are dilations or groups.
     """
+    if any(dilation != 1 for dilation in (*lhs_dilation, *rhs_dilation)) or feature_group_count != 1:
+        raise ValueError("convolutions with dilations or groups are not computed as slices: set sliced=False")
     height, width = kernel.shape[:2]
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)

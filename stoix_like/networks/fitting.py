@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
-from stoix_like.envs.spaces import Box, Dict, ObservationSpace, entries
+from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, entries
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.inputs import (
     ArrayInput,
@@ -25,6 +25,22 @@ from stoix_like.networks.requirements import MisfitError
 
 _EXTENDING = (StepCountInput, EmbeddingActionInput, EmbeddingActionOnehotInput)
 _VECTORS = (1,)
+
+
+def observation_facts(space: Space) -> dict[str, Any]:
+    """Return the properties of an observation space under the argument names of torsos.
+
+    Args:
+        space: the space of a view of the agent, or of one of its entries.
+
+    Returns:
+        `has_channels`, False for images without an axis of channels; for integers with a finite largest value,
+        `num_symbols`, one more than it.
+    """
+    facts: dict[str, Any] = {"has_channels": len(space.shape) != 2}
+    if isinstance(space, Box) and jnp.issubdtype(space.dtype, jnp.integer) and np.all(np.isfinite(space.high)):
+        facts["num_symbols"] = int(np.max(space.high)) + 1
+    return facts
 
 
 def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[str, Any]:
@@ -57,7 +73,7 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
     if takes is None or view is None:
         return group
     if not isinstance(view, Dict) and len(view.shape) in takes:
-        return {**group, "pre_torso": _with_channels(torso, view)}
+        return {**group, "pre_torso": _with_facts(torso, view)}
     if takes != _VECTORS:
         raise MisfitError(f"{key}.pre_torso does not fit observations of {_describe(view)}", "choose network=mlp")
     return {**group, "input_layer": _as_vectors(layer, space, layer_key)}
@@ -88,7 +104,7 @@ def _fit_dict(layer: DictInput, space: ObservationSpace, key: str) -> DictInput:
                 f"{key}.layers.{name}={type(torso).__name__} does not fit an entry of {_describe(views[name])}: use a"
                 " torso of dense layers, or leave the entry out to flatten it"
             )
-        torsos[name] = _with_channels(torso, views[name])
+        torsos[name] = _with_facts(torso, views[name])
     return layer.copy(layers=FrozenDict(torsos), view_dims=_view_dims(space))
 
 
@@ -113,10 +129,17 @@ def _entry(space: ObservationSpace, path: list[str], what: str) -> ObservationSp
     return found
 
 
-def _with_channels(torso: Any, space: ObservationSpace) -> Any:
-    """Return a torso that adds the channel axis which images `[H, W]` lack."""
-    lacking = not isinstance(space, Dict) and len(space.shape) == 2
-    return torso.copy(has_channels=False) if lacking and getattr(torso, "has_channels", False) else torso
+def _with_facts(torso: Any, space: ObservationSpace) -> Any:
+    """Return a torso that knows the channels and symbols of its view, where they were not configured."""
+    if isinstance(space, Dict):
+        return torso
+    unknown = {"has_channels": True, "num_symbols": None}
+    found = {
+        name: fact
+        for name, fact in observation_facts(space).items()
+        if getattr(torso, name, fact) == unknown[name] and fact != unknown[name]
+    }
+    return torso.copy(**found) if found else torso
 
 
 def _view_dims(space: ObservationSpace) -> ViewDims:

@@ -172,7 +172,8 @@ class GridTorso(nn.Module):
         activation: name of the activation function.
         use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights of the dense layers, or its name.
-        num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0.
+        num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0. In a network
+            configuration, None is the number that the observation space allows.
         has_channels: False for grids `[H, W]`.
     """
 
@@ -183,7 +184,7 @@ class GridTorso(nn.Module):
     activation: str = "relu"
     use_layer_norm: bool = False
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
-    num_symbols: int = 16
+    num_symbols: int | None = None
     has_channels: bool = True
 
     @nn.compact
@@ -197,10 +198,12 @@ class GridTorso(nn.Module):
             `[..., hidden_sizes[-1]]`.
 
         Raises:
-            ValueError: the observation has no integers.
+            ValueError: the observation has no integers, or the number of symbols is unknown.
         """
         if not jnp.issubdtype(observation.dtype, jnp.integer):
             raise ValueError(f"observations of type {observation.dtype} are not symbols: choose network=cnn")
+        if self.num_symbols is None:
+            raise ValueError("num_symbols=None, and the observation space sets no largest symbol: set num_symbols")
         symbols = observation if self.has_channels else observation[..., None]
         # As a product with one-hot vectors: the gradient of a table look-up would be a slow scatter.
         one_hot = jax.nn.one_hot(symbols, self.num_symbols)

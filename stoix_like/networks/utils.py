@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
 
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
-from stoix_like.networks.fitting import fit_input
+from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 from stoix_like.networks.requirements import MisfitError
 
@@ -155,22 +154,6 @@ _PARSERS = {
     "bias_init": parse_initializer,
     "cell_type": parse_rnn_cell,
 }
-
-
-def observation_facts(observation_space: Space) -> dict[str, Any]:
-    """Return the properties of an observation space under the argument names of torsos.
-
-    Args:
-        observation_space: the space of `Observation.agent_view`.
-
-    Returns:
-        `has_channels`, False for images without an axis of channels; for integers, `num_symbols`, one more than the
-        largest.
-    """
-    facts: dict[str, Any] = {"has_channels": len(observation_space.shape) != 2}
-    if isinstance(observation_space, Box) and jnp.issubdtype(observation_space.dtype, jnp.integer):
-        facts["num_symbols"] = int(np.max(observation_space.high)) + 1
-    return facts
 
 
 def accepted(target: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:

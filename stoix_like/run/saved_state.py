@@ -29,13 +29,13 @@ class Best(NamedTuple):
         return Best(shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]))
 
 
-def to_items(state: LearnerState, best: Any, replay: bool) -> dict[str, Any]:
+def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
     """Split the state into the items of a checkpoint, so that a policy can be read without the rest.
 
     Args:
         state: the state, or its shapes.
         best: the best parameters of each member, or their shapes; None if there are none.
-        replay: whether to include the replay buffers.
+        local: whether to include the local state of the agent, such as a replay buffer.
 
     Returns:
         The items by name.
@@ -48,7 +48,7 @@ def to_items(state: LearnerState, best: Any, replay: bool) -> dict[str, Any]:
         "healthy": state.healthy,
         "sums": state.sums,
     }
-    return {"shared": state.shared, "rollout_state": rest, "local": shards.local if replay else (), "best": best}
+    return {"shared": state.shared, "rollout_state": rest, "local": shards.local if local else (), "best": best}
 
 
 def to_state(shared: Any, rest: Mapping[str, Any], local: Any) -> LearnerState:

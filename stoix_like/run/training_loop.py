@@ -113,7 +113,12 @@ class TrainingLoop:
     def targets(self) -> dict[str, Any]:
         """Return the shapes and layouts of the items of a checkpoint."""
         state = self._compiled.state
-        return to_items(state, state.shared, self.setup.config.checkpoint.replay)
+        return to_items(state, state.shared, self._saves_local)
+
+    @property
+    def _saves_local(self) -> bool:
+        """Whether checkpoints hold the local state; other than a replay buffer, it is small."""
+        return self.setup.config.checkpoint.replay or not self.setup.config.system.has_replay
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint.
@@ -286,7 +291,7 @@ class TrainingLoop:
         if self.writer is None:
             return
         self.progress.wall_seconds = self._elapsed()
-        items = to_items(self.state, None, self.setup.config.checkpoint.replay)
+        items = to_items(self.state, None, self._saves_local)
         host_state: dict[str, Any] = {
             "config": self.setup.config.resolved,
             "num_shards": self.setup.plan.num_shards,

@@ -20,7 +20,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage import run_dir as directory
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
-_FIELDS = ("params", "statistics")
+_FIELDS = ("params", "statistics", "return_statistics")
 KEY = "arch.init_from"
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -152,7 +152,7 @@ def _check_fits(setup: RunSetup, source: Source) -> None:
             lacking = "that run" if path in here else "this run"
             raise ConfigError(
                 f"{prefix}: {lacking} has no {path}: use the same system, the same network and the same"
-                " system.normalize_observations"
+                " system.normalize_observations and normalize_rewards"
             )
         if there[path] != here[path]:
             (shape, dtype), (wanted, wanted_dtype) = there[path], here[path]

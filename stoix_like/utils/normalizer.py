@@ -88,11 +88,11 @@ def make_reward_normalizer(enabled: bool, gamma: Any, axes: Axes, max_abs_value:
 
     def apply(state: Any, returns: jax.Array, steps: Transition) -> tuple[jax.Array, Any, jax.Array]:
         def add(g_tm1: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            r_t, ends = step
-            g_t = gamma * g_tm1 + r_t
-            return jnp.where(ends, 0.0, g_t), g_t
+            r_t, is_first = step
+            g_t = gamma * jnp.where(is_first, 0.0, g_tm1) + r_t
+            return g_t, g_t
 
-        returns, each = jax.lax.scan(add, returns, (steps.reward, steps.terminated | steps.truncated))
+        returns, each = jax.lax.scan(add, returns, (steps.reward, steps.is_first))
         state = running_statistics.update_statistics(state, each, pmap_axes=axes.names or None)
         return jnp.clip(steps.reward / state.std, -max_abs_value, max_abs_value), state, returns
 

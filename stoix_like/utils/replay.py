@@ -41,9 +41,11 @@ class ReplayConfig(SystemConfig):
             losses, because their successor is not stored.
         gamma: discount per step.
         reward_scale: factor of the rewards, applied before they are stored.
+        has_replay: see `SystemConfig`.
         prioritised: whether windows are sampled by priority.
     """
 
+    has_replay: ClassVar[bool] = True
     prioritised: ClassVar[bool] = False
     total_buffer_size: Annotated[int, between(1, 2**53)]
     total_batch_size: Annotated[int, between(1, INT32_MAX)]

@@ -274,7 +274,7 @@ def test_a_run_continues_with_new_episodes(tmp_path):
 
 
 @pytest.mark.slow
-def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
+def test_resuming_says_that_episodes_start_anew_and_evaluation_closes_what_failed(tmp_path, capfd, monkeypatch):
     overrides = [*SCRIPTED, *SMALL, "system.rollout_length=4", "system.num_minibatches=2"]
     train = ["arch.total_timesteps=64", "network.critic_network.pre_torso.layer_sizes=[8]"]
     run_dir = tmp_path / "run"
@@ -282,6 +282,11 @@ def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
     result = stoix_like.resume(run_dir, ["arch.total_timesteps=128"])
     assert result.summary["env_steps"] == 128
     assert "without the episodes of its environments" in capfd.readouterr().out
+    before = Scripted.open_environments
+    monkeypatch.setattr(Scripted, "step", lambda self, action: 1 / 0)
+    with pytest.raises(HostEnvironmentError, match="ZeroDivisionError"):
+        stoix_like.evaluate(run_dir, 2)
+    assert Scripted.open_environments == before
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeyp
     config = compose_config([*SMALL, "env=probe/value"])
     OmegaConf.save(OmegaConf.create(parse_config(config).resolved), tmp_path / "config.yaml")
     monkeypatch.setattr(evaluation, "make_evaluator", None)
-    with pytest.raises(ConfigError, match="env.scenario.name=value has no rendering: use CartPole-v1"):
+    with pytest.raises(ConfigError, match="name=value of env.env_name=probe has no rendering: use CartPole-v1"):
         evaluate(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 

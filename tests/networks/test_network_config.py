@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import CategoricalHead, DeterministicHead, NormalAffineTanhDistributionHead
@@ -202,6 +202,31 @@ def test_grids_have_as_many_symbols_as_the_observation_space(space, num_symbols,
     assert (torso.num_symbols, torso.has_channels) == (num_symbols, has_channels)
     configured = config("grid", actor_network__pre_torso__num_symbols=7)
     assert build_networks(configured, DISCRETE, space).actor_network.pre_torso.num_symbols == 7
+
+
+@pytest.mark.parametrize("feature", ["agent_view.grid", "agent_view"])
+def test_grids_within_dictionaries_have_as_many_symbols_as_their_entry(feature):
+    space = Dict({"grid": Box(0, 40, (5, 5), jnp.int32), "position": Box(0.0, 1.0, (2,))})
+    block = OmegaConf.to_container(config("grid").actor_network)
+    vector = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [4]}
+    if feature == "agent_view":
+        layers = {"grid": block["pre_torso"], "position": vector}
+        block["input_layer"] = {"_target_": "stoix_like.networks.inputs.DictInput", "layers": layers}
+        block["pre_torso"] = vector
+    else:
+        block["input_layer"]["feature_name"] = feature
+    actor = build_networks({"actor_network": block}, DISCRETE, space).actor_network
+    torso = actor.input_layer.layers["grid"] if feature == "agent_view" else actor.pre_torso
+    assert (torso.num_symbols, torso.has_channels) == (41, False)
+
+
+def test_integers_without_a_largest_value():
+    """Other networks do not need one."""
+    space = Box(0, np.inf, (5, 5), jnp.int32)
+    build_networks(config("mlp"), DISCRETE, space)
+    torso = build_networks(config("grid"), DISCRETE, space).actor_network.pre_torso
+    with pytest.raises(ValueError, match=r"num_symbols=None, .*: set num_symbols"):
+        torso.init(jax.random.key(0), jnp.zeros((5, 5), jnp.int32))
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,10 @@ def test_indexing_selects_from_the_batch(name):
     def everything(pi):
         value = pi.sample(seed=KEY)
         parts = [pi[index] for index in indices]
-        picked = [(part.log_prob(value[index]), part.mode(), part.entropy(seed=KEY))
-                  for part, index in zip(parts, indices, strict=True)]  # fmt: skip
+        picked = [
+            (part.log_prob(value[index]), part.mode(), part.entropy(seed=KEY))
+            for part, index in zip(parts, indices, strict=True)
+        ]
         return parts, picked, (pi.log_prob(value), pi.mode(), pi.entropy(seed=KEY))
 
     parts, picked, whole = everything(pi)
@@ -213,8 +215,9 @@ class TestMask:
     MASK = jnp.asarray([[True, False, True], [False, True, True]])
 
     @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-    @pytest.mark.parametrize("make", [lambda x, m: Categorical(logits=mask_logits(x, m)),
-                                      lambda x, m: EpsilonGreedy(x, 1.0, m)])  # fmt: skip
+    @pytest.mark.parametrize(
+        "make", [lambda x, m: Categorical(logits=mask_logits(x, m)), lambda x, m: EpsilonGreedy(x, 1.0, m)]
+    )
     def test_illegal_actions_have_probability_zero(self, make, dtype):
         pi = make(LOGITS.astype(dtype), self.MASK)
         np.testing.assert_array_equal(pi.probs[~self.MASK], 0.0)

@@ -98,6 +98,7 @@ def test_best_member_is_taken(members):
         ),
         ([*PENDULUM, f"{CRITIC}=[9]"], r"critic_params.* float32\[8, 1\] there and float32\[9, 1\] here"),
         ([*PENDULUM, "system.normalize_observations=false"], "this run has no statistics"),
+        ([*PENDULUM, "system.normalize_rewards=true"], "that run has no return_statistics.* and normalize_rewards"),
         ([*PENDULUM, f"{CRITIC}=[8,8]"], "that run has no params.critic_params"),
     ],
 )

@@ -1,7 +1,7 @@
 """A system whose state can be computed by hand."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,13 @@ class Config(SystemConfig):
     """Hyperparameters of the recorder.
 
     Attributes:
+        has_replay: True: the observed sums stand in for a replay buffer.
         gain: factor of the recorded rewards.
         nan_at: the update whose metric becomes NaN.
         forget_mean: do not average rewards over shards.
     """
 
+    has_replay: ClassVar[bool] = True
     gain: float = 1.0
     nan_at: float = -1.0
     forget_mean: bool = False

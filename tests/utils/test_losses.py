@@ -229,8 +229,10 @@ def test_batching_equals_vmap(name):
     case, axes = CASES[name], BATCH_AXES[name]
     axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
     # Every example becomes a batch of one.
-    ones = [x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
-            for x, axis in zip(case.arrays, axes, strict=True)]  # fmt: skip
+    ones = [
+        x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
+        for x, axis in zip(case.arrays, axes, strict=True)
+    ]
     actions = [(position, array[:, None]) for position, array in case.integers]
 
     @jax.jit

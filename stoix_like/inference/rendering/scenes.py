@@ -78,8 +78,9 @@ def find_scene(config: EnvConfig, env: VectorEnvironment) -> Scene:
     if len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS:
         return Scene(draw_grid, fps=10)
     raise ConfigError(
-        f"env.scenario.name={name} has no rendering: use {', '.join([*CLASSIC_CONTROL, *MINATAR, *JUMANJI])}, or an"
-        f" environment with image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
+        f"env.scenario.name={name} of env.env_name={config.env_name} has no rendering: use"
+        f" {', '.join([*CLASSIC_CONTROL, *MINATAR])} of gymnax, {', '.join(JUMANJI)} of jumanji, or an environment with"
+        f" image observations of at most {MAX_SIDE} × {MAX_SIDE} pixels and {MAX_CHANNELS} channels"
     )
 
 

@@ -85,10 +85,10 @@ class DDPG(ActorCritic):
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
         params, opt_states, steps = shared
+        loss = partial(self.critic_loss, params=params, batch=batch, key=key)
         online, q_opt_state, q_metrics = gradient_step(
-            self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
-            params, batch, key,
-        )  # fmt: skip
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
         shared = shared._replace(
             params=params._replace(q_params=params.q_params._replace(online=online)),
             opt_states=opt_states._replace(q_opt_state=q_opt_state),
@@ -100,10 +100,10 @@ class DDPG(ActorCritic):
     def improve(self, shared: DDPGShared, batch: Batch) -> tuple[DDPGShared, Metrics]:
         """Update the policy and all target parameters."""
         actor_params, q_params = shared.params
+        loss = partial(self.actor_loss, q_params=q_params.online, batch=batch)
         online, actor_opt_state, metrics = gradient_step(
-            self.actor_loss, self.actor_optim, self.axes, actor_params.online, shared.opt_states.actor_opt_state,
-            q_params.online, batch,
-        )  # fmt: skip
+            loss, self.actor_optim, self.axes, actor_params.online, shared.opt_states.actor_opt_state
+        )
         params = DDPGParams(self.update_target(actor_params._replace(online=online)), self.update_target(q_params))
         opt_states = shared.opt_states._replace(actor_opt_state=actor_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics

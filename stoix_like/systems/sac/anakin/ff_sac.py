@@ -103,10 +103,10 @@ class SAC(ActorCritic):
         """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
         q_key, actor_key = jax.random.split(key)
         params, opt_states, steps = shared
+        loss = partial(self.critic_loss, params=params, batch=batch, key=q_key)
         online, q_opt_state, q_metrics = gradient_step(
-            self.critic_loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state,
-            params, batch, q_key,
-        )  # fmt: skip
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
         target = optax.incremental_update(online, params.q_params.target, self.config.tau)
         shared = shared._replace(
             params=params._replace(q_params=OnlineAndTarget(online, target)),
@@ -133,16 +133,17 @@ class SAC(ActorCritic):
     def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
         params, opt_states, _ = shared
+        loss = partial(self.actor_loss, params=params, batch=batch, key=key)
         actor_params, actor_opt_state, metrics = gradient_step(
-            self.actor_loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state,
-            params, batch, key,
-        )  # fmt: skip
+            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
+        )
         log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
         if self.config.autotune:
+            target = self.target_entropy_of(batch.observation)
+            alpha_loss = partial(self.alpha_loss, entropy=metrics["entropy"], target_entropy=target)
             log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
-                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state,
-                metrics["entropy"], self.target_entropy_of(batch.observation),
-            )  # fmt: skip
+                alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state
+            )
             metrics |= alpha_metrics
         params = SACParams(actor_params, params.q_params, log_alpha)
         opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
