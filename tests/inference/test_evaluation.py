@@ -136,11 +136,11 @@ def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, mon
     gif, path = tmp_path / "episode.gif", pendulum / "evaluations/last-seed3-10episodes-2.json"
     before = []
 
-    def write_gif(*args):
+    def write_animation(*args):
         before.append(json.loads(path.read_text()))
-        return animation.write_gif(*args)
+        return animation.write_animation(*args)
 
-    monkeypatch.setattr(evaluation, "write_gif", write_gif)
+    monkeypatch.setattr(evaluation, "write_animation", write_animation)
     cli.main(f"evaluate {pendulum} --episodes 10 --which last --seed 3 --render {gif}".split())
     lines = capsys.readouterr().out.splitlines()
     written = json.loads(path.read_text())
@@ -182,7 +182,7 @@ def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"seed": 2**32}, "seed=4294967296 is out of range"),
         ({"member": 3}, "member=3 does not exist: use best, or 0 to 2"),
-        ({"render": "out.mp4"}, "render=out.mp4 must be an animated gif: use out.gif"),
+        ({"render": "out.png"}, "render=out.png must be an animated gif or an mp4 file: use out.gif"),
     ],
 )
 def test_invalid_arguments_raise_before_compiling(members, given, message, monkeypatch):
@@ -197,7 +197,7 @@ def test_environment_without_rendering_raises_before_compiling(tmp_path, monkeyp
     config = compose_config([*SMALL, "env=probe/value"])
     OmegaConf.save(OmegaConf.create(parse_config(config).resolved), tmp_path / "config.yaml")
     monkeypatch.setattr(evaluation, "make_evaluator", None)
-    with pytest.raises(ConfigError, match="env.scenario.name=value has no rendering: use CartPole-v1"):
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment"):
         evaluate(tmp_path, render=tmp_path / "out.gif")
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 

@@ -14,23 +14,39 @@ from toys import make_recorder
 from stoix_like.base_types import Axes
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
+from stoix_like.envs.scenes import minatar, views
+from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.spaces import Box
+from stoix_like.envs.suites import jumanji
 from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.inference.rendering import animation
 from stoix_like.inference.rendering import episode as episodes
-from stoix_like.inference.rendering.animation import MAX_FRAMES, check_gif_path, frame_steps, write_gif
-from stoix_like.inference.rendering.episode import Recording, record_episode
-from stoix_like.inference.rendering.scenes import CLASSIC_CONTROL, JUMANJI, MINATAR, find_scene, newest_views
+from stoix_like.inference.rendering.animation import check_path, write_animation
+from stoix_like.inference.rendering.episode import MAX_FRAMES, Recorder
 
 
 def make(name, *overrides):
     config = parse_config(compose_config(["env=gymnax", f"env.scenario.name={name}", *overrides])).env
-    return config, factory.make_eval(config)
+    return factory.make_drawn(config)
+
+
+def record(env, max_steps, act=None, seed=0):
+    """Record an episode, by default with constant pushes to the left."""
+    system = make_recorder(Axes())
+    system = system if act is None else system._replace(eval_act=act)
+    return Recorder(lambda hyperparams: system, env, max_steps).record({}, {}, jax.random.key(seed))
+
+
+def still(states, views=None):
+    """Return a recording of the given states."""
+    count = len(views if states is None else next(iter(vars(states).values())))
+    return Recording(np.arange(count), states, views, np.zeros(count), np.zeros(count))
 
 
 @pytest.fixture(scope="module")
 def cart_pole():
-    """Record an episode with constant pushes to the left."""
-    _, env = make("CartPole-v1")
-    return env, record_episode(make_recorder(Axes()), {}, env, jax.random.key(0), 1000)
+    env = make("CartPole-v1")
+    return env, record(env, 1000)
 
 
 def test_recording_is_one_whole_episode(cart_pole):
@@ -38,6 +54,7 @@ def test_recording_is_one_whole_episode(cart_pole):
     length = len(recording.returns) - 1
     # The pole falls within a dozen steps, each with a reward of 1.
     assert 8 <= length <= 11
+    np.testing.assert_array_equal(recording.steps, np.arange(length + 1))
     np.testing.assert_array_equal(recording.returns, np.arange(length + 1))
     np.testing.assert_array_equal(recording.finished, [False] * length + [True])
     state = recording.states
@@ -51,9 +68,8 @@ def test_recording_is_one_whole_episode(cart_pole):
 def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkeypatch):
     """Episodes longer than a chunk, whether their length is a multiple of its size or not."""
     monkeypatch.setattr(episodes, "_CHUNK", 8)
-    _, env = make("Pendulum-v1", "env.time_limit=30")
-    system = make_recorder(Axes())._replace(eval_act=lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
-    recording = record_episode(system, {}, env, jax.random.key(0), max_steps)
+    env = make("Pendulum-v1", "env.time_limit=30")
+    recording = record(env, max_steps, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
     assert recording.states.time.tolist() == list(range(length + 1))
     assert bool(recording.finished[-1]) == (length == 30)
     assert (np.diff(recording.returns) < 0).all()
@@ -61,12 +77,10 @@ def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkey
 
 def scene_of(name, **state):
     """Draw a scene of the given states; return its axes and update function."""
-    config, env = make(name)
+    env = make(name)
     states = SimpleNamespace(**{field: np.asarray(values, np.float32) for field, values in state.items()})
     axes = Figure().add_subplot()
-    count = len(next(iter(vars(states).values())))
-    recording = Recording(states, np.zeros((count, *env.observation_space.shape)), np.zeros(count), np.zeros(count))
-    return axes, find_scene(config, env).draw(axes, env, recording)
+    return axes, env.scene().draw(axes, still(states))
 
 
 def points(line):
@@ -105,7 +119,7 @@ def test_acrobot_terminates_when_its_tip_is_above_the_line(first, second):
     line, links = axes.lines
     height = points(links)[-1][1]
     assert height == pytest.approx(-math.cos(first) - math.cos(first + second), abs=1e-3)
-    _, env = make("Acrobot-v1")
+    env = make("Acrobot-v1")
     state = SimpleNamespace(joint_angle1=first, joint_angle2=second)
     assert bool(env.unwrapped.env._env.is_terminated(state, env.params)) == (height > points(line)[0][1])
 
@@ -123,10 +137,10 @@ def test_mountain_car_at_the_goal_is_drawn_at_the_flag(name):
     assert points(car)[0][0] == pytest.approx(points(flag)[0][0])
 
 
-@pytest.mark.parametrize("name", MINATAR)
+@pytest.mark.parametrize("name", minatar.CHANNELS)
 def test_every_minatar_channel_has_a_name(name):
-    _, env = make(name)
-    assert len(MINATAR[name]) == env.observation_space.shape[-1]
+    env = make(name)
+    assert len(minatar.CHANNELS[name]) == env.observation_space.shape[-1]
 
 
 @pytest.mark.slow
@@ -134,13 +148,12 @@ def test_every_minatar_channel_has_a_name(name):
     "overrides", [[], ["env.frame_stack=3"], ["env.frame_stack=3", "env.flatten_observation=true"]]
 )
 def test_breakout_drawing_shows_objects_at_their_positions(overrides):
-    config, env = make("Breakout-MinAtar", *overrides)
+    env = make("Breakout-MinAtar", *overrides)
     keys = jax.random.key(0)[None]
     state, timestep = env.step(keys, env.reset(keys)[0], jnp.ones((1,), jnp.int32))
     native, timestep = jax.tree.map(lambda leaf: leaf[0], (env.native_state(state), timestep))
     axes = Figure().add_subplot()
-    recording = Recording(None, np.asarray(timestep.observation.agent_view)[None], np.zeros(1), np.zeros(1))
-    find_scene(config, env).draw(axes, env, recording)(0)
+    env.scene().draw(axes, still(None, np.asarray(timestep.observation.agent_view)[None]))(0)
     image = np.asarray(axes.images[0].get_array())
     legend = dict(
         zip(
@@ -164,41 +177,68 @@ def test_breakout_drawing_shows_objects_at_their_positions(overrides):
 
 def test_newest_views_undo_stacking_and_flattening():
     frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
+    spaces = {"": Box(0, 1, (3, 4, 2))}
     stacked = np.concatenate(list(frames), axis=-1)[None]
-    np.testing.assert_array_equal(newest_views(stacked, (3, 4, 2)), frames[1:])
+    np.testing.assert_array_equal(views.newest_views(stacked, spaces, ""), frames[1:])
     flat = frames.reshape(2, -1).reshape(1, -1)
-    np.testing.assert_array_equal(newest_views(flat, (3, 4, 2)), frames[1:])
+    np.testing.assert_array_equal(views.newest_views(flat, spaces, ""), frames[1:])
 
 
-def test_find_scene_supports_small_images_but_not_vectors():
-    config, env = make("Catch-bsuite")
+def test_newest_views_take_an_entry_of_dictionaries_also_where_they_are_flattened_and_stacked():
+    spaces = {"agent.position": Box(0, 1, (2,)), "grid": Box(0, 1, (2, 3))}
+    views_of = [
+        {"agent": {"position": np.arange(2) + k}, "grid": np.arange(10 + k, 16 + k).reshape(2, 3)} for k in (0, 50)
+    ]
+    nested = jax.tree.map(lambda leaf: leaf[None], views_of[1])
+    flat = np.concatenate([np.append(view["agent"]["position"], view["grid"]) for view in views_of])[None]
+    for recorded in (nested, flat):
+        np.testing.assert_array_equal(views.newest_views(recorded, spaces, "grid"), [views_of[1]["grid"]])
+
+
+def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
+    pixels = np.zeros((1, 80, 80, 4), np.uint8)
+    pixels[0, :, :40, 3] = 255
+    axes = Figure().add_subplot()
+    views.find_scene(Box(0, 255, (80, 80, 4), np.uint8)).draw(axes, still(None, pixels))(0)
+    image = np.asarray(axes.images[0].get_array())
+    assert (image[:, :40] == 1).all()
+    assert (image[:, 40:] == 0).all()
+    axes = Figure().add_subplot()
+    views.find_scene(Box(0, 255, (80, 80, 3), np.uint8)).draw(axes, still(None, pixels[..., 1:]))(0)
+    np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
+
+
+def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
+    env = make("Catch-bsuite")
     view = np.asarray(env.reset(jax.random.key(0)[None])[1].observation.agent_view[0])
     axes = Figure().add_subplot()
-    recording = Recording(None, view[None], np.zeros(1), np.zeros(1))
-    find_scene(config, env).draw(axes, env, recording)(0)
+    env.scene().draw(axes, still(None, view[None]))(0)
     image = np.asarray(axes.images[0].get_array())
     bright = image.sum(-1) > 1
     np.testing.assert_array_equal(bright, view > 0)
     config = parse_config(compose_config(["env=probe/value"])).env
-    with pytest.raises(ConfigError, match="has no rendering: use CartPole-v1, .*Breakout-MinAtar, .* 64 × 64 pixels"):
-        find_scene(config, factory.make_eval(config))
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment with images"):
+        factory.make_drawn(config)
 
 
-@pytest.mark.parametrize("length", [0, 1, 499, 500, 998, 999, 27_000])
-def test_frame_steps_are_evenly_spaced_and_bounded(length):
-    steps = frame_steps(length)
+@pytest.mark.parametrize("length", [1, 498, 499, 1100])
+def test_kept_steps_are_evenly_spaced_and_bounded(length):
+    env = make("Pendulum-v1", f"+env.params.max_steps_in_episode={length}")
+    recording = record(env, 10_000, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
+    steps = recording.steps
+    np.testing.assert_array_equal(recording.states.time, steps)
     assert len(steps) <= MAX_FRAMES
     assert (steps[0], steps[-1]) == (0, length)
     assert len(set(np.diff(steps)[:-1])) <= 1
-    assert length >= MAX_FRAMES or steps == list(range(length + 1))
+    assert length >= MAX_FRAMES - 1 or len(steps) == length + 1
 
 
-def test_write_gif_writes_an_animation(cart_pole, tmp_path):
+def test_gifs_are_animations(cart_pole, tmp_path):
     env, recording = cart_pole
     path = tmp_path / "episode.gif"
-    check_gif_path(path)
+    check_path(path)
     path.write_text("overwritten")
-    frames = write_gif(path, CLASSIC_CONTROL["CartPole-v1"], env, recording)
+    frames = write_animation(path, env.scene(), recording)
     assert [entry.name for entry in tmp_path.iterdir()] == ["episode.gif"]
     with Image.open(path) as gif:
         assert gif.format == "GIF"
@@ -212,24 +252,35 @@ def test_write_gif_writes_an_animation(cart_pole, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("out.mp4", "must be an animated gif: use out.gif"), ("missing/out.gif", "is not a writable directory")],
+    [("out.png", "must be an animated gif or an mp4 file: use out.gif"), ("missing/out.gif", "is not a writable")],
 )
-def test_invalid_gif_path_raises(name, message, tmp_path):
+def test_invalid_path_raises(name, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
-        check_gif_path(tmp_path / name)
+        check_path(tmp_path / name)
+
+
+def test_mp4_is_written_by_ffmpeg_and_refused_without_it(cart_pole, tmp_path, monkeypatch):
+    env, recording = cart_pole
+    path = tmp_path / "episode.mp4"
+    assert write_animation(path, env.scene(), recording) == len(recording.steps)
+    # ISO base media files start with the size of a box and its type.
+    assert path.read_bytes()[4:8] == b"ftyp"
+    monkeypatch.setattr(animation, "_ffmpeg", lambda: None)
+    with pytest.raises(MissingExtraError, match=r"needs ffmpeg, .*pip install 'stoix_like\[video\]'"):
+        check_path(path)
 
 
 def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
-        check_gif_path(tmp_path / "out.gif")
+        check_path(tmp_path / "out.gif")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JUMANJI)
+@pytest.mark.parametrize("name", sorted(jumanji._DRAWN))
 def test_jumanji_is_drawn_by_its_own_viewer(name, tmp_path):
     config = parse_config(compose_config(["env=jumanji", f"env.scenario.name={name}", "env.time_limit=3"])).env
-    env = factory.make_eval(config)
+    env = factory.make_drawn(config)
 
     def act(shared, state, key):
         mask = state.timestep.observation.action_mask
@@ -237,9 +288,8 @@ def test_jumanji_is_drawn_by_its_own_viewer(name, tmp_path):
         choices = [jnp.argmax(part, -1) for part in jnp.split(mask, np.cumsum(sizes)[:-1], -1)]
         return state.carry, choices[0] if len(choices) == 1 else jnp.stack(choices, -1), ()
 
-    recording = record_episode(make_recorder(Axes())._replace(eval_act=act), {}, env, jax.random.key(1), 3)
     path = tmp_path / "out.gif"
-    assert write_gif(path, find_scene(config, env), env, recording) >= 2
+    assert write_animation(path, env.scene(), record(env, 3, act, seed=1)) >= 2
     with Image.open(path) as gif:
         frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(gif)]
     height = len(frames[0]) // 8

@@ -28,6 +28,10 @@ _RESERVED = frozenset(
 )
 
 
+# Of drawings, per second; envpool does not say how long a step is.
+_FPS = 30
+
+
 class EnvpoolBatch(HostBatch):
     """An environment pool.
 
@@ -37,10 +41,13 @@ class EnvpoolBatch(HostBatch):
     Args:
         construct: builds the pool from one seed per environment.
         action_space: space of one action.
+        resets: whether to reset environments whose episode ended; without, their last state can be drawn.
     """
 
-    def __init__(self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any]) -> None:
-        self._construct, self._action_space = construct, action_space
+    def __init__(
+        self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any], resets: bool = True
+    ) -> None:
+        self._construct, self._action_space, self._resets = construct, action_space, resets
         self._pool: Any = None
 
     def reset(self, seeds: list[int]) -> PyTree:
@@ -54,9 +61,13 @@ class EnvpoolBatch(HostBatch):
         observation, reward, terminated, truncated = result[:4]
         successor = observation
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
-        if ended.size:
+        if ended.size and self._resets:
             observation = _replace(observation, self._pool.reset(ended)[0], ended)
         return HostStep(observation, successor, reward, terminated, truncated)
+
+    def picture(self) -> np.ndarray:
+        """See `HostBatch.picture`."""
+        return np.asarray(self._pool.render()[0])
 
     def close(self) -> None:
         """See `HostBatch.close`."""
@@ -114,7 +125,25 @@ def make(
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1]), spec)
+    fps = None
+    if options.drawn:
+        given["render_mode"] = "rgb_array"
+        _check_pictures(construct, name)
+        fps = _FPS
+    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1], not options.drawn), spec, fps)
+
+
+def _check_pictures(construct: Callable[[list[int]], Any], name: str) -> None:
+    try:
+        pool = construct([0])
+        pool.reset()
+        pool.render()
+    except Exception as error:
+        # Some environments of envpool have no pictures.
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"env.scenario.name={name} cannot be drawn by envpool ({reason}): draw the environment of gymnasium"
+        ) from error
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:

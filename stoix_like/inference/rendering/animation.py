@@ -1,40 +1,40 @@
-"""Animated gifs of episodes."""
+"""Animated gifs and mp4 files of episodes."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
-import math
+import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.scenes.base import Recording, Scene
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.inference.rendering.episode import Recording
-from stoix_like.inference.rendering.scenes import Scene
 from stoix_like.storage.files import write_bytes
 
-MAX_FRAMES = 500
+FORMATS = ("gif", "mp4")
 _DPI = 80
 _SIZE = (4.6, 3.6)
 """Width and height of a frame in inches."""
 
 
-def check_gif_path(path: Path) -> None:
-    """Check that a gif can be written.
+def check_path(path: Path) -> None:
+    """Check that an animation can be written.
 
     Args:
-        path: path of the gif.
+        path: path of the animation.
 
     Raises:
-        ConfigError: if the suffix is not `.gif`, or the directory does not exist or is not writable.
-        MissingExtraError: if matplotlib is not installed.
+        ConfigError: if the suffix is not that of a format, or the directory does not exist or is not writable.
+        MissingExtraError: if what writes the format is not installed.
     """
-    if path.suffix != ".gif":
+    if path.suffix.removeprefix(".") not in FORMATS:
         use = path.with_suffix(".gif").name if path.name else "out.gif"
-        raise ConfigError(f"render={path if path.name else ''} must be an animated gif: use {use}")
+        raise ConfigError(f"render={path if path.name else ''} must be an animated gif or an mp4 file: use {use}")
     try:
         # Permissions alone do not reveal read-only and special file systems.
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -44,47 +44,54 @@ def check_gif_path(path: Path) -> None:
         ) from error
     if path.is_dir():
         raise ConfigError(f"render={path} is a directory: use another name")
+    check_writer(path.suffix.removeprefix("."), f"render={path}")
+
+
+def check_writer(file_format: str, setting: str) -> None:
+    """Check that animations of a format can be written.
+
+    Args:
+        file_format: one of `FORMATS`.
+        setting: the key and its value, for messages.
+
+    Raises:
+        ConfigError: matplotlib cannot start.
+        MissingExtraError: matplotlib, or ffmpeg for mp4, is not installed.
+    """
     # Without a place for its caches, it warns.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         for module in ("matplotlib", "matplotlib.figure"):
             importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"render={path}", "matplotlib", "analysis") from error
+        raise MissingExtraError(setting, "matplotlib", "analysis") from error
     except OSError as error:
         raise ConfigError(
-            f"render={path}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"
+            f"{setting}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"
             " directory with some free space"
         ) from error
+    if file_format == "mp4" and _ffmpeg() is None:
+        raise MissingExtraError(f"{setting} needs ffmpeg, and", "imageio_ffmpeg", "video")
 
 
-def frame_steps(length: int) -> list[int]:
-    """Select the steps to draw, at most `MAX_FRAMES`: all, or every k-th step and the last.
-
-    Args:
-        length: T, steps of the episode.
-
-    Returns:
-        Indices from 0 to T.
-    """
-    stride = max(1, math.ceil(length / (MAX_FRAMES - 1)))
-    steps = list(range(0, length + 1, stride))
-    return steps if steps[-1] == length else [*steps, length]
+def _ffmpeg() -> str | None:
+    """Return the path of ffmpeg: of the system, or of the package imageio-ffmpeg; None if there is none."""
+    if (found := shutil.which("ffmpeg")) is not None or importlib.util.find_spec("imageio_ffmpeg") is None:
+        return found
+    return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
 
 
-def write_gif(path: Path, scene: Scene, env: VectorEnvironment, recording: Recording) -> int:
-    """Write an animated gif of an episode.
+def write_animation(path: Path, scene: Scene, recording: Recording) -> int:
+    """Write an animation of an episode.
 
     Args:
-        path: path of the gif; overwritten if it exists.
+        path: path of the file, of one of `FORMATS`; overwritten if it exists.
         scene: the scene of the environment.
-        env: the environment of the episode, with its wrappers.
         recording: the episode.
 
     Returns:
         The number of frames.
     """
-    from matplotlib.animation import PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -92,20 +99,30 @@ def write_gif(path: Path, scene: Scene, env: VectorEnvironment, recording: Recor
     figure = Figure(figsize=_SIZE, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    update = scene.draw(axes, env, recording)
+    update = scene.draw(axes, recording)
     axes.set_title("step", fontsize=10)
     figure.draw_without_rendering()
     # Keep the layout: computing it again would take most of the time per frame.
     figure.set_layout_engine("none")
-    writer = PillowWriter(fps=scene.fps)
-    steps = frame_steps(len(recording.returns) - 1)
+    writer = _make_writer(path.suffix, scene.fps)
     with tempfile.TemporaryDirectory() as directory:
-        # Pillow takes the format from the ending of the name.
-        scratch = Path(directory) / "episode.gif"
+        # The writers take the format from the ending of the name.
+        scratch = Path(directory) / f"episode{path.suffix}"
         with writer.saving(figure, str(scratch), _DPI):
-            for step in steps:
-                update(step)
-                axes.set_title(f"step {step}   return {np.round(recording.returns[step], 2):g}", fontsize=10)
+            for entry, step in enumerate(recording.steps):
+                update(entry)
+                axes.set_title(f"step {step}   return {np.round(recording.returns[entry], 2):g}", fontsize=10)
                 writer.grab_frame()
         write_bytes(path, scratch.read_bytes())
-    return len(steps)
+    return len(recording.steps)
+
+
+def _make_writer(suffix: str, fps: int) -> Any:
+    import matplotlib
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+
+    if suffix == ".gif":
+        return PillowWriter(fps=fps)
+    # The writer reads it when it is built and when it starts.
+    matplotlib.rcParams["animation.ffmpeg_path"] = _ffmpeg()
+    return FFMpegWriter(fps=fps)
