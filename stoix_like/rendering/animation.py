@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +82,20 @@ def _ffmpeg() -> str | None:
     return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
 
 
-def write_animation(path: Path, scene: Scene, recording: Recording) -> int:
+def write_animation(path: Path, scene: Scene, recording: Recording, stopped: Callable[[], bool] = lambda: False) -> int:
     """Write an animation of an episode.
 
     Args:
         path: path of the file, of one of `FORMATS`; overwritten if it exists.
         scene: the scene of the environment.
         recording: the episode.
+        stopped: asked before each frame; once it returns True, nothing is written.
 
     Returns:
         The number of frames.
+
+    Raises:
+        InterruptedError: `stopped` returned True.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -110,6 +115,8 @@ def write_animation(path: Path, scene: Scene, recording: Recording) -> int:
         scratch = Path(directory) / f"episode{path.suffix}"
         with writer.saving(figure, str(scratch), _DPI):
             for entry, step in enumerate(recording.steps):
+                if stopped():
+                    raise InterruptedError(f"{path} was not drawn to its end")
                 update(entry)
                 axes.set_title(f"step {step}   return {np.round(recording.returns[entry], 2):g}", fontsize=10)
                 writer.grab_frame()

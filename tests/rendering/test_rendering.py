@@ -19,10 +19,10 @@ from stoix_like.envs.scenes.base import Recording
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import jumanji
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.inference.rendering import animation
-from stoix_like.inference.rendering import episode as episodes
-from stoix_like.inference.rendering.animation import check_path, write_animation
-from stoix_like.inference.rendering.episode import MAX_FRAMES, Recorder
+from stoix_like.rendering import animation
+from stoix_like.rendering import episode as episodes
+from stoix_like.rendering.animation import check_path, write_animation
+from stoix_like.rendering.episode import MAX_FRAMES, Recorder
 
 
 def make(name, *overrides):
