@@ -1,7 +1,9 @@
+import base64
 import math
 import sys
 from types import SimpleNamespace
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,7 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes import minatar, views
 from stoix_like.envs.scenes.base import Recording
+from stoix_like.envs.scenes.svg import draw_svg
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import jumanji
 from stoix_like.errors import ConfigError, MissingExtraError
@@ -274,6 +277,72 @@ def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
         check_path(tmp_path / "out.gif")
+
+
+def test_vector_graphics_are_drawn_with_their_transforms_and_styles():
+    piece = b'<svg width="10" height="10"><path d="M 0,0 L 10,0 L 10,10 z" style="fill:#0000ff; stroke:none"/></svg>'
+    href = "data:image/svg+xml;base64," + base64.b64encode(piece).decode()
+    axes = Figure().add_subplot()
+    draw_svg(
+        axes,
+        f"""<svg width="100" height="50" xmlns:xlink="http://www.w3.org/1999/xlink">
+        <g transform="translate(10,5) scale(2)" fill="rgb(255,0,0)"><circle cx="5" cy="5" r="1"/>
+        <rect x="1" y="2" width="3" height="4" transform="rotate(90)"/></g>
+        <image x="40" y="20" width="20" height="20" xlink:href="{href}"/>
+        <text x="7" y="9" text-anchor="middle">K</text></svg>""",
+    )
+    circle, rectangle, triangle = (patch.get_path().get_extents().bounds for patch in axes.patches)
+    # 10 + 2 × (5 ± 1) and 5 + 2 × (5 ± 1).
+    assert circle == pytest.approx((18, 13, 4, 4), abs=0.1)
+    # A rotation by 90° turns (x, y) to (-y, x): x from -6 to -2 and y from 1 to 4, then scaled and moved.
+    assert rectangle == pytest.approx((10 - 12, 5 + 2, 8, 6))
+    assert triangle == pytest.approx((40, 20, 20, 20))
+    assert [patch.get_facecolor()[:3] for patch in axes.patches] == [(1, 0, 0), (1, 0, 0), (0, 0, 1)]
+    (text,) = axes.texts
+    assert (text.get_text(), text.get_position(), text.get_ha()) == ("K", (7, 9), "center")
+    assert axes.get_ylim() == (50, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["navix/empty_5x5", "xminigrid/empty_5x5", "pgx/tic_tac_toe", "popgym_arcade/cartpole_easy"]
+)
+def test_suites_are_drawn_by_their_own_pictures(name, tmp_path):
+    env = factory.make_drawn(parse_config(compose_config([f"env={name}"])).env)
+
+    def act(shared, state, key):
+        mask = state.timestep.observation.action_mask
+        return state.carry, jnp.ones((1,), jnp.int32) if mask is None else jnp.argmax(mask, -1), ()
+
+    path = tmp_path / "out.gif"
+    assert write_animation(path, env.scene(), record(env, 2, act)) >= 2
+    with Image.open(path) as gif:
+        frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(gif)]
+    # The title above changes in any case.
+    assert (frames[1][40:] != frames[0][40:]).any()
+
+
+@pytest.mark.parametrize("name", ["gymnasium/cartpole", pytest.param("envpool/cartpole", marks=pytest.mark.slow)])
+def test_host_environments_are_drawn_up_to_the_state_that_ends_the_episode(name):
+    env = factory.make_drawn(parse_config(compose_config([f"env={name}"])).env)
+    recording = record(env, 1000, lambda shared, state, key: (state.carry, jnp.zeros((1,), jnp.int32), ()))
+    env.close()
+    assert recording.finished.tolist() == [False] * int(recording.steps[-1]) + [True]
+    pictures = recording.states
+    assert (pictures.dtype, pictures.shape[-1]) == (np.uint8, 3)
+    # A reset would bring the cart back to the middle: it moves to the left in every picture.
+    dark = (pictures.max(-1) < 60) & (np.arange(pictures.shape[1])[:, None] < 0.8 * pictures.shape[1])
+    middles = [np.nonzero(picture)[1].mean() for picture in dark]
+    assert middles[-1] < middles[1] < middles[0] + 2
+
+
+def test_host_environments_without_pictures_are_refused():
+    with pytest.raises(ConfigError, match="env.scenario.name=FrozenLake-v1 cannot be drawn"):
+        config = parse_config(compose_config(["env=gymnasium", "env.scenario.name=FrozenLake-v1"])).env
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gymnasium.Env, "render", lambda self: None)
+            patch.setattr("gymnasium.envs.toy_text.frozen_lake.FrozenLakeEnv.render", lambda self: None)
+            factory.make_drawn(config)
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from stoix_like.run.experiment import resume
 from stoix_like.run.setup import set_up
 from stoix_like.run.videos import Videos
 
-# Evaluations after 64, 128, 192 and 256 steps.
-RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=256", "arch.num_evaluation=4", "arch.population.size=2"]
+# Evaluations after 64 and 128 steps.
+RUN = [*SMALL, "env.time_limit=10", "arch.total_timesteps=128", "arch.num_evaluation=2", "arch.population.size=2"]
 TIMES = ("wall_seconds", "steps_per_second")
 
 
@@ -41,19 +41,12 @@ class Shown:
 @pytest.mark.slow
 def test_videos_leave_the_results_as_they_are_and_continue_after_a_resume(tmp_path):
     plain = stoix_like.train("ppo/ff_ppo", RUN, run_dir=tmp_path / "plain").run_dir
-    first = [*RUN, "logger.video.every_evals=2", "arch.total_timesteps=128", "arch.num_evaluation=2"]
-    shown = stoix_like.train("ppo/ff_ppo", first, run_dir=tmp_path / "shown").run_dir
-    assert sorted(path.name for path in (shown / "videos").iterdir()) == ["128.gif"]
+    shown = stoix_like.train("ppo/ff_ppo", [*RUN, "logger.video.every_evals=2"], run_dir=tmp_path / "shown").run_dir
+    assert metrics(shown) == metrics(plain)
     resume(shown, ["arch.total_timesteps=256", "arch.num_evaluation=4"])
     assert sorted(path.name for path in (shown / "videos").iterdir()) == ["128.gif", "256.gif"]
     with Image.open(shown / "videos/256.gif") as gif:
         assert gif.n_frames == 11
-    # Both budgets have evaluations at 64 and 128 steps, but other learning rates.
-    resumed, whole = metrics(shown), metrics(plain)
-    assert [record["env_steps"] for record in resumed] == [record["env_steps"] for record in whole]
-    again = stoix_like.train("ppo/ff_ppo", [*RUN, "logger.video.every_evals=1"], run_dir=tmp_path / "again").run_dir
-    assert metrics(again) == whole
-    assert len(list((again / "videos").iterdir())) == 4
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class _Camera:
 
 def _gl_context() -> Any:
     """Return the class of OpenGL contexts: as MUJOCO_GL says, otherwise one that needs no display."""
-    if platform.system() == "Linux" and not os.environ.get("MUJOCO_GL"):
+    if platform.system() == "Linux" and os.environ.get("MUJOCO_GL", "") in ("", "egl"):
         from mujoco.egl import GLContext
 
         return GLContext

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import os
+import platform
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -164,6 +166,9 @@ def _make_one(
 
 def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
     """Draw a start state, and return the frames per second."""
+    if platform.system() == "Linux" and not os.environ.get("DISPLAY"):
+        # MuJoCo environments would try a window first, which fails only once it is too late for another way.
+        os.environ.setdefault("MUJOCO_GL", "egl")
     try:
         env.reset(seed=0)
         picture: Any = env.render()
