@@ -258,7 +258,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
     parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
-    parser.add_argument("--render", type=Path, metavar="OUT.gif", help="render one more episode to this file")
+    parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
     parser.add_argument("--trust", action="store_true", help=_TRUST)
 
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
+from stoix_like.envs.scenes import views
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ObservationSpace, Space
 
 State = Any
@@ -48,6 +50,10 @@ class Environment(ABC):
         Returns:
             The next state, and the time step as built by `transition`.
         """
+
+    def scene(self) -> Scene | None:
+        """Return how to draw episodes; None if they cannot be drawn. By default, as the images of the observation."""
+        return views.find_scene(self.observation_space)
 
 
 class VectorEnvironment(ABC):
@@ -128,6 +134,16 @@ class VectorEnvironment(ABC):
     def close(self) -> None:  # noqa: B027
         """Close all environments on the host."""
 
+    def scene(self) -> Scene | None:
+        """Return how to draw episodes of `unwrapped`; None if they cannot be drawn.
+
+        By default, they are drawn as the images of the observation.
+
+        Raises:
+            ConfigError: they could be drawn, but something on this machine is missing.
+        """
+        return views.find_scene(self.observation_space)
+
     @property
     def unwrapped(self) -> VectorEnvironment:
         """The environments of the suite, without wrappers."""
@@ -184,6 +200,10 @@ class Vectorize(VectorEnvironment):
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         return jax.vmap(self.env.step)(keys, state, action)
+
+    def scene(self) -> Scene | None:
+        """See `VectorEnvironment.scene`."""
+        return self.env.scene()
 
     @property
     def params(self) -> Any:

@@ -148,11 +148,34 @@ def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     return _make_episodes(config, own_env, evaluation=True)
 
 
+def make_drawn(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+    """Build evaluation environments that can be drawn, see `VectorEnvironment.scene`.
+
+    Args:
+        config: the environment and its wrappers.
+        own_env: see `make`.
+
+    Returns:
+        The environments, for one episode each: those on the host stay where it ended.
+
+    Raises:
+        ConfigError: if they cannot be drawn, or see `make_eval`.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    env = _make_episodes(config, own_env, evaluation=True, drawn=True)
+    if env.scene() is None:
+        raise ConfigError(
+            f"env.scenario.name={config.scenario.name} has no drawing: use an environment with images as observations,"
+            " or with a drawing of its suite, such as CartPole-v1"
+        )
+    return env
+
+
 def _make_episodes(
-    config: EnvConfig, own_env: Any, random_start_steps: int = 0, evaluation: bool = False
+    config: EnvConfig, own_env: Any, random_start_steps: int = 0, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
-    env = make_scenario(config, own_env, evaluation)
+    env = make_scenario(config, own_env, evaluation, drawn)
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
@@ -207,13 +230,16 @@ def list_scenarios() -> dict[str, list[str]]:
     return scenarios
 
 
-def make_scenario(config: EnvConfig, own_env: Any = None, evaluation: bool = False) -> VectorEnvironment:
+def make_scenario(
+    config: EnvConfig, own_env: Any = None, evaluation: bool = False, drawn: bool = False
+) -> VectorEnvironment:
     """Build environments with the wrappers of the user's own alone.
 
     Args:
         config: the environment.
         own_env: see `make`.
         evaluation: whether the environments evaluate; those on the host then clip no rewards.
+        drawn: whether those on the host can be asked for pictures.
 
     Returns:
         The environments, without automatic reset.
@@ -235,7 +261,7 @@ def make_scenario(config: EnvConfig, own_env: Any = None, evaluation: bool = Fal
     module = load_suite(config.env_name)
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
     if SUITES[config.env_name].on_host:
-        arguments = (*arguments, HostOptions(config.vectorization, config.time_limit, evaluation))
+        arguments = (*arguments, HostOptions(config.vectorization, config.time_limit, evaluation, drawn))
     return own.wrap(module.make(*arguments), config.wrappers)
 
 

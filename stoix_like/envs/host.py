@@ -21,6 +21,7 @@ from jax.experimental import io_callback
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import VectorEnvironment, restart, transition
+from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import ObservationSpace, Space
 from stoix_like.errors import HostEnvironmentError
 
@@ -34,11 +35,13 @@ class HostOptions(NamedTuple):
         vectorization: how N environments are stepped together, `env.vectorization`.
         time_limit: truncate episodes after this many steps, in addition to the environment's own limit; None: no limit.
         evaluation: whether the environments are for evaluation.
+        drawn: whether they can be asked for pictures; they then stay where an episode ended.
     """
 
     vectorization: str = "sync"
     time_limit: int | None = None
     evaluation: bool = False
+    drawn: bool = False
 
 
 class HostStep(NamedTuple):
@@ -83,6 +86,10 @@ class HostBatch(ABC):
         Returns:
             The outcome; its arrays are read before the next call.
         """
+
+    def picture(self) -> np.ndarray:
+        """Return a picture `[H, W, 3]` of the first environment, uint8; only with `HostOptions.drawn`."""
+        raise NotImplementedError(f"{type(self).__name__} has no pictures")
 
     @abstractmethod
     def close(self) -> None:
@@ -131,13 +138,14 @@ class HostEnvironment(VectorEnvironment):
     Args:
         make: builds a batch of N environments.
         spec: names, shapes and spaces.
+        fps: frames per second of the pictures of batches; None if they have none.
     """
 
     on_host = True
 
-    def __init__(self, make: Callable[[int], HostBatch], spec: HostSpec) -> None:
+    def __init__(self, make: Callable[[int], HostBatch], spec: HostSpec, fps: int | None = None) -> None:
         self.observation_space, self.action_space = spec.observation_space, spec.action_space
-        self._spec = spec
+        self._spec, self._fps = spec, fps
         self._batches = _Batches(make)
         self._failure: Exception | None = None
         # Also where `close` is never called, and at exit.
@@ -177,6 +185,26 @@ class HostEnvironment(VectorEnvironment):
         leading = first.shape[: first.ndim - len(spec.shape)]
         rows = jax.tree.map(lambda array: array.reshape(-1, *array.shape[len(leading) :]), arrays)
         return jax.tree.map(lambda array: array.reshape(*leading, *array.shape[1:]), self._spec.encode(rows))
+
+    def scene(self) -> Scene | None:
+        """See `VectorEnvironment.scene`."""
+        return None if self._fps is None else from_pictures(lambda picture: picture, self._fps)
+
+    def picture(self, state: HostState) -> np.ndarray:
+        """Return a picture of the first environment, outside of compiled programs.
+
+        Args:
+            state: the state of the environments.
+
+        Returns:
+            `[H, W, 3]` uint8.
+
+        Raises:
+            HostEnvironmentError: an environment failed.
+        """
+        batch = int(state.batch[0])
+        self.check()
+        return self._batches[batch].picture()
 
     def check(self) -> None:
         """See `VectorEnvironment.check`."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, entries
 from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import as_floats
@@ -60,6 +61,10 @@ class Wrapper(VectorEnvironment):
     def close(self) -> None:
         """See `VectorEnvironment.close`."""
         self.env.close()
+
+    def scene(self) -> Scene | None:
+        """See `VectorEnvironment.scene`."""
+        return self.env.scene()
 
     @property
     def unwrapped(self) -> VectorEnvironment:

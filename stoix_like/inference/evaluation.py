@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.evaluator import Episodes, make_evaluator
+from stoix_like.envs import factory
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
-from stoix_like.inference.rendering.animation import check_gif_path, write_gif
-from stoix_like.inference.rendering.episode import record_episode
-from stoix_like.inference.rendering.scenes import Scene, find_scene
 from stoix_like.loggers.console import format_number
+from stoix_like.rendering.animation import check_path, write_animation
+from stoix_like.rendering.episode import Recorder
 from stoix_like.run import records
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.setup import RunSetup
@@ -54,10 +55,10 @@ class EvaluatedMembers(NamedTuple):
 
 
 class Animation(NamedTuple):
-    """An animation to render: path of the file, and scene."""
+    """An animation to render: path of the file, and environments that can be drawn."""
 
     path: Path
-    scene: Scene
+    env: VectorEnvironment
 
 
 def evaluate(
@@ -83,7 +84,7 @@ def evaluate(
             checkpoint.
         member: index of a member of a population, `best`, or `all`.
         seed: seed of the start states and of sampled actions, below 2**32.
-        render: path of a gif that shows one more episode, of the best member if `member` is `all`.
+        render: path of a gif or mp4 file that shows one more episode, of the best member if `member` is `all`.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
@@ -182,9 +183,9 @@ def _keys(seed: int) -> jax.Array:
 
 
 def _make_animation(run: TrainedRun, path: Path) -> Animation:
-    """Check the path, and find the scene of the environment."""
-    check_gif_path(path)
-    return Animation(path, find_scene(run.setup.config.env, run.setup.eval_env))
+    """Check the path, and build the environment to draw."""
+    check_path(path)
+    return Animation(path, factory.make_drawn(run.setup.config.env, run.setup.config.own_env))
 
 
 def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:
@@ -276,18 +277,22 @@ def _render(
     setup: RunSetup, trained: EvaluatedMembers, played: Episodes, key: jax.Array, animation: Animation
 ) -> dict[str, Any]:
     """Render one more episode of the best member."""
-    path, scene = animation
-    env = setup.eval_env
+    path, env = animation
+    scene = env.scene()
+    assert scene is not None
     scores = played.returns.mean(-1)
     index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
-    system = setup.build_system(setup.population.of(trained.members[index]))
-    recording = record_episode(system, trained.state_of(index), env, key, setup.config.arch.max_eval_steps)
-    env.check()
-    frames = write_gif(path, scene, env, recording)
+    recorder = Recorder(setup.build_system, env, setup.config.arch.max_eval_steps)
+    try:
+        recording = recorder.record(trained.state_of(index), setup.population.of(trained.members[index]), key)
+        env.check()
+        frames = write_animation(path, scene, recording)
+    finally:
+        env.close()
     return {
         "path": str(path),
         "member": trained.members[index],
-        "steps": len(recording.returns) - 1,
+        "steps": int(recording.steps[-1]),
         "frames": frames,
         "episode_return": float(recording.returns[-1]),
     }

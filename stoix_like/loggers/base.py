@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 
 class RunInfo(NamedTuple):
@@ -46,6 +46,19 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Release all resources; always called last, even without `start`."""
+
+
+@runtime_checkable
+class VideoLogger(Protocol):
+    """A logger that also takes videos."""
+
+    def log_video(self, path: pathlib.Path, env_steps: int) -> None:
+        """Log a video.
+
+        Args:
+            path: the file, a gif or an mp4.
+            env_steps: environment steps of each member when it was recorded.
+        """
 
 
 @dataclasses.dataclass(frozen=True)

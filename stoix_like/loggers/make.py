@@ -14,18 +14,20 @@ from stoix_like.loggers.console import ConsoleConfig
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.loggers.multi import MultiLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.video import VideoConfig
 from stoix_like.loggers.wandb import WandbConfig
 from stoix_like.schema import from_mapping
 
 
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
-    """Configuration of `logger`: one field per logger. The metrics file is always written and has no keys."""
+    """Configuration of `logger`: one field per logger, and videos. The metrics file is always written, without keys."""
 
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
     wandb: WandbConfig = dataclasses.field(default_factory=WandbConfig)
     # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
+    video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
 
 
 def check_available(config: LoggerConfig) -> None:
@@ -56,15 +58,14 @@ def sending_loggers(values: Mapping[str, Any]) -> list[str]:
         ConfigError: a value has the wrong type or is out of range.
     """
     found = []
-    for field in dataclasses.fields(LoggerConfig):
-        path = f"logger.{field.name}"
-        settings: LoggerSettings = getattr(LoggerConfig(), field.name)
+    for name, settings in _settings(LoggerConfig()).items():
+        path = f"logger.{name}"
         given = {setting.name: values.get(f"{path}.{setting.name}") for setting in dataclasses.fields(settings)}
         # Flat values hold no lists; they decide nothing here.
         plain_values = {name: value for name, value in given.items() if isinstance(value, bool | int | float | str)}
         settings = from_mapping(type(settings), plain_values, path)
         if settings.sends_data:
-            found.append(field.name)
+            found.append(name)
     return found
 
 
@@ -93,8 +94,12 @@ def _check_installed(config: LoggerConfig) -> None:
 
 
 def _enabled(config: LoggerConfig) -> dict[str, LoggerSettings]:
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    return {name: logger for name, logger in settings.items() if logger.enabled}
+    return {name: settings for name, settings in _settings(config).items() if settings.enabled}
+
+
+def _settings(config: LoggerConfig) -> dict[str, LoggerSettings]:
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {name: value for name, value in values.items() if isinstance(value, LoggerSettings)}
 
 
 def _installed(package: str) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stoix_like.loggers.base import Logger, RunInfo
+from stoix_like.loggers.base import Logger, RunInfo, VideoLogger
 
 
 class MultiLogger:
@@ -37,6 +38,15 @@ class MultiLogger:
             record: the metrics of one evaluation interval.
         """
         self._call_each(lambda logger: logger.log(record))
+
+    def log_video(self, path: pathlib.Path, env_steps: int) -> None:
+        """Pass a video to every logger that takes videos.
+
+        Args:
+            path: the file, a gif or an mp4.
+            env_steps: environment steps of each member when it was recorded.
+        """
+        self._call_each(lambda logger: logger.log_video(path, env_steps) if isinstance(logger, VideoLogger) else None)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Pass the summary to every logger.

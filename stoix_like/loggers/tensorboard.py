@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import struct
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -68,6 +69,23 @@ class TensorBoardLogger:
         """
         curves = scalars(record)
         self._write_scalars(curves, step=int(curves.pop("env_steps")))
+
+    def log_video(self, path: pathlib.Path, env_steps: int) -> None:
+        """Write a gif as an image, which TensorBoard animates; it shows no other videos.
+
+        Args:
+            path: the file.
+            env_steps: environment steps of each member when it was recorded.
+        """
+        if path.suffix != ".gif":
+            return
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        content = path.read_bytes()
+        # After the signature, in the header of every gif.
+        width, height = struct.unpack("<HH", content[6:10])
+        image = Summary.Image(encoded_image_string=content, width=width, height=height, colorspace=3)
+        self._write(Summary(value=[Summary.Value(tag="video", image=image)]), env_steps)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the absolute metric, the only result that no record contains.

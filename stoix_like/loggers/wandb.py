@@ -153,6 +153,18 @@ class WandbLogger:
         if self._run is not None:
             self._run.log(scalars(record))
 
+    def log_video(self, path: pathlib.Path, env_steps: int) -> None:
+        """Upload a video.
+
+        Args:
+            path: the file.
+            env_steps: environment steps of each member when it was recorded.
+        """
+        import wandb
+
+        if self._run is not None:
+            self._run.log({"video": wandb.Video(str(path)), "env_steps": env_steps})
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the results to the W&B summary.
 

@@ -21,6 +21,7 @@ from stoix_like.run.resume_checks import check_same_config, check_unchanged, oth
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.run.videos import Videos
 from stoix_like.storage import checkpoint
 from stoix_like.storage import run_dir as directory
 from stoix_like.storage.config_file import flatten, plain_config, read_config
@@ -207,15 +208,16 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     keep = setup.config.checkpoint.keep
     writer = checkpoint.Writer(run_dir, keep) if keep else None
     logger = make_logger(setup.config.logger, run_dir)
+    videos = None if setup.drawn_env is None else Videos(setup, run_dir)
     try:
         if resuming:
-            loop = TrainingLoop(setup, logger, writer)
+            loop = TrainingLoop(setup, logger, writer, videos)
             notes = _restore(loop, run_dir)
             logger.start(_info(setup, run_dir, notes, loop.history))
         else:
             source = warm_start.find(setup)
             logger.start(_info(setup, run_dir, () if source is None else (source.note,)))
-            loop = TrainingLoop(setup, logger, writer)
+            loop = TrainingLoop(setup, logger, writer, videos)
             if source is not None:
                 loop.warm_start(source)
         loop.train()
@@ -230,6 +232,8 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     finally:
         setup.env.close()
         setup.eval_env.close()
+        if videos is not None:
+            videos.close()
         logger.close()
         if writer is not None:
             writer.close()

@@ -21,6 +21,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
+from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
@@ -40,6 +41,7 @@ class RunSetup(NamedTuple):
         env: environments to train in.
         eval_env: environments to evaluate in.
         networks: the network modules.
+        drawn_env: environments to record videos of; None without `logger.video`.
     """
 
     config: RunConfig
@@ -50,6 +52,7 @@ class RunSetup(NamedTuple):
     env: VectorEnvironment
     eval_env: VectorEnvironment
     networks: SimpleNamespace
+    drawn_env: VectorEnvironment | None = None
 
     @property
     def environment_name(self) -> str:
@@ -115,10 +118,24 @@ def set_up(config: RunConfig) -> RunSetup:
         )
     setup = setup._replace(networks=_build_networks(config, env))
     # Members are built once they are known to fit into memory.
+    setup = setup._replace(drawn_env=_make_drawn(config))
     replay = memory.check_estimate(setup, _shapes(setup))
     population = make_population(config)
     _check_members(config, population, plan)
     return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
+
+
+def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
+    """Build the environments to record videos of, if any, and check that they can be drawn and written."""
+    video = config.logger.video
+    if not video.every_evals:
+        return None
+    setting = f"logger.video.every_evals={video.every_evals}"
+    check_writer(video.format, setting)
+    try:
+        return factory.make_drawn(config.env, config.own_env)
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
 
 
 def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:

@@ -13,12 +13,13 @@ import numpy as np
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import HostEnvironmentError, TrainingError
-from stoix_like.loggers import Logger
+from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
+from stoix_like.run.videos import Videos
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.utils.replay import end_episodes
 
@@ -65,14 +66,18 @@ class TrainingLoop:
         setup: the run.
         logger: receives each record.
         writer: writer of checkpoints; None writes none.
+        videos: recorder of videos; None records none.
     """
 
-    def __init__(self, setup: RunSetup, logger: Logger, writer: Writer | None = None) -> None:
+    def __init__(
+        self, setup: RunSetup, logger: MultiLogger, writer: Writer | None = None, videos: Videos | None = None
+    ) -> None:
         self.setup = setup
         self.progress = Progress()
         self.writer = writer
         self.exact = True
         self._logger = logger
+        self._videos = videos
         self._started = time.perf_counter()
         self._num_logged = 0
         # Updates per call of the program, adapted so that a call takes about `SECONDS_PER_CALL`.
@@ -172,12 +177,15 @@ class TrainingLoop:
                 if target > start and target >= self.progress.updates:
                     trained = self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
+                    self._record_video()
                     self._save_regularly()
                     self._stop_if_asked(signals)
             self._log()
             if self.setup.config.arch.absolute_metric and self._best is not None:
                 self._absolute = self._evaluate_best(self._best, signals)
             self._stop_if_asked(signals)
+            if self._videos is not None:
+                self._videos.log(self._logger, wait=True)
 
     def advance(self, num_updates: int) -> dict[str, Any]:
         """Train without evaluating, logging or saving.
@@ -398,11 +406,19 @@ class TrainingLoop:
             }
         )
 
+    def _record_video(self) -> None:
+        """Record an episode of the best member after every `logger.video.every_evals` evaluations."""
+        if self._videos is not None:
+            member = self.history[-1].get("population/best_member", 0)
+            self._videos.record(self.state.shared, len(self.history) - 1, member, self.env_steps, self._logger)
+
     def _log(self) -> None:
         """Log what has been recorded since the last call."""
         for record in self.history[self._num_logged :]:
             self._logger.log(record)
         self._num_logged = len(self.history)
+        if self._videos is not None:
+            self._videos.log(self._logger)
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started

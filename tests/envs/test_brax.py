@@ -1,15 +1,21 @@
 """Tests of the adapter for brax against brax itself."""
 
 import warnings
+from types import SimpleNamespace
 
 import conformance
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 from brax import envs as brax_envs
+from matplotlib.figure import Figure
 
 from stoix_like.envs import Dict, list_scenarios, make, make_eval
+from stoix_like.envs.factory import make_drawn
+from stoix_like.envs.scenes import bodies
+from stoix_like.envs.scenes.base import Recording
 from stoix_like.errors import ConfigError
 
 # The quickest to compile, apart from `fast`, which has no physics.
@@ -28,6 +34,47 @@ def bare(name, **kwargs):
 
 def test_all_registered_environments_are_listed():
     assert set(list_scenarios()["brax"]) == set(brax_envs._envs)
+
+
+@pytest.mark.slow
+def test_bodies_are_drawn_in_their_positions_without_opengl(monkeypatch):
+    monkeypatch.setattr(bodies, "_gl_context", lambda: None)
+    env = make_drawn(config())
+    state = jax.eval_shape(lambda key: env.native_state(env.reset(key[None])[0]), jax.random.key(0))
+    # The pole is upright, then leans to the right.
+    poses = np.array([[0.0, 0.0], [0.0, np.pi / 4]])
+    states = state.replace(pipeline_state=SimpleNamespace(q=poses))
+    monkeypatch.setattr(bodies, "entry_of", lambda states, entry: states.replace(pipeline_state=at(poses[entry])))
+    axes = Figure().add_subplot()
+    update = env.scene().draw(axes, Recording(np.arange(2), states, None, np.zeros(2), np.zeros(2)))
+    tips = []
+    for entry in range(2):
+        update(entry)
+        corners = np.concatenate([patch.get_xy() for patch in axes.patches])
+        tips.append(corners[corners[:, 1].argmax()])
+    # Its joint is at the origin; brax's model is 0.6 long, and the radius of its end is 0.049.
+    assert tips[0] == pytest.approx([0.0, 0.649], abs=0.03)
+    assert tips[1] == pytest.approx([0.6 / np.sqrt(2), 0.6 / np.sqrt(2) + 0.049], abs=0.03)
+
+
+def at(q):
+    return SimpleNamespace(q=q)
+
+
+@pytest.mark.slow
+def test_mujoco_renders_bodies_where_opengl_starts():
+    env = make_drawn(config())
+    camera = bodies._open_camera(env.unwrapped.env._model)
+    if camera is None:
+        pytest.skip("OpenGL cannot start without a display")
+    data = mujoco.MjData(env.unwrapped.env._model)
+    pictures = []
+    for angle in (0.0, 0.5):
+        data.qpos[1] = angle
+        mujoco.mj_forward(env.unwrapped.env._model, data)
+        pictures.append(camera.picture(data))
+    assert pictures[0].shape == (360, 480, 3)
+    assert (pictures[0] != pictures[1]).any()
 
 
 def test_time_limit_truncates_and_does_not_terminate():

@@ -4,6 +4,7 @@ import json
 import struct
 
 import pytest
+from PIL import Image
 
 from stoix_like.loggers import LoggerConfig, RunInfo, make_logger
 from stoix_like.loggers.console import ConsoleConfig
@@ -75,6 +76,28 @@ def test_tensorboard_flushes_each_record(tmp_path):
     logger.close()
 
 
+def tiny_gif(tmp_path):
+    path = tmp_path / "640.gif"
+    frames = [Image.new("L", (3, 2), shade) for shade in (0, 255)]
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+    return path
+
+
+def test_tensorboard_shows_gifs_as_images(tmp_path):
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path))
+    path = tiny_gif(tmp_path)
+    logger.log_video(path, 640)
+    logger.log_video(tmp_path / "640.mp4", 640)
+    logger.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    *_, last = read_events(events)
+    (value,) = last.summary.value
+    assert (last.step, value.tag) == (640, "video")
+    assert (value.image.width, value.image.height) == (3, 2)
+    assert value.image.encoded_image_string == path.read_bytes()
+
+
 def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
     (tmp_path / "tensorboard").write_text("a file in the way")
     log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
@@ -129,7 +152,13 @@ def isolated_wandb(monkeypatch):
 @pytest.mark.slow
 def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, isolated_wandb):
     wandb_config = WandbConfig(enabled=True, project="walk", group="seeds", tags=("a", "b"), mode="offline")
-    log_run(make_logger(LoggerConfig(console=SILENT, wandb=wandb_config), tmp_path), tmp_path)
+    logger = make_logger(LoggerConfig(console=SILENT, wandb=wandb_config), tmp_path)
+    logger.start(run_info(tmp_path))
+    for record in RECORDS:
+        logger.log(record)
+    logger.log_video(tiny_gif(tmp_path), 640)
+    logger.finish(SUMMARY)
+    logger.close()
     records = read_wandb(tmp_path)
 
     (run,) = (record.run for record in records if record.WhichOneof("record_type") == "run")
@@ -139,6 +168,8 @@ def test_offline_wandb_files_hold_configuration_curves_and_summary(tmp_path, iso
 
     history = [items(record.history.item) for record in records if record.WhichOneof("record_type") == "history"]
     logged = [{key: value for key, value in row.items() if not key.startswith("_")} for row in history]
+    video = logged.pop()
+    assert (video["env_steps"], video["video._type"]) == (640, "video-file")
     assert logged == [
         {"env_steps": 0, "eval/episode_return_mean": 9.5},
         {"env_steps": 640, "train/loss": 0.25},

@@ -59,4 +59,13 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)
         env = construct(cls, kwargs, name)
-    return TimeLimit(Vectorize(PhysicsEnvironment(env)), limit)
+    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose)), limit)
+
+
+def _model(env: Any) -> Any:
+    # One environment, for tests, has no bodies.
+    return env.sys.mj_model if hasattr(env, "sys") else None
+
+
+def _pose(state: Any) -> dict[str, Any]:
+    return {"qpos": state.pipeline_state.q}

@@ -28,6 +28,7 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.schema import INT32_MAX
 
@@ -50,7 +51,7 @@ class CraftaxEnvironment(Environment):
     """
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
-        self._env, self.params = env, params
+        self._env, self.params, self._name = env, params, name
         self._endless = params.replace(max_timesteps=INT32_MAX)
         self.action_space = Discrete(env.action_space(params).n)
         shape = tuple(env.observation_space(params).shape)
@@ -69,6 +70,23 @@ class CraftaxEnvironment(Environment):
             terminated = self._env.is_terminal(state, self._endless)
         at_limit = state.timestep >= self.params.max_timesteps
         return strongly_typed(state), transition(_observation(view), reward, terminated, at_limit)
+
+    def scene(self) -> Scene:
+        """See `Environment.scene`."""
+        game = _read_textures_on_demand(self._name)
+
+        @functools.cache
+        def draw() -> Callable[[Any], jax.Array]:
+            renderer = importlib.import_module(f"{game}.renderer")
+            size = importlib.import_module(f"{game}.constants").BLOCK_PIXEL_SIZE_IMG
+            render: Callable[[Any], jax.Array] = jax.jit(renderer.make_craftax_pixel_renderer(size))
+            return render
+
+        def picture(state: Any) -> np.ndarray:
+            with jax.numpy_rank_promotion("allow"):
+                return np.asarray(draw()(state)) / 255
+
+        return from_pictures(picture, fps=8)
 
 
 class _Textures(dict[int, Any]):
@@ -109,7 +127,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_scenario("craftax", name, _SCENARIOS)
     check_names("env.kwargs", kwargs, (), name)
     if "Pixels" in name:
-        _read_textures_on_demand("craftax.craftax_classic" if "Classic" in name else "craftax.craftax")
+        _read_textures_on_demand(name)
     env = make_craftax_env_from_name(name, auto_reset=False)
     defaults = env.default_params
     names = [entry.name for entry in dataclasses.fields(defaults) if entry.name not in _NO_PARAMETERS]
@@ -118,12 +136,15 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
 
 @functools.cache
-def _read_textures_on_demand(game: str) -> None:
+def _read_textures_on_demand(name: str) -> str:
+    """Replace the loader of a game's textures, and return the package of the game."""
+    game = "craftax.craftax_classic" if "Classic" in name else "craftax.craftax"
     # craftax's own loader reads the textures of every size, which takes a minute, and caches them in the directory of
     # the package, where users may not write.
     renderer = importlib.import_module(f"{game}.renderer")
     textures = _Textures(importlib.import_module(f"{game}.constants").load_all_textures_given_size)
     vars(renderer)["load_all_textures"] = lambda: textures
+    return game
 
 
 def _observation(view: jax.Array) -> Observation:

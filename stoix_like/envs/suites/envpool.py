@@ -33,6 +33,10 @@ _LEAST = {"num_threads": 0} | dict.fromkeys(
 )
 
 
+# Of drawings, per second; envpool does not say how long a step is.
+_FPS = 30
+
+
 class EnvpoolBatch(HostBatch):
     """An environment pool.
 
@@ -43,12 +47,18 @@ class EnvpoolBatch(HostBatch):
         construct: builds the pool from one seed per environment.
         action_space: space of one action.
         time_limit: steps after which an episode is truncated, in addition to the pool's own limit; None: no limit.
+        resets: whether to reset environments whose episode ended; without, their last state can be drawn.
     """
 
     def __init__(
-        self, construct: Callable[[list[int]], Any], action_space: gymnasium.Space[Any], time_limit: int | None
+        self,
+        construct: Callable[[list[int]], Any],
+        action_space: gymnasium.Space[Any],
+        time_limit: int | None,
+        resets: bool = True,
     ) -> None:
-        self._construct, self._action_space, self._time_limit = construct, action_space, time_limit
+        self._construct, self._action_space = construct, action_space
+        self._time_limit, self._resets = time_limit, resets
         self._pool: Any = None
         self._steps = np.zeros(0, np.int64)
 
@@ -68,10 +78,14 @@ class EnvpoolBatch(HostBatch):
             # With a lower limit of its own, the pool would report a termination in the last step as a truncation.
             truncated = truncated | (self._steps >= self._time_limit)
         ended = np.flatnonzero(terminated | truncated).astype(np.int32)
-        if ended.size:
+        if ended.size and self._resets:
             self._steps[ended] = 0
             observation = _replace(observation, self._pool.reset(ended)[0], ended)
         return HostStep(observation, successor, reward, terminated, truncated)
+
+    def picture(self) -> np.ndarray:
+        """See `HostBatch.picture`."""
+        return np.asarray(self._pool.render()[0])
 
     def close(self) -> None:
         """See `HostBatch.close`."""
@@ -134,7 +148,27 @@ def make(
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1], options.time_limit), spec)
+    fps = None
+    if options.drawn:
+        given["render_mode"] = "rgb_array"
+        _check_pictures(construct, name)
+        fps = _FPS
+    return HostEnvironment(
+        lambda _: EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn), spec, fps
+    )
+
+
+def _check_pictures(construct: Callable[[list[int]], Any], name: str) -> None:
+    try:
+        pool = construct([0])
+        pool.reset()
+        pool.render()
+    except Exception as error:
+        # Some environments of envpool have no pictures.
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"env.scenario.name={name} cannot be drawn by envpool ({reason}): draw the environment of gymnasium"
+        ) from error
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import importlib
 import importlib.util
+import os
+import platform
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -42,10 +44,11 @@ class GymnasiumBatch(HostBatch):
 
     Args:
         envs: the vector environment; unless its mode is `SAME_STEP`, it must accept the option `reset_mask`.
+        resets: whether to reset environments whose episode ended; without, their last state can be drawn.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        self._envs = envs
+    def __init__(self, envs: VectorEnv[Any, Any, Any], resets: bool = True) -> None:
+        self._envs, self._resets = envs, resets
         self._mode = AutoresetMode(envs.metadata["autoreset_mode"])
 
     def reset(self, seeds: list[int]) -> PyTree:
@@ -58,13 +61,19 @@ class GymnasiumBatch(HostBatch):
         observation, reward, terminated, truncated, infos = self._envs.step(native)
         ended = np.asarray(terminated | truncated)
         successor = observation
-        if ended.any():
+        if ended.any() and self._resets:
             if self._mode == AutoresetMode.SAME_STEP:
                 successor = _replace(observation, infos["final_obs"], ended)
             else:
                 # In NEXT_STEP, too, so that no step of the batch is spent on a reset.
                 observation, _ = self._envs.reset(options={"reset_mask": ended})
         return HostStep(observation, successor, reward, terminated, truncated)
+
+    def picture(self) -> np.ndarray:
+        """See `HostBatch.picture`."""
+        pictures = self._envs.render()
+        assert pictures is not None
+        return np.asarray(pictures[0])
 
     def close(self) -> None:
         """See `HostBatch.close`."""
@@ -114,19 +123,22 @@ def make(
     is_atari = name.startswith(_ATARI)
     spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
     # Its specification is all that a worker needs, so that workers import neither jax nor this package.
+    fps = _check_pictures(env, name) if options.drawn else None
     constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
     env.close()
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
-    return HostEnvironment(partial(_make_batch, constructor, parallel), spec)
+    return HostEnvironment(partial(_make_batch, constructor, parallel, not options.drawn), spec, fps)
 
 
-def _make_batch(constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, num_envs: int) -> HostBatch:
+def _make_batch(
+    constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, resets: bool, num_envs: int
+) -> HostBatch:
     constructors = [constructor] * num_envs
     # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
     mode = AutoresetMode.DISABLED
     if not parallel:
-        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=mode))
+        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=mode), resets)
     with _interrupts_blocked():
         # Forked processes would inherit the locks of jax's threads.
         return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=mode))
@@ -139,6 +151,8 @@ def _make_one(
     fitted = fit_params(_ATARI_PARAMS if is_atari else {}, params, name)
     # Preprocessing skips the frames itself.
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
+    if options.drawn:
+        given["render_mode"] = "rgb_array"
     _check_registered(name)
     try:
         env = gymnasium.make(name, disable_env_checker=True, **given)
@@ -161,6 +175,25 @@ def _specification(env: gymnasium.Env[Any, Any], time_limit: int | None) -> EnvS
         # The specification of a wrapped environment would replace its own limit, and count the frames of Atari games.
         spec.additional_wrappers += (TimeLimit.wrapper_spec(max_episode_steps=time_limit),)
     return spec
+
+
+def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
+    """Draw a start state, and return the frames per second."""
+    if platform.system() == "Linux" and not os.environ.get("DISPLAY"):
+        # MuJoCo environments would try a window first, which fails only once it is too late for another way.
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        env.reset(seed=0)
+        picture: Any = env.render()
+    except Exception as error:
+        # Whatever keeps it from drawing, such as OpenGL without a display.
+        raise ConfigError(
+            f"env.scenario.name={name} cannot be drawn on this machine ({_line(error)}): install what its"
+            " render_mode=rgb_array needs"
+        ) from error
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+        raise ConfigError(f"env.scenario.name={name} cannot be drawn: it has no render_mode=rgb_array")
+    return int(env.metadata.get("render_fps", 30))
 
 
 def _check_registered(name: str) -> None:

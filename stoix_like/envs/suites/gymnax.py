@@ -26,6 +26,8 @@ from stoix_like.envs.environment import (
     transition,
 )
 from stoix_like.envs.lazy_imports import deferred
+from stoix_like.envs.scenes import classic_control, minatar, views
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 
@@ -55,7 +57,7 @@ class GymnaxEnvironment(Environment):
     """
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
-        self._env, self.params = env, params
+        self._env, self.params, self._name = env, params, name
         self._horizon_ends_task = name in _HORIZON_ENDS_TASK
         declared = env.observation_space(params)
         _check_space("observation", declared, name)
@@ -82,6 +84,11 @@ class GymnaxEnvironment(Environment):
         if self._horizon_ends_task:
             terminated = terminated | at_limit
         return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)
+
+    def scene(self) -> Scene | None:
+        """See `Environment.scene`."""
+        scene = classic_control.find_scene(self._name, self.params)
+        return scene or views.find_scene(self.observation_space, minatar.CHANNELS.get(self._name, ()))
 
     def _observation(self, view: jax.Array) -> Observation:
         if self._num_classes is not None:

@@ -13,7 +13,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +31,14 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.scenes import views
+from stoix_like.envs.scenes.base import Recording, Scene, Update, entry_of
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX, scalar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _OWN_REWARDS = "its agents have rewards of their own, and this package trains a single agent"
 
@@ -46,6 +51,23 @@ _UNSUPPORTED = {
     "Sokoban-v0": "it would download its levels",
 }
 
+# Those whose viewers draw host arrays on flat axes, in less than a second.
+_DRAWN = frozenset(
+    {
+        "CVRP-v1",
+        "Cleaner-v0",
+        "Game2048-v1",
+        "JobShop-v0",
+        "Knapsack-v1",
+        "RobotWarehouse-v0",
+        "Snake-v1",
+        "Sudoku-v0",
+        "Sudoku-very-easy-v0",
+        "TSP-v1",
+        "Tetris-v0",
+    }
+)
+
 # Fields of `Observation`, or provided by `env.step_count`, and no part of the agent's view.
 _NOT_VIEWED = ("action_mask", "step_count")
 
@@ -55,10 +77,11 @@ class JumanjiEnvironment(Environment):
 
     Args:
         env: the environment; its time limit is changed.
+        name: its id.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    def __init__(self, env: Any, name: str) -> None:
+        self._env, self._name = env, name
         self._limit: int | None = getattr(env, "time_limit", None)
         if self._limit is not None:
             # jumanji reports a time limit as a termination. One step later, the end of an episode is one of the task.
@@ -88,10 +111,16 @@ class JumanjiEnvironment(Environment):
         observation = self._observation(timestep.observation)
         return strongly_typed(state), transition(observation, timestep.reward, terminated, truncated)
 
-    @property
-    def viewer(self) -> Any:
-        """The viewer of jumanji, which draws states."""
-        return self._env._viewer
+    def scene(self) -> Scene | None:
+        """See `Environment.scene`; jumanji's own viewer draws."""
+        return Scene(self._draw, fps=8) if self._name in _DRAWN else views.find_scene(self.observation_space)
+
+    def _draw(self, axes: Axes, recording: Recording) -> Update:
+        viewer = self._env._viewer
+        # By default, viewers open windows of their own.
+        viewer._get_fig_ax = lambda *_, **__: (axes.figure, axes)
+        viewer._display = lambda _: None
+        return lambda entry: viewer.render(entry_of(recording.states, entry))
 
     def _observation(self, native: Any) -> Observation:
         view = _only_entry(_convert_view(self._spec, native))
@@ -129,7 +158,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     check_names("env.params", params, [], name)
     entry = registration._REGISTRY[name]
     constructor = functools.partial(registration.load(entry.entry_point), **entry.kwargs)
-    return Vectorize(JumanjiEnvironment(construct(constructor, _fit(name, constructor, kwargs), name)))
+    return Vectorize(JumanjiEnvironment(construct(constructor, _fit(name, constructor, kwargs), name), name))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import navix
+from navix.rendering.cache import RenderingCache
 
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, fit_params
@@ -22,6 +23,7 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError, nearest
 
@@ -84,6 +86,16 @@ class NavixEnvironment(Environment):
             Observation(after.observation), after.reward, after.is_termination(), after.is_truncation()
         )
         return strongly_typed(NavixState(after.state, after.t)), timestep
+
+    def scene(self) -> Scene:
+        """See `Environment.scene`."""
+
+        @jax.jit
+        def picture(grid: Any) -> jax.Array:
+            with jax.numpy_rank_promotion("allow"):
+                return navix.observations.rgb(grid.replace(cache=RenderingCache.init(grid.grid)))
+
+        return from_pictures(lambda state: picture(state.grid), fps=8)
 
 
 def scenarios() -> list[str]:

@@ -28,6 +28,8 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.scenes import svg, views
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 
@@ -42,6 +44,9 @@ _UNSUPPORTED = {
 
 # The largest number of moves by both players, after which these games end without a result. Go ends with one.
 _MOVE_LIMITS = {"animal_shogi": 256, "chess": 512, "gardner_chess": 256, "shogi": 512}
+
+# Written in Japanese, for which matplotlib has no font.
+_NOT_DRAWN = frozenset({"shogi"})
 
 # Arguments with which pgx builds the scenarios.
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
@@ -90,6 +95,14 @@ class PgxEnvironment(Environment):
         undecided = self._at_move_limit(game)
         timestep = transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
         return GameState(game, seat), timestep
+
+    def scene(self) -> Scene | None:
+        """See `Environment.scene`."""
+        name = self._env.id
+        if name in _NOT_DRAWN or name.startswith("minatar-"):
+            return views.find_scene(self.observation_space)
+        # Some drawings update arrays as jax does.
+        return svg.from_svg(lambda state: str(jax.tree.map(jnp.asarray, state.game).to_svg()), fps=2)
 
     def _play_opponent(
         self, key: jax.Array, game: Any, seat: jax.Array, reward: jax.Array | float = 0.0

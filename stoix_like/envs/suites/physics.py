@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.scenes import views
+from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.errors import ConfigError
 
@@ -23,10 +25,12 @@ class PhysicsEnvironment(Environment):
 
     Args:
         env: the environment, without the wrappers of its suite.
+        model: its model of MuJoCo, for drawing; None if it has none.
+        pose: see `scenes.bodies.find_scene`.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    def __init__(self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]]) -> None:
+        self._env, self._model, self._pose = env, model, pose
         raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
         with jax.numpy_rank_promotion("allow"):
             self._shapes = jax.eval_shape(env.reset, raw_key)
@@ -53,6 +57,15 @@ class PhysicsEnvironment(Environment):
         truncated = jnp.asarray(after.info.get("truncation", False), bool)
         terminated = (jnp.asarray(after.done, bool) & ~truncated) | ~finite
         return _without_empty(after), transition(Observation(view), reward, terminated, truncated)
+
+    def scene(self) -> Scene | None:
+        """See `Environment.scene`."""
+        if self._model is None:
+            return views.find_scene(self.observation_space)
+        # A package of these suites alone.
+        from stoix_like.envs.scenes import bodies
+
+        return bodies.find_scene(self._model, self._pose, float(self._env.dt))
 
     def _with_empty(self, state: State) -> State:
         # A new tree, too: a step of the suite changes dictionaries of its argument in place.

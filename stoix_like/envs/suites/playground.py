@@ -52,4 +52,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
             f" env.params.sim_dt={chosen['sim_dt']}"
         )
-    return TimeLimit(Vectorize(PhysicsEnvironment(env)), chosen["episode_length"])
+    return TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose)), chosen["episode_length"])
+
+
+def _pose(state: Any) -> dict[str, Any]:
+    return {name: getattr(state.data, name) for name in ("qpos", "mocap_pos", "mocap_quat")}

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import xminigrid
 from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+from xminigrid.rendering.rgb_render import render
 from xminigrid.types import TimeStep as XLandTimeStep
 
 from stoix_like.base_types import Observation, TimeStep
@@ -21,6 +22,7 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError
 
@@ -54,6 +56,10 @@ class XMiniGridEnvironment(Environment):
         # Both kinds of end have the step type LAST; only a termination has no discount.
         timestep = transition(Observation(after.observation), after.reward, after.discount == 0.0, after.last())
         return strongly_typed(after.state), timestep
+
+    def scene(self) -> Scene:
+        """See `Environment.scene`."""
+        return from_pictures(lambda state: render(state.grid, state.agent, self.params.view_size), fps=8)
 
 
 def scenarios() -> list[str]:

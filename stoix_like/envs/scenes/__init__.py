@@ -1,0 +1,1 @@
+"""Drawings of environments; nothing here imports matplotlib before something is drawn."""

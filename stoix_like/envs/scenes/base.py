@@ -1,0 +1,105 @@
+"""The interface of drawings, and what several suites share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stoix_like.base_types import PyTree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DARK, LIGHT, ACCENT, GROUND = "#333344", "#9aa0b4", "#d1495b", "#1b1b26"
+
+
+class Recording(NamedTuple):
+    """An episode as K host arrays, one for each step that was kept, the reset first and the end last.
+
+    Attributes:
+        steps: `[K]` int, the step of each entry.
+        states: `[K, ...]` states of the suite's environment; of environments on the host, pictures `[K, H, W, 3]`.
+        views: `[K, *view]` views of the agent, an array or a dictionary of arrays.
+        returns: `[K]` sums of the rewards so far.
+        finished: `[K]` bool; the last is False only if recording stopped before the end of the episode.
+    """
+
+    steps: np.ndarray
+    states: Any
+    views: PyTree
+    returns: np.ndarray
+    finished: np.ndarray
+
+
+Update = Callable[[int], None]
+"""A function that updates a drawing to an entry of a recording."""
+Draw = Callable[["Axes", Recording], Update]
+"""A function that prepares the drawing of a recording, and returns an `Update`."""
+
+
+class Scene(NamedTuple):
+    """The drawing of an environment.
+
+    Attributes:
+        draw: the drawing function.
+        fps: frames per second.
+    """
+
+    draw: Draw
+    fps: int
+
+
+def from_pictures(picture: Callable[[Any], Any], fps: int) -> Scene:
+    """Build a scene from pictures of states.
+
+    Args:
+        picture: `state -> [H, W, 3]`, uint8, or floats in `[0, 1]`; the state of one environment, as host arrays.
+        fps: frames per second.
+
+    Returns:
+        The scene.
+    """
+
+    def draw(axes: Axes, recording: Recording) -> Update:
+        def at(entry: int) -> np.ndarray:
+            return np.asarray(picture(entry_of(recording.states, entry)))
+
+        shown = show_picture(axes, at(0))
+
+        def update(entry: int) -> None:
+            shown(at(entry))
+
+        return update
+
+    return Scene(draw, fps)
+
+
+def show_picture(axes: Axes, first: np.ndarray) -> Callable[[np.ndarray], None]:
+    """Fill axes with a picture.
+
+    Args:
+        axes: axes to draw on.
+        first: `[H, W, 3]` the first picture.
+
+    Returns:
+        A function that replaces the picture.
+    """
+    axes.set_axis_off()
+    small = max(first.shape[:2]) < 200
+    # The resolution of a gif is that of the figure: large pictures are averaged, the pixels of small ones stay sharp.
+    shown = axes.imshow(first, interpolation="nearest" if small else "antialiased", vmin=0, vmax=1)
+    return lambda picture: shown.set_data(picture)
+
+
+def entry_of(tree: PyTree, entry: int) -> PyTree:
+    """Return one entry of a tree of arrays `[K, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[entry], tree)
+
+
+def frame(axes: Axes, x_limits: tuple[float, float], y_limits: tuple[float, float]) -> None:
+    """Set the limits of axes with equal scales, and hide them."""
+    axes.set(xlim=x_limits, ylim=y_limits, aspect="equal")
+    axes.set_axis_off()

@@ -1,0 +1,136 @@
+"""Drawings of what the agent sees: grids of few channels, and images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stoix_like.envs.scenes.base import DARK, GROUND, Recording, Scene, Update, show_picture
+from stoix_like.envs.spaces import Box, ObservationSpace, Space, entries
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Limits of legible grids: cells per side, and channels, one colour each.
+MAX_SIDE, MAX_CHANNELS = 64, 10
+_FPS = 10
+_COLOURS = (
+    "#ffd166",
+    "#ef476f",
+    "#8d99ae",
+    "#118ab2",
+    "#f78c6b",
+    "#06d6a0",
+    "#9b5de5",
+    "#83c5be",
+    "#a47148",
+    "#eeeeee",
+)
+
+
+def find_scene(space: ObservationSpace, names: tuple[str | None, ...] = ()) -> Scene | None:
+    """Return a scene of the images in the observation.
+
+    Args:
+        space: the observation space of the suite's environment.
+        names: names of the channels for a legend; channels named None are hidden. By default, all channels are drawn,
+            without a legend.
+
+    Returns:
+        A scene of the first entry that is an image; None if there is none.
+    """
+    spaces = entries(space)
+    for name, entry in spaces.items():
+        if _is_grid(entry):
+            return Scene(partial(_draw_grid, spaces, name, names), _FPS)
+        if _is_image(entry):
+            return Scene(partial(_draw_image, spaces, name), _FPS)
+    return None
+
+
+def _is_grid(space: Space) -> bool:
+    shape = space.shape
+    return len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS
+
+
+def _is_image(space: Space) -> bool:
+    """Whether larger arrays are pixels: bytes, or floats from 0 to 1."""
+    if not isinstance(space, Box) or len(space.shape) not in (2, 3) or min(space.shape[:2]) < 8:
+        return False
+    return space.dtype == np.uint8 or bool(np.all(space.low == 0.0) and np.all(space.high == 1.0))
+
+
+def _draw_grid(
+    spaces: Mapping[str, Space], name: str, names: tuple[str | None, ...], axes: Axes, recording: Recording
+) -> Update:
+    """Draw the newest view of the agent, with one colour per channel and the first channel on top."""
+    height, width = spaces[name].shape[:2]
+    images = newest_views(recording.views, spaces, name).reshape(len(recording.steps), height, width, -1)
+    images = images.astype(np.float32)
+    span = max(float(np.abs(images).max()), 1e-6)
+    colours = np.array([_rgb(colour) for colour in _COLOURS[: images.shape[-1]]])
+    shown = [channel for channel in range(images.shape[-1]) if not names or names[channel]]
+    picture = axes.imshow(np.zeros((height, width, 3)), interpolation="nearest", vmin=0, vmax=1)
+    axes.set_axis_off()
+    axes.hlines(np.arange(height + 1) - 0.5, -0.5, width - 0.5, color=GROUND, linewidth=0.5)
+    axes.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, color=GROUND, linewidth=0.5)
+    if names:
+        for channel in shown:
+            axes.plot([], [], "s", color=_COLOURS[channel], markeredgecolor=DARK, label=names[channel])
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handletextpad=0.2)
+
+    def update(entry: int) -> None:
+        canvas = np.broadcast_to(np.array(_rgb(GROUND)), (height, width, 3)).copy()
+        for channel in reversed(shown):
+            strength = np.abs(images[entry, :, :, channel, None]) / span
+            canvas = (1 - strength) * canvas + strength * colours[channel]
+        picture.set_data(canvas)
+
+    return update
+
+
+def _draw_image(spaces: Mapping[str, Space], name: str, axes: Axes, recording: Recording) -> Update:
+    """Draw an image in colour, or in grey the last of its channels, which is the newest of stacked frames."""
+    space = spaces[name]
+    images = newest_views(recording.views, spaces, name)
+    # Flattened dictionaries hold bytes as floats from 0 to 1.
+    scale = 255 if images.dtype == np.uint8 or images.max() > 1 else 1
+
+    def at(entry: int) -> np.ndarray:
+        image = images[entry].reshape(*space.shape[:2], -1)
+        image = image if image.shape[-1] == 3 else np.repeat(image[..., -1:], 3, axis=-1)
+        return np.clip(image / scale, 0.0, 1.0)
+
+    shown = show_picture(axes, at(0))
+    return lambda entry: shown(at(entry))
+
+
+def newest_views(views: Any, spaces: Mapping[str, Space], name: str) -> np.ndarray:
+    """Extract one entry of the newest of stacked, possibly flattened views.
+
+    Args:
+        views: `[K, *view]` views of the agent, an array or a dictionary of arrays.
+        spaces: the spaces of the suite's environment by entry; a single one without a name where views are arrays.
+        name: name of the entry.
+
+    Returns:
+        `[K, *shape]` with the shape of the entry.
+    """
+    if isinstance(views, Mapping):
+        array: np.ndarray = entries(views)[name]
+        return array
+    shape = spaces[name].shape
+    if views.ndim - 1 == len(shape) > 1:
+        return np.asarray(views[..., -shape[-1] :])
+    sizes = {entry: math.prod(space.shape) for entry, space in spaces.items()}
+    newest = views[:, -sum(sizes.values()) :]
+    start = sum(list(sizes.values())[: list(sizes).index(name)])
+    return np.asarray(newest[:, start : start + sizes[name]].reshape(len(views), *shape))
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))

@@ -1,1 +1,0 @@
-"""Rendering of episodes to animated gifs; needs matplotlib."""

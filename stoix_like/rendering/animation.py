@@ -1,0 +1,135 @@
+"""Animated gifs and mp4 files of episodes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stoix_like.envs.scenes.base import Recording, Scene
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.storage.files import write_bytes
+
+FORMATS = ("gif", "mp4")
+_DPI = 80
+_SIZE = (4.6, 3.6)
+"""Width and height of a frame in inches."""
+
+
+def check_path(path: Path) -> None:
+    """Check that an animation can be written.
+
+    Args:
+        path: path of the animation.
+
+    Raises:
+        ConfigError: if the suffix is not that of a format, or the directory does not exist or is not writable.
+        MissingExtraError: if what writes the format is not installed.
+    """
+    if path.suffix.removeprefix(".") not in FORMATS:
+        use = path.with_suffix(".gif").name if path.name else "out.gif"
+        raise ConfigError(f"render={path if path.name else ''} must be an animated gif or an mp4 file: use {use}")
+    try:
+        # Permissions alone do not reveal read-only and special file systems.
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(
+            f"render={path}: {path.parent} is not a writable directory ({error.strerror}): create it or use another one"
+        ) from error
+    if path.is_dir():
+        raise ConfigError(f"render={path} is a directory: use another name")
+    check_writer(path.suffix.removeprefix("."), f"render={path}")
+
+
+def check_writer(file_format: str, setting: str) -> None:
+    """Check that animations of a format can be written.
+
+    Args:
+        file_format: one of `FORMATS`.
+        setting: the key and its value, for messages.
+
+    Raises:
+        ConfigError: matplotlib cannot start.
+        MissingExtraError: matplotlib, or ffmpeg for mp4, is not installed.
+    """
+    # Without a place for its caches, it warns.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        for module in ("matplotlib", "matplotlib.figure"):
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(setting, "matplotlib", "analysis") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{setting}: matplotlib cannot start ({' '.join(str(error).split())}): set MPLCONFIGDIR to a writable"
+            " directory with some free space"
+        ) from error
+    if file_format == "mp4" and _ffmpeg() is None:
+        raise MissingExtraError(f"{setting} needs ffmpeg, and", "imageio_ffmpeg", "video")
+
+
+def _ffmpeg() -> str | None:
+    """Return the path of ffmpeg: of the system, or of the package imageio-ffmpeg; None if there is none."""
+    if (found := shutil.which("ffmpeg")) is not None or importlib.util.find_spec("imageio_ffmpeg") is None:
+        return found
+    return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+
+
+def write_animation(path: Path, scene: Scene, recording: Recording, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Write an animation of an episode.
+
+    Args:
+        path: path of the file, of one of `FORMATS`; overwritten if it exists.
+        scene: the scene of the environment.
+        recording: the episode.
+        stopped: asked before each frame; once it returns True, nothing is written.
+
+    Returns:
+        The number of frames.
+
+    Raises:
+        InterruptedError: `stopped` returned True.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # pyplot would select a backend and keep the figure in memory.
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    update = scene.draw(axes, recording)
+    axes.set_title("step", fontsize=10)
+    figure.draw_without_rendering()
+    # Keep the layout: computing it again would take most of the time per frame.
+    figure.set_layout_engine("none")
+    writer = _make_writer(path.suffix, scene.fps)
+    with tempfile.TemporaryDirectory() as directory:
+        # The writers take the format from the ending of the name.
+        scratch = Path(directory) / f"episode{path.suffix}"
+        with writer.saving(figure, str(scratch), _DPI):
+            for entry, step in enumerate(recording.steps):
+                if stopped():
+                    raise InterruptedError(f"{path} was not drawn to its end")
+                update(entry)
+                axes.set_title(f"step {step}   return {np.round(recording.returns[entry], 2):g}", fontsize=10)
+                writer.grab_frame()
+        write_bytes(path, scratch.read_bytes())
+    return len(recording.steps)
+
+
+def _make_writer(suffix: str, fps: int) -> Any:
+    import matplotlib
+    from matplotlib.animation import FFMpegWriter, PillowWriter
+
+    if suffix == ".gif":
+        return PillowWriter(fps=fps)
+    # The writer reads it when it is built and when it starts.
+    matplotlib.rcParams["animation.ffmpeg_path"] = _ffmpeg()
+    return FFMpegWriter(fps=fps)
