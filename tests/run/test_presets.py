@@ -9,6 +9,7 @@ PRESETS = {
     "cnn": "ppo/ff_ppo",
     "cnn_c51": "q_learning/ff_c51",
     "cnn_dqn": "q_learning/ff_dqn",
+    "cnn_iqn": "q_learning/ff_iqn",
     "cnn_pqn": "q_learning/ff_pqn",
     "cnn_qr_dqn": "q_learning/ff_qr_dqn",
     "cnn_rainbow": "q_learning/ff_rainbow",

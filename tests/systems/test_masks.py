@@ -23,7 +23,7 @@ from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.replay import Batch
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
-Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
+Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
 DISCRETE = ["ppo/ff_ppo", "sac/ff_sac_discrete", "q_learning/ff_pqn", *(f"q_learning/{name}" for name in Q_LEARNING)]
 B, A, ATOMS = 16, 3, 4
 
@@ -88,16 +88,19 @@ class Shown:
         self._outputs = {
             "ff_c51": lambda policy, view: (policy, view, jnp.broadcast_to(jnp.linspace(-1.0, 1.0, ATOMS), (B, ATOMS))),
             "ff_qr_dqn": lambda policy, view: (policy, view.swapaxes(1, 2)),
+            "ff_iqn": lambda policy, view: (policy, view.swapaxes(1, 2), None),
         }.get(system.replace("rainbow", "c51"), lambda policy, view: policy)
 
-    def apply(self, params, observation, rngs=None):
-        del params, rngs
+    def apply(self, params, observation, head_kwargs=None, rngs=None):
+        del params, head_kwargs, rngs
         return self._outputs(SimpleNamespace(preferences=observation.agent_view.mean(-1)), observation.agent_view)
 
 
 def algorithm(system, network):
-    sizes = [f"system.num_quantiles={ATOMS}"] if system.endswith("qr_dqn") else []
-    found = prepare(system, *sizes).build_system().init.__self__
+    names = {"q_learning/ff_qr_dqn": ["quantiles"], "q_learning/ff_iqn": ["online_quantiles", "target_quantiles"]}
+    found = (
+        prepare(system, *(f"system.num_{name}={ATOMS}" for name in names.get(system, []))).build_system().init.__self__
+    )
     object.__setattr__(found, "axes", Axes())
     object.__setattr__(found, "network", network)
     return found

@@ -236,5 +236,31 @@ def implicit_quantile_q_learning(
     Returns:
         The loss, a scalar.
     """
-    loss = quantile_q_learning(dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param)
-    return loss / jnp.where(jnp.asarray(huber_param) > 0, huber_param, 1.0)
+    return jnp.mean(
+        implicit_quantile_q_learning_per_example(
+            dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
+        )
+    )
+
+
+def implicit_quantile_q_learning_per_example(
+    dist_q_tm1: Float[Array, "B quantiles A"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    a_tm1: Int[Array, "B"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
+    dist_q_t: Float[Array, "B quantiles_t A"],
+    huber_param: Scalar = 1.0,
+) -> Float[Array, "B"]:
+    """Compute `implicit_quantile_q_learning` without the mean over the batch.
+
+    Takes the arguments of `implicit_quantile_q_learning`.
+
+    Returns:
+        The losses, one per example.
+    """
+    losses = quantile_q_learning_per_example(
+        dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
+    )
+    return losses / jnp.where(jnp.asarray(huber_param) > 0, huber_param, 1.0)

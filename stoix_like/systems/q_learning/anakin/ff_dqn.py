@@ -145,10 +145,12 @@ class DQN:
         del batch, losses
         return local
 
-    def q(self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None) -> tuple[Any, ...]:
+    def q(
+        self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None, **head_kwargs: Any
+    ) -> tuple[Any, ...]:
         """Compute action values `[B, A]`, with illegal actions masked, and the other outputs of the head."""
         rngs = None if noise_key is None else {"noise": noise_key}
-        output = self.network.apply(params, observation, rngs=rngs)
+        output = self.network.apply(params, observation, head_kwargs=head_kwargs, rngs=rngs)
         others = output[1:] if isinstance(output, tuple) else ()
         return mask_logits(_policy(output).preferences, observation.action_mask), *others
 

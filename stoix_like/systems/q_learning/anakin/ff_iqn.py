@@ -1,0 +1,71 @@
+"""Implicit quantile networks (Dabney et al. 2018, arXiv:1806.06923)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import jax
+
+from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import ACTION_VALUE_ANY_QUANTILES, HeadRequirement
+from stoix_like.schema import between
+from stoix_like.systems.off_policy import configure_head
+from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.utils.loss import implicit_quantile_q_learning_per_example
+from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_dqn.Config):
+    """Hyperparameters of IQN.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        num_quantiles: number of evenly spaced levels whose quantiles average to the action values of the policy.
+        num_online_quantiles: number of random levels per example at which quantiles are learned.
+        num_target_quantiles: number of random levels per example of the target distribution.
+        num_cosines: number of cosine features of a level.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUE_ANY_QUANTILES, ("num_quantiles", "num_cosines"))
+    }
+    num_quantiles: Annotated[int, between(1, 100_000)]
+    num_online_quantiles: Annotated[int, between(1, 100_000)]
+    num_target_quantiles: Annotated[int, between(1, 100_000)]
+    num_cosines: Annotated[int, between(1, 100_000)]
+
+
+class IQN(ff_dqn.DQN):
+    """DQN that learns the quantiles of returns at random levels."""
+
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute the quantile regression losses `[B]` towards the return of the greedy action (equation 3)."""
+        online_key, target_key = jax.random.split(key)
+        size = batch.action.shape[0]
+        levels = jax.random.uniform(online_key, (size, self.config.num_online_quantiles))
+        levels_t = jax.random.uniform(target_key, (size, self.config.num_target_quantiles))
+        _, dist_tm1, _ = self.q(params.online, batch.observation, tau=levels)
+        _, dist_t, _ = self.q(params.target, batch.next_observation, tau=levels_t)
+        # Levels of their own: the largest mean of those of the target would be biased upwards.
+        selector = self.q(params.target, batch.next_observation)[0][:, None]
+        huber = self.config.huber_loss_parameter
+        return implicit_quantile_q_learning_per_example(
+            dist_tm1, levels, batch.action, batch.reward, batch.discount, selector, dist_t, huber
+        )
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build IQN; see `ff_dqn.assemble`."""
+    hyperparams = {"num_quantiles": config.num_quantiles, "num_cosines": config.num_cosines}
+    head = configure_head(spec.networks.actor_network.action_head, hyperparams)
+    return ff_dqn.assemble(config, spec, IQN, head)
+
+
+run_experiment, hydra_entry_point = entry_points("q_learning/ff_iqn", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
