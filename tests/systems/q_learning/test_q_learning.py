@@ -1,6 +1,7 @@
 """Tests of the Q-learning systems; `test_time_limits` tests the values that they learn."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from programs import train
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Agent, Observation, OnlineAndTarget
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
@@ -18,6 +19,7 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
+from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
@@ -98,6 +100,30 @@ def test_number_of_devices_does_not_change_the_results():
     _, two = train([*overrides, "arch.num_devices=2"])
     compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # noqa: E731
     jax.tree.map(compare, jax.device_get(one.shared.params), jax.device_get(two.shared.params))
+
+
+@pytest.mark.parametrize(("period", "copies"), [(3, [0, 3, 6]), (0, [1.25, 3.0625, 5.015625])])
+def test_target_parameters_are_copies_of_every_period_or_averages(period, copies):
+    """With two gradient steps per update, which count: t <- o at steps 3 and 6, or t <- t / 2 + o / 2 at each step.
+
+    The averages are 1/2, 5/4, 17/8, 49/16, 129/32, 321/64 after the steps 1 to 6.
+    """
+
+    class Counting(ff_dqn.DQN):
+        def sample(self, agent, key):
+            return SimpleNamespace(weight=jnp.ones(1))
+
+        def sgd_step(self, shared, batch, key):
+            return shared._replace(params=shared.params._replace(online=shared.params.online + 1.0)), jnp.zeros(1)
+
+    config = SimpleNamespace(epochs=2, target_update_period=period, tau=0.5)
+    dqn = Counting(config, None, None, None, None, 3, lambda updates: jnp.zeros(()))
+    agent, targets = Agent(QShared(OnlineAndTarget(0.0, 0.0), (), jnp.zeros((), jnp.int32)), ()), []
+    agent = jax.tree.map(jnp.asarray, agent)
+    for _ in copies:
+        agent, _ = dqn.update(agent, None, jax.random.key(0))
+        targets.append(float(agent.shared.params.target))
+    assert targets == copies
 
 
 INVALID = {

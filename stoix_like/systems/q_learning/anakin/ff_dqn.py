@@ -26,7 +26,7 @@ from stoix_like.base_types import (
 from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
-from stoix_like.schema import above, at_least
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
@@ -41,10 +41,13 @@ class BaseConfig(EpsilonConfig, OffPolicyConfig):
 
     Attributes:
         q_lr: Adam learning rate.
+        target_update_period: gradient steps between two copies of the online parameters to the target parameters (hard
+            update); None or 0 for a soft update by `tau` after every step.
         max_abs_reward: magnitude to which rewards are clipped before they are stored, in units of reward.
     """
 
     q_lr: Annotated[float, above(0.0)]
+    target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     max_abs_reward: Annotated[float, above(0.0)]
 
 
@@ -103,21 +106,24 @@ class DQN:
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
-        epsilon = self.epsilon(agent.shared.updates)
+        epsilon, epochs = self.epsilon(agent.shared.updates), self.config.epochs
 
-        def epoch(agent: Agent, key: jax.Array) -> tuple[Agent, Metrics]:
+        def epoch(agent: Agent, step_and_key: tuple[jax.Array, jax.Array]) -> tuple[Agent, Metrics]:
+            step, key = step_and_key
             sample_key, loss_key = jax.random.split(key)
             batch = self.sample(agent, sample_key)
             shared, losses = self.sgd_step(agent.shared, batch, loss_key)
+            shared = shared._replace(params=self.update_target(shared.params, step))
             local = self.set_priorities(agent.local, batch, losses)
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses)}
 
-        agent, metrics = jax.lax.scan(epoch, agent, jax.random.split(key, self.config.epochs))
+        steps = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
+        agent, metrics = jax.lax.scan(epoch, agent, (steps, jax.random.split(key, epochs)))
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
 
     def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array]:
-        """Take one gradient step and update the target parameters; return the losses `[B]`, too."""
+        """Take one gradient step on the online parameters; return the losses `[B]`, too."""
         params, opt_state, updates = shared
 
         def loss(online: PyTree) -> tuple[jax.Array, jax.Array]:
@@ -125,8 +131,15 @@ class DQN:
             return jnp.mean(batch.weight * losses), losses
 
         online, opt_state, losses = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
-        target = optax.incremental_update(online, params.target, self.config.tau)
-        return QShared(OnlineAndTarget(online, target), opt_state, updates), losses
+        return QShared(params._replace(online=online), opt_state, updates), losses
+
+    def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
+        """Update the target parameters after a number of gradient steps: softly, or by a copy in every period."""
+        if self.config.target_update_period:
+            target = optax.periodic_update(params.online, params.target, steps, self.config.target_update_period)
+        else:
+            target = optax.incremental_update(params.online, params.target, self.config.tau)
+        return params._replace(target=target)
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the loss of each window `[B]`, with the largest target value as bootstrap value (algorithm 1)."""
