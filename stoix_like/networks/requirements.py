@@ -49,11 +49,14 @@ class HeadRequirement(NamedTuple):
         hyperparams: attributes of the head that the system sets from its own hyperparameters.
         layer_norm: whether the torso before the head must apply layer normalisation; torsos without an attribute
             `use_layer_norm` are not checked.
+        batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
+            declares `batch_norm = True`; such a torso fits no other system.
     """
 
     outputs: str
     hyperparams: tuple[str, ...] = ()
     layer_norm: bool = False
+    batch_norm: bool = False
 
 
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
@@ -82,6 +85,12 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         head, torso = needed[path], needed[f"{name}.pre_torso"]
         if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
             _refuse(f"{key}.{name}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation")
+        batch_norm = getattr(type(torso), "batch_norm", False)
+        if requirement.batch_norm != batch_norm:
+            does, needs = (
+                ("normalises batches", "does not") if batch_norm else ("does not normalise batches", "needs it")
+            )
+            _refuse(f"{key}.{name}.pre_torso={type(torso).__name__} {does}, but system={system_name} {needs}")
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
 
 

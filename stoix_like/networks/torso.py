@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.convolution import make_convolution
 from stoix_like.networks.layers import NoisyLinear
+from stoix_like.networks.normalisation import BatchRenorm
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats
 
@@ -59,6 +60,47 @@ class MLPTorso(nn.Module):
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
         return nn.Dense(size, kernel_init=kernel_init)
+
+
+class BatchRenormMLPTorso(nn.Module):
+    """A multilayer perceptron on the last axis, with batch renormalisation of its input and after each activation.
+
+    Source: Bhatt et al., CrossQ: Batch Normalization in Deep Reinforcement Learning (2024), figure 2.
+
+    Attributes:
+        layer_sizes: width of each layer, in units.
+        activation: name of the activation function.
+        kernel_init: initialiser of the weights, or its name.
+        momentum: weight of the old running statistics in the new ones, in [0, 1].
+        warmup_steps: updates of the statistics before renormalisation; until then, batches are only normalised.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+    batch_norm: ClassVar[bool] = True
+
+    layer_sizes: Sequence[int]
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    momentum: float = 0.99
+    warmup_steps: int = 100_000
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., layer_sizes[-1]]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        kernel_init = parse_initializer(self.kernel_init)
+        x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))
+        for size in self.layer_sizes:
+            x = activation(nn.Dense(size, kernel_init=kernel_init)(x))
+            x = BatchRenorm(self.momentum, self.warmup_steps)(x)
+        return x
 
 
 class CNNTorso(nn.Module):

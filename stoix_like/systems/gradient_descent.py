@@ -17,6 +17,8 @@ from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_sc
 
 Loss = Callable[..., tuple[jax.Array, Any]]
 """A function `(params, ...) -> (loss, metrics)`."""
+Transform = Callable[[Any], optax.GradientTransformation]
+"""A function `(learning_rate) -> GradientTransformation`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ def make_optimiser(
     spec: SystemSpec,
     lr: Scalar,
     period: int = 1,
-    transform: Callable[[Any], optax.GradientTransformation] = optax.adam,
+    transform: Transform = optax.adam,
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 

@@ -15,7 +15,17 @@ Head = TypeVar("Head", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(GradientConfig, ReplayConfig):
+class OffPolicyBaseConfig(GradientConfig, ReplayConfig):
+    """Hyperparameters of systems with a replay buffer."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+        return self.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(OffPolicyBaseConfig):
     """Hyperparameters of systems with a replay buffer and target networks.
 
     Attributes:
@@ -23,11 +33,6 @@ class OffPolicyConfig(GradientConfig, ReplayConfig):
     """
 
     tau: Annotated[float, between(0.0, 1.0)]
-
-    @property
-    def gradient_steps(self) -> int:
-        """Gradient steps per update."""
-        return self.epochs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,29 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Agent, Axes, Metrics, PyTree, RolloutState, System, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Metrics,
+    OnlineAndTarget,
+    PyTree,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
-from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.gradient_descent import Transform, make_optimiser
+from stoix_like.systems.off_policy import OffPolicyBaseConfig
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import Batch, Replay, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(OffPolicyConfig):
+class ActorCriticConfig(OffPolicyBaseConfig):
     """Hyperparameters of a policy and its critics.
 
     Attributes:
@@ -69,6 +80,10 @@ class ActorCritic(ABC):
     def sgd_step(self, shared: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on a batch."""
 
+    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
+        """Apply a soft update to the target parameters."""
+        return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
+
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer."""
         return agent._replace(local=self.replay.add(agent.local, trajectory))
@@ -96,13 +111,16 @@ class ActorCritic(ABC):
         )
 
 
-def make_parts(config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwork) -> dict[str, Any]:
+def make_parts(
+    config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform = optax.adam
+) -> dict[str, Any]:
     """Build the attributes of an `ActorCritic`.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         critics: the critics, from `make_critics`.
+        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics.
 
     Returns:
         The attributes by name.
@@ -114,8 +132,8 @@ def make_parts(config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwor
         "replay": make_replay(config, spec),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,
-        "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency),
-        "q_optim": make_optimiser(config, spec, config.q_lr),
+        "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, transform),
+        "q_optim": make_optimiser(config, spec, config.q_lr, transform=transform),
     }
 
 

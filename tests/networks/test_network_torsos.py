@@ -6,6 +6,7 @@ from flax.errors import ScopeParamShapeError
 
 from stoix_like.networks.inputs import EmbeddingActionInput, EmbeddingActionOnehotInput
 from stoix_like.networks.torso import (
+    BatchRenormMLPTorso,
     CNNTorso,
     GridTorso,
     MLPTorso,
@@ -20,6 +21,7 @@ VECTORS = {
     "mlp": MLPTorso((8, 4)),
     "mlp_norm": MLPTorso((8, 4), "silu", True, "lecun_normal", False),
     "noisy": NoisyMLPTorso((8, 4)),
+    "batch_renorm": BatchRenormMLPTorso((8, 4)),
     "resnet": ResNetTorso(4, 1),
 }
 IMAGES = {

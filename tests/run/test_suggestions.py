@@ -37,6 +37,9 @@ def refusal(*overrides):
         (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
         ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
         ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
+        ((*SAC, *CONTINUOUS, "network=mlp_crossq"), "normalises batches, but .* does not: choose network=mlp_sac"),
+        (("system=sac/ff_crossq", *CONTINUOUS, "network=mlp_sac"), "needs it: choose network=mlp_crossq"),
+        (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
         (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
         (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
         (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
@@ -55,8 +58,11 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
     ("overrides", "systems"),
     [
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
-        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_sac"),
-        ((*DQN, *CONTINUOUS), "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, ppo/ff_ppo or sac/ff_sac"),
+        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac or sac/ff_tqc"),
+        (
+            (*DQN, *CONTINUOUS),
+            "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, ppo/ff_ppo, sac/ff_crossq, sac/ff_sac or sac/ff_tqc",
+        ),
     ],
 )
 def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Axes, Observation
+from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import RunSetup, set_up
@@ -24,7 +24,9 @@ SMALL = [
 
 def set_up_small(system: str, *overrides: str) -> RunSetup:
     """Set up a run of a system, on the probe `continuous_policy` by default."""
-    config = compose_config([f"system={system}", "env=probe/continuous_policy", *SMALL, *overrides])
+    # CrossQ has no target network.
+    small = [override for override in SMALL if system != "sac/ff_crossq" or "tau" not in override]
+    config = compose_config([f"system={system}", "env=probe/continuous_policy", *small, *overrides])
     return set_up(parse_config(config))
 
 
@@ -43,6 +45,14 @@ def trained(system: str, *overrides: str) -> TrainingLoop:
     run = training_loop(system, *overrides)
     run.train()
     return run
+
+
+def timestep(lengths: list[int], finished: list[bool]) -> TimeStep:
+    """Return time steps `[N]` of episodes with the given lengths, finished or not."""
+    flags = jnp.asarray(finished)
+    nothing = jnp.zeros(flags.shape)
+    view = Observation(nothing[:, None])
+    return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
 
 
 def random_batch(size: int) -> Batch:

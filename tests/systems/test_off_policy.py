@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from off_policy_runs import SMALL, algorithm, set_up_small, trained, training_loop
+from off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
 from programs import make_program
 
-from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
+from stoix_like.base_types import Axes
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
@@ -18,20 +18,14 @@ from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, p
 from stoix_like.systems.off_policy_actor_critic import initial_noise_keys, persist_noise_keys
 
 NETWORKS = {
+    "sac/ff_tqc": "NormalAffineTanhDistributionHead",
+    "sac/ff_crossq": "NormalAffineTanhDistributionHead",
     "sac/ff_sac": "NormalAffineTanhDistributionHead",
     "sac/ff_sac_discrete": "CategoricalHead",
     "ddpg/ff_ddpg": "DeterministicHead",
     "ddpg/ff_td3": "DeterministicHead",
     "ddpg/ff_d4pg": "DeterministicHead",
 }
-
-
-def timestep(lengths, finished):
-    """Return time steps `[N]` of episodes with the given lengths, finished or not."""
-    flags = jnp.asarray(finished)
-    nothing = jnp.zeros(flags.shape)
-    view = Observation(nothing[:, None])
-    return TimeStep(view, nothing, flags, ~flags & False, view, EpisodeMetrics(nothing, jnp.asarray(lengths), flags))
 
 
 def test_noise_keys_persist_only_within_an_episode():
@@ -166,7 +160,7 @@ def test_critics_start_with_different_parameters_and_targets_with_copies():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["sac/ff_sac", "ddpg/ff_td3"])
+@pytest.mark.parametrize("system", ["sac/ff_sac", "sac/ff_crossq", "ddpg/ff_td3"])
 def test_placement_of_shards_on_devices_does_not_change_the_results(system):
     """Compare two shards on one device with one shard on each of two devices, with a delayed policy."""
     params = []

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.optimized
     ("experiment", "minimum_return"),
     [
         ("sac_pendulum", -180.0),
+        ("tqc_pendulum", -180.0),
+        ("crossq_pendulum", -180.0),
         ("td3_pendulum", -180.0),
         ("ddpg_pendulum", -180.0),
         ("d4pg_pendulum", -180.0),

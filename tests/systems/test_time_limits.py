@@ -103,7 +103,8 @@ def critic_values(networks, shared, hyperparams):
         policy = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
         pi = policy.apply(getattr(actor_params, "online", actor_params), Observation(VIEWS))
         output = critics.apply(params, Observation(VIEWS), {"action": pi.mode()})
-        return (output[0] if isinstance(output, tuple) else output).min(-1)
+        q = output[0] if isinstance(output, tuple) else output
+        return (q.mean(1) if q.ndim == 3 else q).min(-1)
     return critics.apply(params, Observation(VIEWS)).preferences.min(-1).max(-1)
 
 
@@ -133,6 +134,18 @@ ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
 CASES = {
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
+    "sac/ff_tqc": Case(
+        [*CONTINUOUS, *ENTROPY, "system.num_critics=2", "system.num_dropped_quantiles=1"], critic_values, atol=0.1
+    ),
+    "sac/ff_crossq": Case(
+        [
+            *(override for override in CONTINUOUS if not override.startswith("system.tau")),
+            *ENTROPY,
+            *(f"network.{name}_network.pre_torso.warmup_steps=500" for name in ("actor", "q")),
+        ],
+        critic_values,
+        atol=0.1,
+    ),
     # Critics must learn that actions have no effect, from noise that covers all actions.
     "ddpg/ff_ddpg": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),
     "ddpg/ff_td3": Case([*CONTINUOUS, *NOISE], critic_values, atol=0.1),

@@ -83,6 +83,7 @@ def _cases(seed=0):
         "quantile_regression": Case(ls.quantile_regression_loss, (n(B, K), tau, n(B, M)), 1, (0.7,)),
         "quantile_q": Case(ls.quantile_q_learning, dist, 1, (0.7,), at(2)),
         "implicit_quantile": Case(ls.implicit_quantile_q_learning, dist, 1, (0.7,), at(2)),
+        "quantile_critic": Case(ls.quantile_critic_loss, (n(B, K, C), tau, n(B), d, n(B, M), n(B)), 1, (0.2, 0.7)),
         "dqn_reg": Case(ls.dqn_reg_loss, q, 1, (0.1,), at(1)),
         "cql": Case(ls.cql_penalty, (n(B, A),), 1, (), at(1)),
         "sampled_cql": Case(_sampled_cql, (n(S, B), n(B), n(S, B)), 2),
@@ -206,7 +207,7 @@ def test_wrong_shapes_raise(name):
         shortened = [jnp.stack([x, x]) if x.ndim == 0 else x for x in arrays]
     elif name == "sac_actor":
         shortened = [arrays[0][:-1], arrays[1]]
-    elif name in {"quantile_regression", "quantile_q", "implicit_quantile"}:
+    elif name in {"quantile_regression", "quantile_critic", "quantile_q", "implicit_quantile"}:
         shortened = [arrays[0], arrays[1][:, :-1], *arrays[2:]]
     with pytest.raises((TypeCheckError, TypeError, ValueError)):
         case(*shortened, *case.numbers)
@@ -216,7 +217,9 @@ def test_wrong_shapes_raise(name):
 # all examples share.
 BATCH_AXES = {
     **dict.fromkeys(("ppo_clip", "ppo_penalty_continuous", "dpo", "clipped_value", "q_learning", "double_q"), 0),
-    **dict.fromkeys(("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression"), 0),
+    **dict.fromkeys(
+        ("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression", "quantile_critic"), 0
+    ),
     **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
     **dict.fromkeys(("sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
     **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
@@ -512,6 +515,17 @@ def test_quantile_regression_loss_matches_hand_computed_values():
     np.testing.assert_allclose(ls.implicit_quantile_q_learning(*args, 0.0), ls.quantile_q_learning(*args, 0.0))
 
 
+# By hand: both critics together have the quantiles 1, 2, 3, 4; without one each, 1 and 2 remain.
+# With r = 1, gamma 1/2, temperature 2 and log pi = -1, y = 1 + (1 + 2)/2 = 2.5 and 1 + (2 + 2)/2 = 3. The first critic
+# is at 2.5 with errors (0, 1/2), the second one at 4 with errors (-3/2, -1), all weighted by 1/2: 1/8 + 5/8 = 3/4.
+def test_truncated_quantile_critics_match_hand_computed_values():
+    target = ls.truncate_quantiles(jnp.array([[[1.0, 4.0], [3.0, 2.0]]]), 1)
+    np.testing.assert_array_equal(target, [[1.0, 2.0]])
+    online, tau = jnp.array([[[2.5, 4.0]]]), jnp.full((1, 1), 0.5)
+    loss = ls.quantile_critic_loss(online, tau, jnp.ones(1), jnp.full(1, 0.5), target, -jnp.ones(1), 2.0, 0.0)
+    np.testing.assert_allclose(loss, 0.75)
+
+
 @pytest.mark.parametrize("name", ["q_learning", "quantile_q"])
 @pytest.mark.parametrize("parameter", [0.0, 0.4])
 def test_the_huber_parameter_may_vary_over_a_population(name, parameter):
@@ -680,7 +694,7 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
     mean, per_example = getattr(ls, name), getattr(ls, f"{name}_per_example")
     shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
     shapes |= {"B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
-    shapes |= {"B quantiles_selector A": (B, K, A)}
+    shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
     batched, others = {}, {}
     for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
         if argument == "return":
@@ -737,7 +751,7 @@ def test_arrays_that_would_broadcast_are_refused(name):
     case, arrays = CASES[name], _arrays(CASES[name])
     for position, x in enumerate(arrays):
         # The last axis of these may have any size, one included.
-        any_size = name in {"quantile_regression", "cql", "sac_actor"}
+        any_size = name in {"quantile_regression", "quantile_critic", "cql", "sac_actor"}
         for wrong in (x[..., None],) if any_size else (x[..., None], x[..., :1]):
             with pytest.raises(ValueError, match=r"\.shape=.* must be \["):
                 case(*arrays[:position], wrong, *arrays[position + 1 :], *case.numbers)

@@ -26,9 +26,12 @@ from stoix_like.utils.loss.distributional import (
     categorical_td_learning_per_example,
     implicit_quantile_q_learning,
     implicit_quantile_q_learning_per_example,
+    quantile_critic_loss,
+    quantile_critic_loss_per_example,
     quantile_q_learning,
     quantile_q_learning_per_example,
     quantile_regression_loss,
+    truncate_quantiles,
 )
 from stoix_like.utils.loss.mpo import (
     mpo_alpha_loss,
@@ -93,6 +96,8 @@ __all__ = [
     "ppo_penalty_loss",
     "q_learning",
     "q_learning_per_example",
+    "quantile_critic_loss",
+    "quantile_critic_loss_per_example",
     "quantile_q_learning",
     "quantile_q_learning_per_example",
     "quantile_regression_loss",
@@ -108,6 +113,7 @@ __all__ = [
     "td3_critic_loss_per_example",
     "td_learning",
     "td_learning_per_example",
+    "truncate_quantiles",
     "vmpo_policy_loss",
     "vmpo_temperature_loss",
 ]

@@ -264,3 +264,88 @@ def implicit_quantile_q_learning_per_example(
         dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
     )
     return losses / jnp.where(jnp.asarray(huber_param) > 0, huber_param, 1.0)
+
+
+def quantile_critic_loss(
+    dist_q_tm1: Float[Array, "B quantiles C"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t: Float[Array, "B quantiles_t"],
+    log_prob_t: Float[Array, "B"],
+    temperature: Scalar,
+    huber_param: Scalar = 1.0,
+) -> Float[Array, ""]:
+    """Compute the quantile regression loss of several critics, with the soft return of the successor.
+
+        y = r_t + d_t * (dist_q_t - temperature * log pi(a_t))
+        L = mean(sum_c quantile_regression_loss(dist_q_tm1[c], tau, y) / quantiles)
+
+    Source: Kuznetsov et al. 2020 (TQC), equations 11 to 13.
+
+    Args:
+        dist_q_tm1: `[B, quantiles, C]` online quantiles of the actions taken, for each critic.
+        tau_q_tm1: `[B, quantiles]` probabilities of the quantiles.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        dist_q_t: `[B, quantiles_t]` target quantiles of actions sampled at the successor, see `truncate_quantiles`.
+        log_prob_t: `[B]` log-probabilities (nats) of these actions.
+        temperature: weight of the entropy, in the unit of the values per nat.
+        huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
+
+    Returns:
+        The loss, a scalar.
+    """
+    return jnp.mean(
+        quantile_critic_loss_per_example(
+            dist_q_tm1, tau_q_tm1, r_t, d_t, dist_q_t, log_prob_t, temperature, huber_param
+        )
+    )
+
+
+def quantile_critic_loss_per_example(
+    dist_q_tm1: Float[Array, "B quantiles C"],
+    tau_q_tm1: Float[Array, "B quantiles"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    dist_q_t: Float[Array, "B quantiles_t"],
+    log_prob_t: Float[Array, "B"],
+    temperature: Scalar,
+    huber_param: Scalar = 1.0,
+) -> Float[Array, "B"]:
+    """Compute `quantile_critic_loss` without the mean over the batch.
+
+    Takes the arguments of `quantile_critic_loss`.
+
+    Returns:
+        The losses, one per example.
+    """
+    check_shapes(
+        "dist_q_tm1[B,K,C] tau_q_tm1[B,K] r_t[B] d_t[B] dist_q_t[B,M] log_prob_t[B]",
+        (dist_q_tm1, tau_q_tm1, r_t, d_t, dist_q_t, log_prob_t),
+    )
+    target = r_t[:, None] + d_t[:, None] * (dist_q_t - temperature * log_prob_t[:, None])
+
+    def loss(dist: Array) -> Array:
+        return quantile_regression_loss(dist, tau_q_tm1, target, huber_param) / dist.shape[-1]
+
+    return jnp.sum(jax.vmap(loss, in_axes=-1)(dist_q_tm1), axis=0)
+
+
+def truncate_quantiles(dist_q: Float[Array, "B quantiles C"], num_dropped: int) -> Float[Array, "B quantiles_kept"]:
+    """Pool the quantiles of several critics and drop the largest ones.
+
+        the C (quantiles - num_dropped) smallest of all C quantiles, in ascending order
+
+    Source: Kuznetsov et al. 2020 (TQC), equation 10.
+
+    Args:
+        dist_q: `[B, quantiles, C]` quantiles of each critic.
+        num_dropped: number of quantiles to drop per critic, less than their number.
+
+    Returns:
+        `[B, C * (quantiles - num_dropped)]` quantiles.
+    """
+    size, num_quantiles, num_critics = dist_q.shape
+    pooled = jnp.sort(dist_q.reshape(size, -1), axis=-1)
+    return pooled[:, : num_critics * (num_quantiles - num_dropped)]

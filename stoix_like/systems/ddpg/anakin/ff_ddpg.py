@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from stoix_like.base_types import (
     Agent,
@@ -26,6 +25,7 @@ from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRe
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
 from stoix_like.systems.gradient_descent import gradient_step, periodically
+from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.off_policy_actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -38,7 +38,7 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig):
+class Config(ActorCriticConfig, OffPolicyConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
@@ -107,10 +107,6 @@ class DDPG(ActorCritic):
         params = DDPGParams(self.update_target(actor_params._replace(online=online)), self.update_target(q_params))
         opt_states = shared.opt_states._replace(actor_opt_state=actor_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
-
-    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
-        """Apply a soft update to the target parameters."""
-        return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the minimum of the target critics (equations 4 and 5)."""

@@ -29,7 +29,8 @@ from stoix_like.base_types import (
 from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
+from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser, periodically
+from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.off_policy_actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -43,8 +44,8 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig):
-    """Hyperparameters of SAC.
+class BaseConfig(ActorCriticConfig):
+    """Hyperparameters shared by all variants of SAC.
 
     Attributes:
         network_heads: heads that the system needs.
@@ -65,6 +66,11 @@ class Config(ActorCriticConfig):
     target_entropy_scale: Annotated[float, above(-math.log(2.0))]
     init_alpha: Annotated[float, above(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig, OffPolicyConfig):
+    """Hyperparameters of SAC."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +108,23 @@ class SAC(ActorCritic):
     def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
         q_key, actor_key = jax.random.split(key)
-        params, opt_states, steps = shared
-        loss = partial(self.critic_loss, params=params, batch=batch, key=q_key)
-        online, q_opt_state, q_metrics = gradient_step(
-            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
-        )
-        target = optax.incremental_update(online, params.q_params.target, self.config.tau)
-        shared = shared._replace(
-            params=params._replace(q_params=OnlineAndTarget(online, target)),
-            opt_states=opt_states._replace(q_opt_state=q_opt_state),
-        )
+        params, steps = shared.params, shared.steps
+        shared, q_metrics = self.improve_critics(shared, batch, q_key)
         improve = partial(self.improve, batch=batch, key=actor_key)
         shared, metrics = periodically(improve, shared, steps, self.config.policy_frequency)
         metrics |= {"temperature": self.temperature(params)}
         return shared._replace(steps=steps + 1), q_metrics | metrics
+
+    def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the critics and their targets."""
+        params, opt_states, _ = shared
+        loss = partial(self.critic_loss, params=params, batch=batch, key=key)
+        online, q_opt_state, metrics = gradient_step(
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
+        q_params = self.update_target(params.q_params._replace(online=online))
+        params, opt_states = params._replace(q_params=q_params), opt_states._replace(q_opt_state=q_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the soft value of the successor (equations 5 and 6).
@@ -206,19 +215,29 @@ class SAC(ActorCritic):
         return observation, {"action": action}
 
 
-def assemble(config: Config, spec: SystemSpec, algorithm: type[SAC] = SAC) -> System:
-    """Build SAC.
+def assemble(
+    config: BaseConfig,
+    spec: SystemSpec,
+    algorithm: type[SAC] = SAC,
+    num_critics: int = 2,
+    critic_head: Any = None,
+    transform: Transform = optax.adam,
+) -> System:
+    """Build SAC or a variant.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         algorithm: SAC, or a subclass.
+        num_critics: number of critics.
+        critic_head: replaces the critic head of the network.
+        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics.
 
     Returns:
         The system.
     """
     sac = algorithm(
-        **make_parts(config, spec, make_critics(spec.networks.q_network, num_critics=2)),
+        **make_parts(config, spec, make_critics(spec.networks.q_network, num_critics, critic_head), transform),
         alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
     )

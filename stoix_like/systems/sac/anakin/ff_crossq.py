@@ -1,0 +1,112 @@
+"""CrossQ: batch renormalisation instead of target networks (Bhatt et al. 2024, arXiv:1902.05605)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, System, SystemSpec, TimeStep
+from stoix_like.launch import entry_points
+from stoix_like.networks.normalisation import STATISTICS
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.schema import Range
+from stoix_like.systems.sac.anakin import ff_sac
+from stoix_like.systems.sac.sac_types import SACParams, SACShared
+from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
+from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_sac.BaseConfig):
+    """Hyperparameters of CrossQ.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        adam_b1: decay of the mean of the gradients in Adam, for policy and critics.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, batch_norm=True),
+        "q_network.critic_head": HeadRequirement(VALUE, batch_norm=True),
+    }
+    adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
+
+
+class CrossQ(ff_sac.SAC):
+    """SAC with normalised networks, whose online critics evaluate the successor, too.
+
+    Shards normalise their own batches; running statistics are averaged over all shards.
+    """
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent, without target parameters."""
+        agent = super().init(key, timestep)
+        params = agent.shared.params
+        params = params._replace(q_params=params.q_params._replace(target=()))
+        return agent._replace(shared=agent.shared._replace(params=params))
+
+    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
+        """Return the parameters unchanged."""
+        return params
+
+    def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the critics and their running statistics."""
+        shared, metrics = super().improve_critics(shared, batch, key)
+        q_params = shared.params.q_params
+        online, metrics = self.with_statistics(q_params.online, metrics)
+        return shared._replace(params=shared.params._replace(q_params=q_params._replace(online=online))), metrics
+
+    def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the policy, its running statistics and the temperature."""
+        shared, metrics = super().improve(shared, batch, key)
+        actor_params, metrics = self.with_statistics(shared.params.actor_params, metrics)
+        return shared._replace(params=shared.params._replace(actor_params=actor_params)), metrics
+
+    def with_statistics(self, variables: Any, metrics: dict[str, Any]) -> tuple[Any, Metrics]:
+        """Move running statistics, averaged over shards, from the metrics of a loss to the variables of a network."""
+        others = {name: value for name, value in metrics.items() if name != STATISTICS}
+        return {**variables, STATISTICS: self.axes.mean(metrics[STATISTICS])}, others
+
+    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute squared errors to the soft value of the successor, with both in one batch (figure 2)."""
+        pi = self.actor.apply(params.actor_params, batch.next_observation)
+        action_t, log_prob_t = pi.sample_and_log_prob(seed=key)
+        observations, actions = jax.tree.map(
+            lambda tm1, t: jnp.concatenate([tm1, t]),
+            (batch.observation, batch.action),
+            (batch.next_observation, action_t),
+        )
+        q, updated = self.critics.apply(q_params, *self.critic_input(observations, actions), mutable=STATISTICS)
+        q_tm1, q_t = jnp.split(q, 2)
+        losses = sac_critic_loss_per_example(
+            q_tm1, batch.reward, batch.discount, q_t, log_prob_t, self.temperature(params)
+        )
+        loss = jnp.mean(batch.weight * losses)
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), **updated}
+
+    def actor_loss(
+        self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the negative soft value of the policy, with the running statistics of the critics."""
+        pi, updated = self.actor.apply(actor_params, batch.observation, mutable=STATISTICS)
+        action, log_prob = pi.sample_and_log_prob(seed=key)
+        q = self.critics.apply(params.q_params.online, *self.critic_input(batch.observation, action))
+        loss = jnp.mean(batch.weight * sac_actor_loss_per_example(log_prob, q, self.temperature(params)))
+        return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob), **updated}
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build CrossQ; see `ff_sac.assemble`."""
+    return ff_sac.assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1))
+
+
+run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
