@@ -23,8 +23,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.utils.frame_replay import store_frames_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +190,8 @@ class Replay(NamedTuple):
 def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
+    Stacked frames are stored once, see `frame_replay`.
+
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
@@ -240,7 +244,11 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    return Replay(init, add, sample, set_priorities)
+    replay, space = Replay(init, add, sample, set_priorities), spec.observation_space
+    if not isinstance(space, Box) or space.stacked == 1:
+        return replay
+    steps_per_env = -(-config.total_buffer_size // (spec.num_shards * spec.num_envs))
+    return store_frames_once(replay, space, steps_per_env, config.store_next_observation)
 
 
 def end_episodes(local: PyTree) -> PyTree:

@@ -106,7 +106,8 @@ def make(
         return envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
     env = _make_one(name, kwargs, params, options)
     is_atari = name.startswith(_ATARI)
-    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
+    stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
+    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
     # Its specification is all that a worker needs, so that workers import neither jax nor this package.
     assert env.spec is not None
     constructor = partial(gymnasium.make, env.spec, disable_env_checker=True)
