@@ -115,7 +115,7 @@ def make(
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
 
-    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1]), spec)
+    return HostEnvironment(lambda _: EnvpoolBatch(construct, spaces[1]), spec, options.timeout)
 
 
 def _replace(observation: PyTree, starts: PyTree, ended: np.ndarray) -> PyTree:
