@@ -16,6 +16,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -161,14 +162,16 @@ class HostEnvironment(VectorEnvironment):
         """See `VectorEnvironment.reset`."""
         (num_envs,) = keys.shape
         seeds = (jax.vmap(jax.random.bits)(keys) >> 1).astype(jnp.int32)
-        batch, view = _call_host(self._reset, (_ids(num_envs), self._observations(num_envs)), seeds)
+        spec = self._observations(num_envs)
+        batch, view = _call_host(partial(self._reset, spec), (_ids(num_envs), spec), seeds)
         return self._start(batch, Observation(self._spec.encode(view)))
 
     def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
         """See `VectorEnvironment.step`."""
         del keys
         num_envs = len(state.batch)
-        batch, result = _call_host(self._step, (_ids(num_envs), self._step_spec(num_envs)), state.batch, action)
+        spec = self._step_spec(num_envs)
+        batch, result = _call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action)
         start, successor = (
             Observation(self._spec.encode(view)) for view in (result.observation, result.next_observation)
         )
@@ -207,8 +210,8 @@ class HostEnvironment(VectorEnvironment):
         view, flag = self._observations(num_envs), _shape(num_envs, bool)
         return HostStep(view, view, _shape(num_envs, jnp.float32), flag, flag)
 
-    def _reset(self, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:
-        num_envs, spec = len(seeds), self._observations(len(seeds))
+    def _reset(self, spec: PyTree, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:
+        num_envs = len(seeds)
 
         def reset() -> tuple[int, PyTree]:
             batch = self._batches.take(num_envs)
@@ -219,9 +222,7 @@ class HostEnvironment(VectorEnvironment):
         batch, view = self._guarded(reset, lambda: (-1, _zeros(spec)))
         return np.full(num_envs, batch, np.int32), view
 
-    def _step(self, batch: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, HostStep]:
-        spec = self._step_spec(len(batch))
-
+    def _step(self, spec: HostStep, batch: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, HostStep]:
         def step() -> HostStep:
             result = _like(self._batches[int(batch[0])].call(lambda envs: envs.step(actions)), spec)
             _refuse_nan(result.reward, "reward")

@@ -266,7 +266,7 @@ def test_a_run_continues_with_new_episodes(tmp_path):
             run.run_dir, lambda step: checkpoint.read(run.run_dir, step, resumed.targets())
         )
         resumed.restore(found)
-        assert not resumed.exact
+        assert resumed.missing
         assert resumed.progress.updates == 4
         resumed.train()
         stored = check_replay(resumed.state.shards.local, num_new_starts=1)
@@ -282,6 +282,24 @@ def test_resuming_says_that_episodes_start_anew(tmp_path, capfd):
     result = stoix_like.resume(run_dir, ["arch.total_timesteps=128"])
     assert result.summary["env_steps"] == 128
     assert "without the episodes of its environments" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
+        ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
+        ("reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward"),
+    ],
+)
+def test_a_faulty_environment_is_reported_by_check(fault, message):
+    env = make(config(kwargs={"fail_at": 4, "fault": fault}, timeout=0.5 if fault == "hang" else 300.0))
+    _, _, steps = rollout(env, 8)
+    with pytest.raises(HostEnvironmentError, match=message):
+        env.check()
+    assert not steps.terminated[:4].all()
+    assert steps.terminated[4:].all()
+    env.close()
 
 
 @pytest.mark.slow
