@@ -7,6 +7,7 @@ odd ones are truncated.
 
 import os
 import signal
+import sys
 import threading
 
 import gymnasium
@@ -37,9 +38,8 @@ class Scripted(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Dict({"all": self._box}) if as_dict else self._box
         self.action_space = gymnasium.spaces.Discrete(3, start=-1)
         self._fail_at, self._fault, self._as_dict = fail_at, fault, as_dict
-        if "SCRIPTED_FAULT" in os.environ:
-            # Of a process, so that the same run can continue without it.
-            self._fail_at, self._fault = 5, os.environ["SCRIPTED_FAULT"]
+        # After 40 steps in all; of a process, so that the same run can continue without it.
+        self._late_fault, self._total = os.environ.get("SCRIPTED_FAULT"), 0
         # Reused for every observation, as some simulators do.
         self._observation = np.zeros(4)
         Scripted.open_environments += 1
@@ -55,10 +55,12 @@ class Scripted(gymnasium.Env):
         assert action in self.action_space
         assert self._t < length(self._episode), "stepped after the end of an episode"
         self._t += 1
-        fault = self._fault if self._t == self._fail_at else None
+        self._total += 1
+        fault = self._fault if self._t == self._fail_at else self._late_fault if self._total == 40 else None
         if fault == "raise":
             raise RuntimeError("the simulator exploded")
         if fault == "hang":
+            print("hanging", file=sys.stderr, flush=True)
             threading.Event().wait()
         if fault == "die":
             os.kill(os.getpid(), signal.SIGKILL)
