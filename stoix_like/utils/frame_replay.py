@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import TimeStep, Trajectory, Transition
-from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
 
@@ -59,7 +58,9 @@ class FrameReplayState(NamedTuple):
     buffer: Any
 
 
-def store_frames_once(replay: Replay, space: Box, steps_per_env: int, has_successors: bool) -> Replay:
+def store_frames_once(
+    replay: Replay, num_frames: int, shape: tuple[int, ...], steps_per_env: int, has_successors: bool
+) -> Replay:
     """Let a replay buffer store positions of frames instead of stacks of frames.
 
     Samples are those of the replay buffer with stacks. Where a truncated step is so old that the last frame of its
@@ -67,14 +68,14 @@ def store_frames_once(replay: Replay, space: Box, steps_per_env: int, has_succes
 
     Args:
         replay: the replay buffer.
-        space: space of the agent's view, `[..., C * K]`, whose `stacked` is K.
+        num_frames: frames per stack, K.
+        shape: shape of the agent's view, `[..., C * K]`.
         steps_per_env: steps per environment that the replay buffer holds at most.
         has_successors: whether the replay buffer stores successors; otherwise it uses the observations of next steps.
 
     Returns:
         The functions of the replay buffer; its state is a `FrameReplayState`.
     """
-    num_frames = space.stacked
 
     def init(timestep: TimeStep) -> FrameReplayState:
         view = timestep.observation.agent_view
@@ -102,8 +103,8 @@ def store_frames_once(replay: Replay, space: Box, steps_per_env: int, has_succes
             # A terminated step needs no successor.
             weight = jnp.where(exists | (batch.discount == 0.0), weight, 0.0)
         return batch._replace(
-            observation=batch.observation._replace(agent_view=_stack(pool, first, space.shape)),
-            next_observation=batch.next_observation._replace(agent_view=_stack(pool, last, space.shape)),
+            observation=batch.observation._replace(agent_view=_stack(pool, first, shape)),
+            next_observation=batch.next_observation._replace(agent_view=_stack(pool, last, shape)),
             weight=weight,
         )
 

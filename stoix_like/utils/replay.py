@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory
-from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.utils.frame_replay import store_frames_once
@@ -244,11 +243,13 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    replay, space = Replay(init, add, sample, set_priorities), spec.observation_space
-    if not isinstance(space, Box) or space.stacked == 1:
+    replay = Replay(init, add, sample, set_priorities)
+    space: Any = spec.observation_space
+    num_frames = getattr(space, "stacked", 1)
+    if num_frames == 1:
         return replay
     steps_per_env = -(-config.total_buffer_size // (spec.num_shards * spec.num_envs))
-    return store_frames_once(replay, space, steps_per_env, config.store_next_observation)
+    return store_frames_once(replay, num_frames, space.shape, steps_per_env, config.store_next_observation)
 
 
 def end_episodes(local: PyTree) -> PyTree:
