@@ -360,7 +360,8 @@ class StackFrames(StatefulWrapper):
                 " env.flatten_observation=true, or env.frame_stack=1"
             )
         self.num_frames = num_frames
-        self.observation_space = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        stacks = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        self.observation_space = replace(stacks, stacked=num_frames)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
         """See `Wrapper.on_start`."""

@@ -269,9 +269,8 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
     notes += other_versions(found.host_state)
-    if not loop.exact:
-        on_host = loop.setup.env.on_host
-        missing = "the episodes of its environments, which start anew" if on_host else "its replay buffer"
+    if loop.missing:
+        missing = " and ".join(loop.missing)
         notes.append(f"resumed without {missing}: the results will differ from those of an uninterrupted run")
     return tuple(notes)
 

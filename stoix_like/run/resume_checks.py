@@ -21,6 +21,7 @@ CHANGEABLE = (
     "arch.compile_cache",
     "arch.resume_from",
     "arch.absolute_metric",
+    "env.timeout",
     "checkpoint",
     "logger",
 )
