@@ -15,6 +15,8 @@ CHANGEABLE = (
     "arch.total_timesteps",
     "arch.num_evaluation",
     "arch.num_devices",
+    "arch.actor.device_ids",
+    "arch.learner.device_ids",
     "arch.update_batch_size",
     "arch.population.axis",
     "arch.on_nan",

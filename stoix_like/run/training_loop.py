@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -159,7 +161,8 @@ class TrainingLoop:
             KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
             SystemExit: SIGTERM was received, and a checkpoint has been written.
         """
-        with Signals() as signals:
+        updates_left = self.setup.plan.num_updates - self.progress.updates
+        with Signals() as signals, self._compiled.running(updates_left):
             if not self.history:
                 self._record({"steps_per_second": None, **self._evaluate()})
             start = self.progress.interval_start
@@ -223,13 +226,13 @@ class TrainingLoop:
             num_updates = min(self._updates_per_call, target - progress.updates)
             new_interval = np.bool_(progress.updates == progress.interval_start)
             start = time.perf_counter()
-            self._state, interval = self._compiled.train(
-                self.state, self._hyperparams, np.int32(num_updates), new_interval
-            )
-            # The host logs the last interval while the device computes this one.
-            self._log()
-            interval = jax.device_get(interval)
-            self._check_environments(self.setup.env)
+            with self._environments(self.setup.env):
+                self._state, interval = self._compiled.train(
+                    self.state, self._hyperparams, np.int32(num_updates), new_interval
+                )
+                # The host logs the last interval while the device computes this one.
+                self._log()
+                interval = jax.device_get(interval)
             seconds = time.perf_counter() - start
             progress.updates += num_updates
             progress.train_seconds += seconds
@@ -242,7 +245,7 @@ class TrainingLoop:
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
         progress.interval_start, progress.interval_seconds = target, 0.0
-        return {"steps_per_second": rate, **records.training(interval)}
+        return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
 
     def _check_health(self, interval: IntervalMetrics) -> None:
         """Report members that diverged in the current interval; stop if none is left."""
@@ -356,13 +359,14 @@ class TrainingLoop:
     def _play(self, shared: Any, number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
-        episodes = jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
-        self._check_environments(self.setup.eval_env)
-        return episodes
+        with self._environments(self.setup.eval_env):
+            return jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
 
-    def _check_environments(self, env: VectorEnvironment) -> None:
+    @contextlib.contextmanager
+    def _environments(self, env: VectorEnvironment) -> Iterator[None]:
         """Stop if an environment on the host failed: what was computed since is meaningless."""
         try:
+            yield
             env.check()
         except HostEnvironmentError as error:
             self._log()
