@@ -338,7 +338,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
         run_dir.check_new(Path(composed[0].hydra.run.dir))
     else:
         run_dir.check_is_run(resumed)
-    devices.reserve(max((run.arch.num_devices or 1) for run in runs))
+    devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
     setups = [set_up(run) for run in runs]
     for setup in setups:
         if setup.config.arch.resume_from is None:

@@ -15,7 +15,7 @@ import queue
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,22 +171,15 @@ class HostEnvironment(VectorEnvironment):
     def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
         """See `VectorEnvironment.reset`."""
         (num_envs,) = keys.shape
-        seeds = (jax.vmap(jax.random.bits)(keys) >> 1).astype(jnp.int32)
         spec = self._observations(num_envs)
-        batch, view = _call_host(partial(self._reset, spec), (_ids(num_envs), spec), seeds)
-        return self._start(batch, Observation(self._spec.encode(view)))
+        return self.started(*_call_host(partial(self._reset, spec), (_ids(num_envs), spec), self.seeds(keys)))
 
     def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
         """See `VectorEnvironment.step`."""
         del keys
         num_envs = len(state.batch)
-        spec = self._step_spec(num_envs)
-        batch, result = _call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action)
-        start, successor = (
-            Observation(self._spec.encode(view)) for view in (result.observation, result.next_observation)
-        )
-        timestep = jax.vmap(transition)(successor, result.reward, result.terminated, result.truncated)
-        return HostState(batch, start), timestep
+        spec = self.step_spec(num_envs)
+        return self.stepped(*_call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action))
 
     def next_episodes(self, state: HostState) -> tuple[HostState, TimeStep]:
         """See `VectorEnvironment.next_episodes`."""
@@ -229,14 +222,71 @@ class HostEnvironment(VectorEnvironment):
         """See `VectorEnvironment.check`."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            message = str(failure).strip().partition("\n")[0]
-            kind = "" if isinstance(failure, HostEnvironmentError) else type(failure).__name__
-            reason = ": ".join(filter(None, (kind, message)))
-            raise HostEnvironmentError(f"{self._spec.name} failed: {reason}") from failure
+            raise self._error(failure) from failure
 
     def close(self) -> None:
         """See `VectorEnvironment.close`."""
         self._batches.close()
+
+    def open(self, num_envs: int) -> DirectBatch:
+        """Take a batch of environments, to step it without a compiled program; `close` closes it.
+
+        Args:
+            num_envs: N.
+
+        Returns:
+            The batch.
+
+        Raises:
+            HostEnvironmentError: an environment cannot be built.
+        """
+        with self._errors():
+            return DirectBatch(self._batches[self._batches.take(num_envs)], self.step_spec(num_envs), self._errors)
+
+    @staticmethod
+    def seeds(keys: jax.Array) -> jax.Array:
+        """Derive the seeds of environments from their keys `[N]`: `[N]` int32, at least 0."""
+        return (jax.vmap(jax.random.bits)(keys) >> 1).astype(jnp.int32)
+
+    def started(self, batch: jax.Array, view: PyTree) -> tuple[HostState, TimeStep]:
+        """Build the result of `reset` from that of the host.
+
+        Args:
+            batch: `[N]`, see `HostState`.
+            view: the first observations, as `HostBatch.reset` returns them.
+
+        Returns:
+            The state and the first time step `[N, ...]`.
+        """
+        return self._start(batch, Observation(self._spec.encode(view)))
+
+    def stepped(self, batch: jax.Array, outcome: HostStep) -> tuple[HostState, TimeStep]:
+        """Build the result of `step` from that of the host.
+
+        Args:
+            batch: `[N]`, see `HostState`.
+            outcome: of `HostBatch.step`.
+
+        Returns:
+            The next state and the time step `[N, ...]`.
+        """
+        start, successor = (
+            Observation(self._spec.encode(view)) for view in (outcome.observation, outcome.next_observation)
+        )
+        timestep = jax.vmap(transition)(successor, outcome.reward, outcome.terminated, outcome.truncated)
+        return HostState(batch, start), timestep
+
+    def step_spec(self, num_envs: int) -> HostStep:
+        """Return the shapes and types of the outcome of a step, as `jax.ShapeDtypeStruct`s.
+
+        Args:
+            num_envs: N.
+
+        Returns:
+            The shapes `[N, ...]`.
+        """
+        view, flag = self._observations(num_envs), _shape(num_envs, bool)
+        return HostStep(view, view, _shape(num_envs, jnp.float32), flag, flag)
 
     @staticmethod
     def _start(batch: jax.Array, observation: Observation) -> tuple[HostState, TimeStep]:
@@ -245,28 +295,32 @@ class HostEnvironment(VectorEnvironment):
     def _observations(self, num_envs: int) -> PyTree:
         return jax.tree.map(lambda leaf: _shape(num_envs, leaf.dtype, leaf.shape), self._spec.observation)
 
-    def _step_spec(self, num_envs: int) -> HostStep:
-        view, flag = self._observations(num_envs), _shape(num_envs, bool)
-        return HostStep(view, view, _shape(num_envs, jnp.float32), flag, flag)
+    def _error(self, failure: BaseException) -> HostEnvironmentError:
+        message = str(failure).strip().partition("\n")[0]
+        kind = "" if isinstance(failure, HostEnvironmentError) else type(failure).__name__
+        return HostEnvironmentError(f"{self._spec.name} failed: {': '.join(filter(None, (kind, message)))}")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Name the environment in the exceptions of the host."""
+        try:
+            yield
+        except Exception as failure:
+            raise self._error(failure) from failure
 
     def _reset(self, spec: PyTree, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:
         num_envs = len(seeds)
 
         def reset() -> tuple[int, PyTree]:
             batch = self._batches.take(num_envs)
-            view = _like(self._batches[batch].call(lambda envs: envs.reset(seeds.tolist())), spec)
-            _refuse_nan(view, "observation")
-            return batch, view
+            return batch, self._batches[batch].reset(seeds, spec)
 
         batch, view = self._guarded(reset, lambda: (-1, _zeros(spec)))
         return np.full(num_envs, batch, np.int32), view
 
     def _step(self, spec: HostStep, batch: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, HostStep]:
         def step() -> HostStep:
-            result = _like(self._batches[int(batch[0])].call(lambda envs: envs.step(actions)), spec)
-            _refuse_nan(result.reward, "reward")
-            _refuse_nan((result.observation, result.next_observation), "observation")
-            return result
+            return self._batches[int(batch[0])].step(actions, spec)
 
         def ended() -> HostStep:
             return _zeros(spec)._replace(terminated=np.ones(len(batch), bool))
@@ -312,6 +366,19 @@ class _Thread:
         batch = self._batch
         return self._wait_for(lambda: function(batch), self._timeout)
 
+    def reset(self, seeds: np.ndarray, spec: T) -> T:
+        """Start an episode in each environment; return its observations in the shapes and types of `spec`."""
+        view: T = _like(self.call(lambda envs: envs.reset(seeds.tolist())), spec)
+        _refuse_nan(view, "observation")
+        return view
+
+    def step(self, actions: np.ndarray, spec: HostStep) -> HostStep:
+        """Take one step in each environment; return its outcome in the shapes and types of `spec`."""
+        outcome = _like(self.call(lambda envs: envs.step(actions)), spec)
+        _refuse_nan(outcome.reward, "reward")
+        _refuse_nan((outcome.observation, outcome.next_observation), "observation")
+        return outcome
+
     def close(self) -> None:
         if self._batch is not None:
             with contextlib.suppress(Exception):
@@ -342,6 +409,127 @@ def _serve(calls: queue.SimpleQueue[Any]) -> None:
         except BaseException as error:
             answer.put((None, error))
         del call, function, answer
+
+
+class DirectBatch:
+    """A batch of environments that is stepped without a compiled program, by one thread.
+
+    Args:
+        batch: the environments.
+        spec: shapes and types of the outcome of a step.
+        errors: names the environment in exceptions.
+    """
+
+    def __init__(
+        self, batch: _Thread, spec: HostStep, errors: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> None:
+        self._batch, self._spec, self._errors = batch, spec, errors
+
+    def reset(self, seeds: jax.Array) -> PyTree:
+        """Start an episode in each environment.
+
+        Args:
+            seeds: `[N]`, from `HostEnvironment.seeds`.
+
+        Returns:
+            Copies of the first observations `[N, ...]`.
+
+        Raises:
+            HostEnvironmentError: an environment failed.
+        """
+        with self._errors():
+            return _copies(self._batch.reset(np.asarray(seeds), self._spec.observation))
+
+    def step(self, actions: jax.Array) -> HostStep:
+        """Take one step in each environment.
+
+        Args:
+            actions: `[N, ...]`.
+
+        Returns:
+            A copy of the outcome.
+
+        Raises:
+            HostEnvironmentError: an environment failed.
+        """
+        with self._errors():
+            return _copies(self._batch.step(np.asarray(actions), self._spec))
+
+
+class SplitSteps:
+    """The traced parts of a step around the call to the host, for programs that leave the call to others.
+
+    Args:
+        env: environments on the host, with their wrappers.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        host = env.unwrapped
+        assert isinstance(host, HostEnvironment)
+        self._env, self.host = env, host
+
+    def start(self, keys: jax.Array, view: PyTree) -> tuple[Any, TimeStep]:
+        """Build the result of `VectorEnvironment.reset`.
+
+        Args:
+            keys: `[N]` typed PRNG keys.
+            view: of `DirectBatch.reset`.
+
+        Returns:
+            The state and the first time step `[N, ...]`.
+        """
+        return self._env.rebased(_Answered(self.host, view)).reset(keys)
+
+    def host_action(self, keys: jax.Array, state: Any, action: jax.Array) -> jax.Array:
+        """Convert actions to those that the environments on the host take.
+
+        Args:
+            keys: `[N]` typed PRNG keys.
+            state: the state before the step.
+            action: `[N, ...]` elements of the action space.
+
+        Returns:
+            `[N, ...]`, for `DirectBatch.step`.
+        """
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.host.step_spec(len(keys)))
+        base = _Answered(self.host, zeros)
+        self._env.rebased(base).step(keys, state, action)
+        return base.action
+
+    def finish(self, keys: jax.Array, state: Any, action: jax.Array, outcome: HostStep) -> tuple[Any, TimeStep]:
+        """Build the result of `VectorEnvironment.step`.
+
+        Args:
+            keys: `[N]`, those of `host_action`.
+            state: the state before the step.
+            action: `[N, ...]`, those of `host_action`.
+            outcome: of `DirectBatch.step`.
+
+        Returns:
+            The next state and the time step `[N, ...]`.
+        """
+        return self._env.rebased(_Answered(self.host, outcome)).step(keys, state, action)
+
+
+class _Answered(VectorEnvironment):
+    """Environments on the host whose answer is already known; they remember the action."""
+
+    on_host = True
+
+    def __init__(self, host: HostEnvironment, answer: Any) -> None:
+        self.observation_space, self.action_space = host.observation_space, host.action_space
+        self._host, self._answer = host, answer
+        self.action: Any = None
+
+    def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
+        return self._host.started(jnp.zeros(keys.shape, jnp.int32), self._answer)
+
+    def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
+        self.action = action
+        return self._host.stepped(state.batch, self._answer)
+
+    def next_episodes(self, state: HostState) -> tuple[HostState, TimeStep]:
+        return self._host.next_episodes(state)
 
 
 class _Batches:
@@ -424,6 +612,11 @@ def _like(tree: T, spec: T) -> T:
         return array if array.shape == leaf.shape else array.reshape(leaf.shape)
 
     return jax.tree.map(convert, spec, tree)
+
+
+def _copies(tree: T) -> T:
+    """Copy arrays of the host: environments reuse theirs, and on a CPU programs read them where they are."""
+    return jax.tree.map(np.array, tree)
 
 
 def _zeros(spec: T) -> T:

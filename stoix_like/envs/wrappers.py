@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -70,6 +71,12 @@ class Wrapper(VectorEnvironment):
     def unwrapped(self) -> VectorEnvironment:
         """See `VectorEnvironment.unwrapped`."""
         return self.env.unwrapped
+
+    def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
+        """See `VectorEnvironment.rebased`."""
+        wrapper = copy.copy(self)
+        wrapper.env = self.env.rebased(base)
+        return wrapper
 
     @property
     def params(self) -> Any:

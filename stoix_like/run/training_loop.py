@@ -176,7 +176,8 @@ class TrainingLoop:
             KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
             SystemExit: SIGTERM was received, and a checkpoint has been written.
         """
-        with Signals() as signals, self._saved_on_failure():
+        updates_left = self.setup.plan.num_updates - self.progress.updates
+        with Signals() as signals, self._saved_on_failure(), self._compiled.running(updates_left):
             if not self.history:
                 self._record({"steps_per_second": None, **self._evaluate()})
             start = self.progress.interval_start
@@ -246,13 +247,13 @@ class TrainingLoop:
             new_interval = np.bool_(progress.updates == progress.interval_start)
             before = self._copy_without_replay() if self.setup.env.on_host else None
             start = time.perf_counter()
-            self._state, interval = self._compiled.train(
-                self.state, self._hyperparams, np.int32(num_updates), new_interval
-            )
-            # The host logs the last interval while the device computes this one.
-            self._log()
-            interval = jax.device_get(interval)
             try:
+                self._state, interval = self._compiled.train(
+                    self.state, self._hyperparams, np.int32(num_updates), new_interval
+                )
+                # The host logs the last interval while the device computes this one.
+                self._log()
+                interval = jax.device_get(interval)
                 self.setup.env.check()
             except HostEnvironmentError:
                 # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
@@ -269,7 +270,7 @@ class TrainingLoop:
             self._stop_if_asked(signals)
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
-        return {"steps_per_second": rate, **records.training(interval)}
+        return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
 
     def _end_interval(self) -> None:
         self.progress.interval_start, self.progress.interval_seconds = self.progress.updates, 0.0

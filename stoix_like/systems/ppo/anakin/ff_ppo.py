@@ -31,7 +31,10 @@ from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition, actor_critic_optimiser
 from stoix_like.utils.jax_utils import merge_leading_dims, standardize
 from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
-from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
+from stoix_like.utils.multistep import (
+    batch_truncated_generalized_advantage_estimation,
+    batch_vtrace_td_error_and_advantage,
+)
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
 
@@ -51,6 +54,8 @@ class Config(OnPolicyConfig):
         standardize_advantages: whether advantages are standardised to mean 0 and deviation 1 over the whole batch.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
+        vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
+            with Sebulba.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -66,6 +71,7 @@ class Config(OnPolicyConfig):
     vf_coef: Annotated[float, at_least(0.0)]
     standardize_advantages: bool
     normalize_observations: bool
+    vtrace: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,15 +131,19 @@ class PPO:
         observation = self.normalizer.apply(shared.statistics, steps.observation)
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
         v_tm1 = self.critic.apply(params.critic_params, observation)
-        advantage, target = batch_truncated_generalized_advantage_estimation(
-            steps.reward * config.reward_scale,
-            config.gamma * (1.0 - steps.terminated),
-            config.gae_lambda,
-            v_tm1=v_tm1,
-            v_t=self.critic.apply(params.critic_params, next_observation),
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
+        v_t = self.critic.apply(params.critic_params, next_observation)
+        r_t, discount_t = steps.reward * config.reward_scale, config.gamma * (1.0 - steps.terminated)
+        flags: Any = {"truncation_t": steps.truncated, "time_major": True}
+        if config.vtrace:
+            log_prob = self.actor.apply(params.actor_params, observation).log_prob(steps.action)
+            ratio = jnp.exp(log_prob - steps.extras)
+            vtrace = batch_vtrace_td_error_and_advantage(v_tm1, v_t, r_t, discount_t, ratio, config.gae_lambda, **flags)
+            # Without the ratio, which is part of the surrogate objective.
+            advantage, target = vtrace.q_estimate - v_tm1, v_tm1 + vtrace.errors
+        else:
+            advantage, target = batch_truncated_generalized_advantage_estimation(
+                r_t, discount_t, config.gae_lambda, v_tm1=v_tm1, v_t=v_t, **flags
+            )
         if config.standardize_advantages:
             advantage = standardize(advantage, self.axes.names)
         return PPOTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
