@@ -272,10 +272,11 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
 
 
 def format_returns(returns: Sequence[float]) -> str:
-    """Format the interquartile mean over seeds and, for several seeds, its interval."""
+    """Format the interquartile mean over seeds and, for several seeds, its interval; returns up to 1 in hundredths."""
     statistics = aggregate(returns, [0] * len(returns))
-    interval = " [{ci_low:.1f}, {ci_high:.1f}]" if len(returns) > 1 else ""
-    return f"{{iqm:.1f}}{interval}".format(**statistics)
+    digits = 2 if max(map(abs, returns)) <= 1.0 else 1
+    iqm, low, high = (f"{statistics[key]:.{digits}f}" for key in ("iqm", "ci_low", "ci_high"))
+    return f"{iqm} [{low}, {high}]" if len(returns) > 1 else iqm
 
 
 def format_steps(number: float | None) -> str:

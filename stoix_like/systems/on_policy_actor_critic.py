@@ -147,18 +147,31 @@ class ActorCritic(ABC):
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
         v_tm1 = self.critic.apply(params.critic_params, observation)
         v_t = self.critic.apply(params.critic_params, next_observation)
-        advantage, target = self.advantages(steps, v_tm1, v_t)
+        steps = steps._replace(observation=observation, reward=steps.reward * self.config.reward_scale)
+        advantage, target = self.advantages(shared, steps, v_tm1, v_t)
         if self.config.standardize_advantages:
             advantage = standardize(advantage, self.axes.names)
         return OnPolicyTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
 
-    def advantages(self, steps: Transition, v_tm1: jax.Array, v_t: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute generalised advantage estimates and value targets `[T, N]`."""
-        config = self.config
+    def advantages(
+        self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute generalised advantage estimates and value targets `[T, N]`.
+
+        Args:
+            shared: the state before the update.
+            steps: the rollout `[T, N]`, with normalised observations and scaled rewards.
+            v_tm1: `[T, N]` values of the observations acted on.
+            v_t: `[T, N]` values of their true successors.
+
+        Returns:
+            Advantages and value targets.
+        """
+        del shared
         return batch_truncated_generalized_advantage_estimation(
-            steps.reward * config.reward_scale,
-            config.gamma * (1.0 - steps.terminated),
-            config.gae_lambda,
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            self.config.gae_lambda,
             v_tm1=v_tm1,
             v_t=v_t,
             truncation_t=steps.truncated,

@@ -141,16 +141,15 @@ def test_views_are_made_of_observations_with_any_batch_axes():
     spaces = gymnasium.spaces.Dict(
         {"count": gymnasium.spaces.Discrete(3, start=1), "features": gymnasium.spaces.Box(-1, 1, (2,))}
     )
-    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)))
+    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)), timeout=1.0)
     view = env.view_of({"count": 2, "features": [0.5, 0.25]})
     np.testing.assert_array_equal(view["count"], [0, 1, 0])
     np.testing.assert_array_equal(view["features"], [0.5, 0.25])
     view = env.view_of({"count": np.asarray([[3, 1]]), "features": np.ones((1, 2, 2))})
     np.testing.assert_array_equal(view["count"], [[[0, 0, 1], [1, 0, 0]]])
     assert view["features"].shape == (1, 2, 2)
-    images = HostEnvironment(
-        None, make_spec("mine", gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8), spaces["count"], channels_first=True)
-    )
+    image = gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8)
+    images = HostEnvironment(None, make_spec("mine", image, spaces["count"], channels_first=True), timeout=1.0)
     frames = np.arange(120, dtype=np.uint8).reshape(4, 6, 5)
     np.testing.assert_array_equal(images.view_of(frames), np.moveaxis(frames, 0, -1))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from stoix_like.base_types import System, SystemSpec, Transition
@@ -14,16 +16,18 @@ from stoix_like.utils.multistep import batch_discounted_returns
 class REINFORCE(ff_a2c.A2C):
     """Policy gradient of whole returns, with a value function as baseline."""
 
-    def advantages(self, steps: Transition, v_tm1: jax.Array, v_t: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def advantages(
+        self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Compute returns minus baselines, and the returns `[T, N]`.
 
         Returns run to the end of the episode. Where it was truncated, or continues beyond the rollout, the value of the
         true successor stands for the rest.
         """
-        config = self.config
+        del shared
         returns = batch_discounted_returns(
-            steps.reward * config.reward_scale,
-            config.gamma * (1.0 - steps.terminated),
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
             v_t,
             time_major=True,
             truncation_t=steps.truncated,
