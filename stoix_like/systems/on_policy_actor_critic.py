@@ -74,7 +74,6 @@ class OnPolicyTransition(NamedTuple):
         value: value of `obs` before the update.
         advantage: advantage of the action.
         target: value target.
-        behaviour: the policy before the update, a distribution; `()` if no loss needs it.
     """
 
     obs: Observation
@@ -83,7 +82,6 @@ class OnPolicyTransition(NamedTuple):
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
-    behaviour: Any = ()
 
 
 class OnPolicyShared(NamedTuple):
@@ -180,29 +178,38 @@ class ActorCritic(ABC):
 
     def learn(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on the whole rollout `[B]`."""
-        return self.sgd_step(shared, batch, key)
+        return self.sgd_step(shared, shared, batch, key)
 
-    def sgd_step(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
-        """Take one gradient step on one minibatch."""
+    def sgd_step(self, shared: Any, behaviour: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
         params, opt_states, metrics = gradient_step(
-            self.loss, self.optim, self.axes, shared.params, shared.opt_states, shared, batch, key
+            self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
         )
         return shared._replace(params=params, opt_states=opt_states), metrics
 
     def loss(
-        self, params: ActorCriticParams, shared: Any, batch: OnPolicyTransition, key: jax.Array
+        self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """Compute the policy loss, the value loss and the entropy bonus; `shared` is the state before the step."""
+        """Compute the policy loss, the value loss and the entropy bonus."""
         pi = self.actor.apply(params.actor_params, batch.obs)
-        policy_loss, metrics = self.policy_loss(pi, shared, batch)
+        policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
         entropy = jnp.mean(pi.entropy(seed=key))
         value_loss = self.value_loss(self.critic.apply(params.critic_params, batch.obs), batch)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
         return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
 
     @abstractmethod
-    def policy_loss(self, pi: Any, shared: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
-        """Compute the loss of the policy `pi` at the observations of a minibatch, and further metrics."""
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the loss of the policy `pi` at the observations of a minibatch, and further metrics.
+
+        Args:
+            pi: the current policy, a distribution of batch shape `[B]`.
+            behaviour: the state before the update, with the parameters of the policy that acted.
+            batch: the minibatch.
+
+        Returns:
+            The loss, a scalar, and the metrics.
+        """
 
     def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
         """Compute half the mean squared error of the values `[B]`."""

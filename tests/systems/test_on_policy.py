@@ -27,19 +27,21 @@ def training_loop(*overrides, writer=None):
     return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
 
 
+ONE_SHARD, FOUR_SHARDS = ["arch.num_devices=1"], ["arch.num_devices=2", "arch.update_batch_size=2"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("system", "layout"),
+    ("system", "probe", "overrides"),
     [
-        ("ppo/ff_ppo_penalty", ["arch.num_devices=2", "arch.update_batch_size=2"]),
-        ("ppo/ff_dpo", ["arch.num_devices=1"]),
-        ("vpg/ff_a2c", ["arch.num_devices=2", "arch.update_batch_size=2", "system.rollout_length=8"]),
-        ("vpg/ff_reinforce", ["arch.num_devices=1", "system.rollout_length=8"]),
+        ("ppo/ff_ppo_penalty", "policy", FOUR_SHARDS),
+        ("ppo/ff_dpo", "continuous_policy", ONE_SHARD),
+        ("vpg/ff_a2c", "continuous_policy", [*FOUR_SHARDS, "system.rollout_length=8"]),
+        ("vpg/ff_reinforce", "policy", [*ONE_SHARD, "system.rollout_length=8"]),
     ],
 )
-@pytest.mark.parametrize("probe", ["policy", "continuous_policy"])
-def test_the_policy_probes_are_learned(system, layout, probe):
-    loop = training_loop(f"system={system}", f"env=probe/{probe}", "arch.total_timesteps=40960", *layout)
+def test_the_policy_probes_are_learned(system, probe, overrides):
+    loop = training_loop(f"system={system}", f"env=probe/{probe}", "arch.total_timesteps=40960", *overrides)
     loop.train()
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(PROBES[probe].optimal_return, abs=0.05)
 
@@ -65,21 +67,19 @@ def test_the_penalty_doubles_above_its_target_and_halves_below(kl_coef, kl, expe
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["env=probe/policy"],
         ["env=probe/multi_discrete"],
         ["env=probe/continuous_policy", "system.normalize_observations=true"],
         ["env=gymnax/pendulum", f"{HEAD}=stoix_like.networks.heads.BetaDistributionHead"],
     ],
 )
 def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
-    """A population of three fixed coefficients; the divergence is that from the policy before the update."""
-    members = ["arch.population.hyperparams={kl_coef: [0.0, 1.0, 100.0]}", "system.adapt_kl_coef=false"]
+    """A population of two fixed coefficients; the divergence is that from the policy before the update."""
+    members = ["arch.population.hyperparams={kl_coef: [0.0, 100.0]}", "system.adapt_kl_coef=false"]
     loop = training_loop("system=ppo/ff_ppo_penalty", *members, *overrides, "arch.num_devices=1")
     metrics = loop.advance(1)
-    kl = np.asarray(metrics["train/kl"])
-    assert (kl[:-1] > 1.5 * kl[1:]).all()
-    assert (kl > 0.0).all()
-    np.testing.assert_array_equal(loop.state.shared.kl_coef, [0.0, 1.0, 100.0])
+    free, penalised = metrics["train/kl"]
+    assert free > 10.0 * penalised > 0.0
+    np.testing.assert_array_equal(loop.state.shared.kl_coef, [0.0, 100.0])
 
 
 @pytest.mark.slow

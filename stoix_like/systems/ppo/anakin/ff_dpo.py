@@ -32,9 +32,9 @@ class Config(ff_ppo.Config):
 class DPO(ff_ppo.PPO):
     """PPO with the discovered drift function in place of the clipped ratio."""
 
-    def policy_loss(self, pi: Any, shared: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its drift (section 5)."""
-        del shared
+        del behaviour
         log_prob = pi.log_prob(batch.action)
         loss = dpo_loss(log_prob, batch.log_prob, batch.advantage, self.config.alpha, self.config.beta)
         return loss, {"approx_kl": approximate_kl(log_prob, batch.log_prob)}

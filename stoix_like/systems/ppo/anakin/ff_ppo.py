@@ -62,20 +62,22 @@ class PPO(ActorCritic):
 
     def learn(self, shared: PPOShared, batch: PPOTransition, key: jax.Array) -> tuple[PPOShared, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        num_minibatches = self.config.num_minibatches
+        num_minibatches, behaviour = self.config.num_minibatches, shared
 
         def epoch(shared: PPOShared, key: jax.Array) -> tuple[PPOShared, Metrics]:
             shuffle_key, loss_key = jax.random.split(key)
             minibatches = make_minibatches(shuffle_key, batch, num_minibatches)
             keys = jax.random.split(loss_key, num_minibatches)
-            return jax.lax.scan(lambda shared, inputs: self.sgd_step(shared, *inputs), shared, (minibatches, keys))
+            return jax.lax.scan(
+                lambda shared, inputs: self.sgd_step(shared, behaviour, *inputs), shared, (minibatches, keys)
+            )
 
         shared, metrics = jax.lax.scan(epoch, shared, jax.random.split(key, self.config.epochs))
         return shared, jax.tree.map(jnp.mean, metrics)
 
-    def policy_loss(self, pi: Any, shared: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
         """Compute the clipped surrogate loss (equation 7), and how far the policy is from the behaviour policy."""
-        del shared
+        del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
         metrics = {
             "approx_kl": approximate_kl(log_prob, batch.log_prob),

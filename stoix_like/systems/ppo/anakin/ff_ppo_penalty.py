@@ -75,15 +75,10 @@ class PenaltyPPO(ff_ppo.PPO):
             agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
         return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
 
-    def evaluate(self, shared: Any, trajectory: Trajectory) -> PPOTransition:
-        """Compute the values, the advantages and the policy of a rollout, in one pass over all steps."""
-        batch = super().evaluate(shared, trajectory)
-        return batch._replace(behaviour=self.actor.apply(shared.params.actor_params, batch.obs))
-
-    def policy_loss(self, pi: Any, shared: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its penalty (equation 8)."""
-        log_prob = pi.log_prob(batch.action)
-        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, shared.kl_coef, pi, batch.behaviour)
+        log_prob, b_pi = pi.log_prob(batch.action), self.actor.apply(behaviour.params.actor_params, batch.obs)
+        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.kl_coef, pi, b_pi)
         return loss, {}
 
 

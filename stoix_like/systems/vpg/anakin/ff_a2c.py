@@ -28,9 +28,9 @@ class Config(ActorCriticConfig):
 class A2C(ActorCritic):
     """A2C: one step along the policy gradient per rollout."""
 
-    def policy_loss(self, pi: Any, shared: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the policy-gradient loss of the advantages (section 4)."""
-        del shared
+        del behaviour
         return policy_gradient_loss(pi.log_prob(batch.action), batch.advantage), {}
 
 
