@@ -127,5 +127,5 @@ def test_a2c_is_ppo_with_one_gradient_step_per_rollout(variant):
 
 
 def test_a_warmup_is_refused():
-    with pytest.raises(ConfigError, match=r"system.warmup_steps=8: .* use 0"):
-        set_up(parse_config(compose_config(["system=vpg/ff_a2c", "++system.warmup_steps=8"])))
+    with pytest.raises(ConfigError, match=r"system.warmup_steps=32: .* use 0"):
+        set_up(parse_config(compose_config(["system=vpg/ff_a2c", "++system.warmup_steps=32"])))
