@@ -56,7 +56,11 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
     [
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
         (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_sac"),
-        ((*DQN, *CONTINUOUS), "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, ppo/ff_ppo or sac/ff_sac"),
+        (
+            (*DQN, *CONTINUOUS),
+            "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty, sac/ff_sac,"
+            " vpg/ff_a2c or vpg/ff_reinforce",
+        ),
     ],
 )
 def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
