@@ -150,8 +150,8 @@ def _below(key: str, prefixes: Iterable[str]) -> bool:
 def derive_overrides(config: Mapping[str, Any]) -> list[str]:
     """Derive overrides that compose to a configuration, for a run that recorded none.
 
-    For each group, take the choice that leaves the fewest keys to override; then override those keys. An experiment that
-    only shares its network with the run may look near at first, so derive with and without one.
+    For each group, take the choice that leaves the fewest keys to override; then override those keys. An experiment
+    that only shares its network with the run may look near at first, so derive with and without one.
     """
     groups = (("experiment", "+"), ("system", ""), ("env", ""), ("network", ""))
     return min((_derive(groups, config), _derive(groups[1:], config)), key=len)
