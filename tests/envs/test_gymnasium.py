@@ -4,9 +4,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from conformance import NUM_ENVS, check, env_config, rollout
+from conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
-from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
@@ -84,19 +84,7 @@ def test_invalid_settings_raise(name, changes, message):
 def test_atari_games_are_preprocessed():
     options = {"params": {"terminal_on_life_loss": True}, "reward_clip": 0.5}
     config = env_config("gymnasium", "ALE/Breakout-v5", kwargs={"repeat_action_probability": 0.0}, **options)
-    _, _, training = rollout(make(config), 300, num_envs=2)
-    _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
-    views = training.observation.agent_view
-    assert views.shape[1:] == (2, 84, 84, 4)
-    assert views.dtype == np.uint8
-    # Within an episode each view has the last three frames of the one before, and a new one.
-    continues = ~(training.terminated | training.truncated)[1:]
-    np.testing.assert_array_equal(views[1:][continues][..., :3], views[:-1][continues][..., 1:])
-    # Each of five lives is a training episode, but evaluation plays whole games.
-    assert training.terminated.sum() >= 8
-    assert evaluation.terminated.sum() <= 4
-    assert training.reward.max() == 0.5
-    assert evaluation.reward.max() == 1.0
+    training = check_atari(config)
     assert training.episode.episode_return.max() >= 1.0
 
 
