@@ -150,10 +150,16 @@ def _below(key: str, prefixes: Iterable[str]) -> bool:
 def derive_overrides(config: Mapping[str, Any]) -> list[str]:
     """Derive overrides that compose to a configuration, for a run that recorded none.
 
-    For each group, take the choice that leaves the fewest keys to override; then override those keys.
+    For each group, take the choice that leaves the fewest keys to override; then override those keys. An experiment
+    that only shares its network with the run may look near at first, so derive with and without one.
     """
+    groups = (("experiment", "+"), ("system", ""), ("env", ""), ("network", ""))
+    return min((_derive(groups, config), _derive(groups[1:], config)), key=len)
+
+
+def _derive(groups: Iterable[tuple[str, str]], config: Mapping[str, Any]) -> list[str]:
     chosen: list[str] = []
-    for name, prefix in (("experiment", "+"), ("system", ""), ("env", ""), ("network", "")):
+    for name, prefix in groups:
         choices = [
             [],
             *([f"{prefix}{name}={choice}"] for choice in group_choices(name) if _may_match(name, choice, config)),
@@ -272,10 +278,11 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
 
 
 def format_returns(returns: Sequence[float]) -> str:
-    """Format the interquartile mean over seeds and, for several seeds, its interval."""
+    """Format the interquartile mean over seeds and, for several seeds, its interval; returns up to 1 in hundredths."""
     statistics = aggregate(returns, [0] * len(returns))
-    interval = " [{ci_low:.1f}, {ci_high:.1f}]" if len(returns) > 1 else ""
-    return f"{{iqm:.1f}}{interval}".format(**statistics)
+    digits = 2 if max(map(abs, returns)) <= 1.0 else 1
+    iqm, low, high = (f"{statistics[key]:.{digits}f}" for key in ("iqm", "ci_low", "ci_high"))
+    return f"{iqm} [{low}, {high}]" if len(returns) > 1 else iqm
 
 
 def format_steps(number: float | None) -> str:

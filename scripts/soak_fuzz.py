@@ -68,7 +68,7 @@ def probe(arguments: list[str]) -> None:
 
     try:
         run = parse_config(compose_config(arguments))
-        devices.reserve(run.arch.num_devices or 1)
+        devices.reserve(run.arch.devices_needed or 1)
         set_up(run)
     except ConfigError as error:
         print(f"stoix-like: {error}", file=sys.stderr)

@@ -8,10 +8,11 @@ import importlib
 import itertools
 import math
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -63,16 +64,15 @@ class PopulationConfig:
     axis: Annotated[str, one_of("auto", "vmap", "device")]
 
 
-@dataclass(frozen=True)
-class ArchConfig:
-    """Budget, environments, devices and evaluation of a run.
+@dataclass(frozen=True, kw_only=True)
+class ArchConfig(ABC):
+    """Budget, environments and evaluation of a run; subclasses add the devices.
 
     Attributes:
-        architecture_name: only `anakin`: environments and learning on the accelerator, in one program.
+        architecture_name: a key of `ARCHITECTURES`.
         seed: seed of everything random in the run.
         total_timesteps: budget in environment steps, over all environments; never exceeded.
         total_num_envs: number of environments, over all devices and update batches.
-        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
         update_batch_size: vectorised shards per device.
         num_evaluation: number of evaluations after the one at step 0, at even intervals.
         num_eval_episodes: complete episodes per evaluation.
@@ -81,20 +81,18 @@ class ArchConfig:
         absolute_metric: evaluate the best parameters once more at the end, on ten times as many episodes.
         on_nan: what to do when a metric or a parameter becomes non-finite.
         compile_cache: cache compiled programs on disk for the next start.
-        hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
         resume_from: directory of a run to resume, instead of starting a new one; if it is the run's own directory, the
             run starts there if it holds none yet.
         population: members trained in parallel.
         init_from: directory of a run whose parameters and statistics a new run starts from.
     """
 
-    architecture_name: Annotated[str, one_of("anakin")]
+    architecture_name: str
     # jax uses the lowest 32 bits of a seed only: larger seeds would repeat smaller ones.
     seed: Annotated[int, between(0, 2**32 - 1)]
     # Larger counts would not survive JSON, whose numbers are doubles.
     total_timesteps: Annotated[int, between(1, 2**53)]
     total_num_envs: Annotated[int, between(1, INT32_MAX)]
-    num_devices: Annotated[int | None, between(1, INT32_MAX)]
     update_batch_size: Annotated[int, between(1, INT32_MAX)]
     # The host keeps one record per evaluation.
     num_evaluation: Annotated[int, between(1, 1_000_000)]
@@ -106,8 +104,100 @@ class ArchConfig:
     compile_cache: bool
     resume_from: str | None
     population: PopulationConfig
-    hoist_randomness: bool = True
     init_from: str | None = None
+
+    @property
+    @abstractmethod
+    def devices_needed(self) -> int | None:
+        """The number of devices to start jax with; None: every accelerator, or one device on a CPU."""
+
+    @abstractmethod
+    def on_one_device(self) -> Self:
+        """Return the configuration for inference on one device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnakinConfig(ArchConfig):
+    """Anakin: environments and learning on the accelerator, in one program.
+
+    Attributes:
+        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
+        hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
+    """
+
+    num_devices: Annotated[int | None, between(1, INT32_MAX)]
+    hoist_randomness: bool = True
+
+    @property
+    def devices_needed(self) -> int | None:
+        """See `ArchConfig.devices_needed`."""
+        return self.num_devices
+
+    def on_one_device(self) -> Self:
+        """See `ArchConfig.on_one_device`."""
+        population = replace(self.population, axis="vmap")
+        return replace(self, num_devices=1, update_batch_size=1, population=population)
+
+
+DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """The actors of Sebulba.
+
+    Attributes:
+        device_ids: indices of the devices that act, in the list of jax's devices.
+        actor_per_device: threads per device, each with its share of the environments.
+    """
+
+    device_ids: DeviceIds
+    actor_per_device: Annotated[int, between(1, 1024)]
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The learner of Sebulba.
+
+    Attributes:
+        device_ids: indices of the devices that learn, in the list of jax's devices.
+    """
+
+    device_ids: DeviceIds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SebulbaConfig(ArchConfig):
+    """Sebulba: threads that act in environments on the host, while a learner updates on its own devices.
+
+    Attributes:
+        actor: the actors.
+        learner: the learner.
+        pipeline_queue_size: rollouts that each actor is ahead of the learner, so that the policy lag is this number of
+            updates; 0: act and learn in turns.
+    """
+
+    actor: ActorConfig
+    learner: LearnerConfig
+    pipeline_queue_size: Annotated[int, between(0, 1024)]
+
+    @property
+    def devices_needed(self) -> int | None:
+        """See `ArchConfig.devices_needed`."""
+        return 1 + max((*self.actor.device_ids, *self.learner.device_ids), default=0)
+
+    @property
+    def num_actors(self) -> int:
+        """The number of actors."""
+        return len(self.actor.device_ids) * self.actor.actor_per_device
+
+    def on_one_device(self) -> Self:
+        """See `ArchConfig.on_one_device`."""
+        first = (0,)
+        return replace(self, actor=ActorConfig(first, 1), learner=LearnerConfig(first), update_batch_size=1)
+
+
+ARCHITECTURES: dict[str, type[ArchConfig]] = {"anakin": AnakinConfig, "sebulba": SebulbaConfig}
 
 
 @dataclass(frozen=True)
@@ -196,13 +286,20 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         system_name=name or schema.__module__,
         build=build,
         system=from_mapping(schema, system, "system"),
-        arch=from_mapping(ArchConfig, resolved["arch"], "arch"),
+        arch=_parse_arch(resolved["arch"]),
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
         resolved=resolved,
     )
+
+
+def _parse_arch(arch: dict[str, Any]) -> ArchConfig:
+    name = arch.get("architecture_name")
+    if name not in ARCHITECTURES:
+        raise ConfigError(f"arch.architecture_name={name} is not known: {nearest(str(name), ARCHITECTURES)}")
+    return from_mapping(ARCHITECTURES[name], arch, "arch")
 
 
 def with_env(run: RunConfig, env: Any) -> RunConfig:

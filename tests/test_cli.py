@@ -1,3 +1,4 @@
+import gc
 import importlib.metadata
 import os
 import re
@@ -76,6 +77,16 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
     assert err.count("\n") == 1
     assert message in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_garbage_is_collected_again_after_the_start(monkeypatch):
+    paused = []
+    monkeypatch.setattr(cli, "_check", lambda args: paused.append(not gc.isenabled()) or ([], None))
+    monkeypatch.setattr(cli, "_run_hydra", lambda arguments, setup: paused.append(not gc.isenabled()))
+    cli.main(["train"])
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--config-name", "mine"])
+    assert (paused, gc.isenabled()) == ([True, False], True)
 
 
 def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):

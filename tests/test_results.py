@@ -165,8 +165,8 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
 
     swept, members = cells(text)
     statistics = records.aggregate([member["eval/episode_return_mean"] for member in population.members], [0, 0, 0])
-    assert members["final policy"] == "{iqm:.1f} [{ci_low:.1f}, {ci_high:.1f}]".format(**statistics)
-    assert members["final policy"].split()[0] == f"{population.eval_return:.1f}"
+    assert members["final policy"] == "{iqm:.2f} [{ci_low:.2f}, {ci_high:.2f}]".format(**statistics)
+    assert members["final policy"].split()[0] == f"{population.eval_return:.2f}"
     assert (swept["seeds"], members["seeds"], swept["env steps"]) == ("0, 1", "2–4", "128")
     assert swept["published"] == "-80.5 (me, 20k)<br>7 (you, ?)"
     assert "- you: [Yours](y.org), not tuned" in text.splitlines()
@@ -178,6 +178,12 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
         # The command reproduces the configuration, apart from the logger and the seeds of the sweep.
         again = resolved([*given[:-1], f"arch.seed={config['arch']['seed']}", "logger=silent"])
         assert again == config
+
+
+def test_returns_up_to_one_are_in_hundredths():
+    assert results.format_returns([-0.915]) == "-0.92"
+    assert results.format_returns([0.5, 0.5]) == "0.50 [0.50, 0.50]"
+    assert results.format_returns([0.5, 1.25]) == "0.9 [0.5, 1.2]"
 
 
 def test_the_published_returns_are_readable_and_have_sources():

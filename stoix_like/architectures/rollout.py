@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.architectures.randomness import MAX_BYTES_PER_ENV, hoist
-from stoix_like.base_types import EpisodeMetrics, RolloutState, Trajectory, Transition
+from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
+
+
+class Rollout(NamedTuple):
+    """A trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step."""
+
+    trajectory: Trajectory
+    episodes: EpisodeMetrics
 
 
 def rollout(
@@ -20,7 +27,7 @@ def rollout(
     key: jax.Array,
     length: int,
     hoist_randomness: bool = True,
-) -> tuple[RolloutState, Trajectory, EpisodeMetrics]:
+) -> tuple[RolloutState, Rollout]:
     """Act for `length` steps in every environment.
 
     Args:
@@ -33,7 +40,7 @@ def rollout(
         hoist_randomness: draw the random numbers of all steps before the loop over time, see `hoist`.
 
     Returns:
-        The state at the end, the trajectory `[T, N, ...]`, and the episode metrics `[T, N]` of every step.
+        The state at the end, and the rollout.
     """
     num_envs = state.timestep.reward.shape[0]
     key_start, key_act, key_env = jax.random.split(key, 3)
@@ -41,17 +48,7 @@ def rollout(
 
     def step(state: RolloutState, keys: tuple[jax.Array, jax.Array]) -> Any:
         after, action, extras = act_and_step(env, act, shared, state, *keys)
-        transition = Transition(
-            observation=state.timestep.observation,
-            action=action,
-            reward=after.timestep.reward,
-            terminated=after.timestep.terminated,
-            truncated=after.timestep.truncated,
-            next_observation=after.timestep.next_observation,
-            is_first=state.timestep.starts_episode,
-            extras=extras,
-        )
-        return after, (transition, after.timestep.episode)
+        return after, (make_transition(state.timestep, action, extras, after.timestep), after.timestep.episode)
 
     keys = (jax.random.split(key_act, length), jax.random.split(key_env, (length, num_envs)))
     inputs: Any = keys
@@ -60,4 +57,28 @@ def rollout(
         draw, step = hoist(step, first, example, MAX_BYTES_PER_ENV * num_envs)
         inputs = jax.vmap(draw)(keys)
     last, (transitions, episodes) = jax.lax.scan(step, first, inputs, length)
-    return last, Trajectory(transitions, first.carry), episodes
+    return last, Rollout(Trajectory(transitions, first.carry), episodes)
+
+
+def make_transition(before: TimeStep, action: jax.Array, extras: Any, after: TimeStep) -> Transition:
+    """Join what is remembered of one step.
+
+    Args:
+        before: the time step acted on.
+        action: `[N, ...]`, the actions taken.
+        extras: the extras of `act`.
+        after: the time step that followed.
+
+    Returns:
+        The transition `[N, ...]`.
+    """
+    return Transition(
+        observation=before.observation,
+        action=action,
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_observation=after.next_observation,
+        is_first=before.starts_episode,
+        extras=extras,
+    )

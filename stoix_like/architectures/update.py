@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,11 +11,14 @@ import jax.numpy as jnp
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
-from stoix_like.architectures.rollout import rollout
+from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import add_float, sum_nothing
 from stoix_like.architectures.types import IntervalMetrics, LearnerState, MetricSums, ProgramSpec, Shard
-from stoix_like.base_types import Agent, Axes, EpisodeMetrics, Metrics, RolloutState, System, Trajectory
+from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+
+Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
+"""`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
 
 
 class ShardProgram(NamedTuple):
@@ -49,8 +53,28 @@ class ShardProgram(NamedTuple):
         if self.spec.warmup_steps:
             keys = jax.random.split(warmup_key, self.spec.warmup_steps // self.spec.rollout_length)
             (agent, state), _ = jax.lax.scan(self._warm_up, (agent, state), keys)
-        shard = Shard(agent.local, state, shard_key, no_episodes())
-        _, _, metrics = jax.eval_shape(self._update, agent.shared, shard)
+        return self._first_state(agent, state, shard_key)
+
+    def init_learner(self, key: jax.Array, shard_key: jax.Array) -> LearnerState:
+        """Initialise one shard whose rollouts come from elsewhere; its environments are never called.
+
+        Args:
+            key: key of the agent, the same for every shard.
+            shard_key: key of this shard.
+
+        Returns:
+            The state, without a shard axis and without a state of rollouts.
+        """
+        reset_key, shard_key = jax.random.split(shard_key)
+        keys = jax.random.split(reset_key, self.spec.num_envs)
+        shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
+        agent = self.system.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
+        state = self._first_state(agent, shapes, shard_key)
+        return state._replace(shards=state.shards._replace(rollout_state=()))
+
+    def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array) -> LearnerState:
+        shard = Shard(agent.local, rollout_state, key, no_episodes())
+        _, _, metrics = jax.eval_shape(partial(self._update, collect=self._rollout), agent.shared, shard)
         sums = MetricSums(
             metrics={name: sum_nothing(metric.shape) for name, metric in metrics.items()},
             healthy_updates=jnp.zeros((), jnp.int32),
@@ -71,43 +95,70 @@ class ShardProgram(NamedTuple):
         Returns:
             The next state, and the metrics of the interval so far.
         """
+        state = self._start_interval(state, new_interval)
+        update = partial(self._healthy_update, collect=self._rollout)
+        state = jax.lax.fori_loop(0, num_updates, lambda _, state: update(state), state)
+        return state, self._interval_metrics(state)
+
+    def learn_shard(
+        self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
+    ) -> tuple[LearnerState, IntervalMetrics]:
+        """Update one shard once, on a rollout that comes from elsewhere.
+
+        Args:
+            state: the state of this shard, without a state of rollouts.
+            rollout: the rollout `[T, N, ...]`.
+            new_interval: bool scalar, whether to reset the sums first.
+
+        Returns:
+            The next state, and the metrics of the interval so far.
+        """
+        state = self._start_interval(state, new_interval)
+        state = self._healthy_update(state, collect=lambda *_: ((), rollout))
+        return state, self._interval_metrics(state)
+
+    @staticmethod
+    def _start_interval(state: LearnerState, new_interval: jax.Array) -> LearnerState:
+        """Reset the sums of the interval if a new one starts."""
 
         def reset(sums: Any, zeros: Any) -> Any:
             return jax.tree.map(partial(jnp.where, new_interval), zeros, sums)
 
-        state = state._replace(
+        return state._replace(
             sums=reset(state.sums, jax.tree.map(jnp.zeros_like, state.sums)),
             shards=state.shards._replace(episodes=reset(state.shards.episodes, no_episodes())),
         )
-        state = jax.lax.fori_loop(0, num_updates, lambda _, state: self._healthy_update(state), state)
+
+    def _interval_metrics(self, state: LearnerState) -> IntervalMetrics:
         totals, healthy_updates, bad_metrics = state.sums
         # 0 / 0 = NaN without a healthy update.
         metrics = {name: metric.total / healthy_updates for name, metric in totals.items()}
         episodes = reduce_episodes(state.shards.episodes, self.axes)
-        return state, IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
+        return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
 
     def _warm_up(self, carry: tuple[Agent, RolloutState], key: jax.Array) -> tuple[tuple[Agent, RolloutState], None]:
         agent, state = carry
-        state, trajectory, _ = self._rollout(random_act(self.system.act, self.env), agent.shared, state, key)
+        state, (trajectory, _) = self._rollout(agent.shared, state, key, random_act(self.system.act, self.env))
         return (self.system.observe(agent, trajectory), state), None
 
     def _rollout(
-        self, act: Act, shared: Any, state: RolloutState, key: jax.Array
-    ) -> tuple[RolloutState, Trajectory, EpisodeMetrics]:
-        return rollout(self.env, act, shared, state, key, self.spec.rollout_length, self.spec.hoist_randomness)
+        self, shared: Any, state: RolloutState, key: jax.Array, act: Act | None = None
+    ) -> tuple[RolloutState, Rollout]:
+        length, hoist = self.spec.rollout_length, self.spec.hoist_randomness
+        return rollout(self.env, act or self.system.act, shared, state, key, length, hoist)
 
-    def _update(self, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
-        """Roll out, observe and update once."""
+    def _update(self, shared: Any, shard: Shard, collect: Collect) -> tuple[Any, Shard, Metrics]:
+        """Collect a rollout, observe and update once."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
-        state, trajectory, episodes = self._rollout(self.system.act, shared, shard.rollout_state, rollout_key)
+        state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
         agent = self.system.observe(Agent(shared, shard.local), trajectory)
         agent, metrics = self.system.update(agent, trajectory, update_key)
         sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
-    def _healthy_update(self, state: LearnerState) -> LearnerState:
+    def _healthy_update(self, state: LearnerState, collect: Collect) -> LearnerState:
         """Update once, and check that all metrics and parameters are finite."""
-        shared, shard, metrics = self._update(state.shared, state.shards)
+        shared, shard, metrics = self._update(state.shared, state.shards, collect)
         bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
         healthy = state.healthy
         if not self.spec.on_nan_ignore:

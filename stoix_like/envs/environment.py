@@ -149,6 +149,17 @@ class VectorEnvironment(ABC):
         """The environments of the suite, without wrappers."""
         return self
 
+    def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
+        """Return a copy of the wrappers around other environments.
+
+        Args:
+            base: environments to take the place of `unwrapped`, with the same spaces and states.
+
+        Returns:
+            The wrapped environments.
+        """
+        return base
+
     @property
     def params(self) -> Any:
         """The parameters of the suite's environments, such as masses and limits; None if there are none."""

@@ -82,6 +82,7 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
     vectorization: Annotated[str, one_of("sync", "async", "envpool")] = "sync"
+    timeout: Annotated[float, above(0.0)] = 300.0
     auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
     pool_size: Annotated[int, between(1, 2**24)] = 128
     reset_ratio: Annotated[int, between(1, INT32_MAX)] = 4
@@ -261,7 +262,8 @@ def make_scenario(
     module = load_suite(config.env_name)
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
     if SUITES[config.env_name].on_host:
-        arguments = (*arguments, HostOptions(config.vectorization, config.time_limit, evaluation, drawn))
+        options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
+        arguments = (*arguments, options)
     return own.wrap(module.make(*arguments), config.wrappers)
 
 

@@ -17,7 +17,11 @@ from stoix_like.errors import ConfigError
 
 
 def make_spec(
-    name: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any], channels_first: bool = False
+    name: str,
+    observations: gymnasium.Space[Any],
+    actions: gymnasium.Space[Any],
+    channels_first: bool = False,
+    stacked: int = 1,
 ) -> HostSpec:
     """Describe an environment on the host by its spaces.
 
@@ -26,6 +30,7 @@ def make_spec(
         observations: space of its observations: `Box`, `Discrete`, `MultiDiscrete`, or a `Dict` of these.
         actions: space of its actions: a `Box` of floats, `Discrete` or `MultiDiscrete`.
         channels_first: whether the observations are images whose channels, such as stacked frames, come first.
+        stacked: number of stacked frames, see `spaces.Box`.
 
     Returns:
         The description. Integers are observed as one-hot vectors, all other numbers but uint8 as float32.
@@ -36,7 +41,7 @@ def make_spec(
     space, leaf, encode = _convert_observations(name, observations)
     if channels_first and isinstance(space, Box):
         low, high = (np.moveaxis(np.asarray(bound), 0, -1) for bound in (space.low, space.high))
-        space, encode = Box(low, high, low.shape, space.dtype), lambda view: jnp.moveaxis(view, 1, -1)
+        space, encode = Box(low, high, low.shape, space.dtype, stacked), lambda view: jnp.moveaxis(view, 1, -1)
     return HostSpec(name, leaf, encode, space, _convert_actions(name, actions))
 
 

@@ -1,45 +1,63 @@
-"""Imports that other packages make and this one does not need, deferred until they are used."""
+"""Packages that another package imports and this one does not need, imported when they are used."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
-class _LazyFinder(MetaPathFinder):
-    """Finds the named modules, and defers their execution to the first use of an attribute."""
+class _Placeholder(ModuleType):
+    """A module, or an attribute of one, that is imported when one of its attributes is used."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = frozenset(names)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if isinstance(sys.modules.get(self.__name__.partition(".")[0]), _Placeholder):
+            # Still deferred: an annotation such as `plt.Figure`, or `from matplotlib import colors`.
+            return _Placeholder(f"{self.__name__}.{name}")
+        return getattr(pkgutil.resolve_name(self.__name__), name)
+
+
+class _PlaceholderFinder(MetaPathFinder, Loader):
+    """A finder of placeholders for every module of the named packages."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._packages = packages
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self._names:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = importlib.util.LazyLoader(spec.loader)
-                return spec
-        return None
+        del path, target
+        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] in self._packages else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Placeholder(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        del module
 
 
 @contextlib.contextmanager
-def deferred(*names: str) -> Iterator[None]:
-    """Defer imports of modules within the context; those that are imported already stay.
+def deferred(*packages: str) -> Iterator[None]:
+    """Defer imports of packages within the context; those that are imported already stay.
+
+    Modules that are imported within the context may import modules of these packages, but neither call nor subclass
+    anything of theirs before the context ends.
 
     Args:
-        names: full names of the modules.
+        packages: names of packages.
     """
-    finder = _LazyFinder(names)
+    finder = _PlaceholderFinder([name for name in packages if name not in sys.modules])
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
+        for name in [name for name, module in sys.modules.items() if isinstance(module, _Placeholder)]:
+            del sys.modules[name]

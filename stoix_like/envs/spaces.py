@@ -69,12 +69,22 @@ class MultiDiscrete:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Arrays between `low` and `high`, which broadcast to `shape` and may be infinite."""
+    """Arrays between `low` and `high`, which broadcast to `shape` and may be infinite.
+
+    Attributes:
+        low: lower bounds.
+        high: upper bounds.
+        shape: shape of one element.
+        dtype: its dtype.
+        stacked: frames of successive steps along the last axis of an observation, the newest last; the first frame of
+            an episode fills the stack. Replay buffers then store each frame once.
+    """
 
     low: np.ndarray | float
     high: np.ndarray | float
     shape: tuple[int, ...]
     dtype: Any = jnp.float32
+    stacked: int = 1
 
     @property
     def bounded(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -70,6 +71,12 @@ class Wrapper(VectorEnvironment):
     def unwrapped(self) -> VectorEnvironment:
         """See `VectorEnvironment.unwrapped`."""
         return self.env.unwrapped
+
+    def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
+        """See `VectorEnvironment.rebased`."""
+        wrapper = copy.copy(self)
+        wrapper.env = self.env.rebased(base)
+        return wrapper
 
     @property
     def params(self) -> Any:
@@ -360,7 +367,8 @@ class StackFrames(StatefulWrapper):
                 " env.flatten_observation=true, or env.frame_stack=1"
             )
         self.num_frames = num_frames
-        self.observation_space = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        stacks = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        self.observation_space = replace(stacks, stacked=num_frames)
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
         """See `Wrapper.on_start`."""

@@ -16,13 +16,8 @@ from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
-# Inference uses one device, whatever the run was trained on, and logs nothing.
-_INFERENCE = (
-    "arch.num_devices=1",
-    "arch.update_batch_size=1",
-    "arch.population.axis=vmap",
-    "logger=silent",
-)
+# Inference logs nothing.
+_INFERENCE = ("logger=silent",)
 
 
 class TrainedRun(NamedTuple):
@@ -76,7 +71,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     """
     directory = Path(run_dir).absolute()
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
-    return TrainedRun(directory, set_up(run))
+    return TrainedRun(directory, set_up(run._replace(arch=run.arch.on_one_device())))
 
 
 def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.architectures.anakin import make_program
+from stoix_like.architectures import anakin, sebulba
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
 from stoix_like.base_types import System
+from stoix_like.config import AnakinConfig, SebulbaConfig
+from stoix_like.envs.host import SplitSteps
 from stoix_like.run import memory
+from stoix_like.run.actors import Actor, Pipeline
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import stop_if_received
+
+SystemBuild = Callable[[Hyperparams], System]
 
 
 class CompiledRun(NamedTuple):
@@ -27,6 +34,8 @@ class CompiledRun(NamedTuple):
     Attributes:
         init: see `architectures.types.Program`.
         train: see `architectures.types.Program`.
+        running: `(num_updates) -> context`, within which a run trains the updates that are left.
+        host_metrics: returns the metrics of the host's side of training since the start of the interval.
         evaluate: see `architectures.evaluator.make_evaluator`.
         select: `(better [P], candidate, best) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
@@ -35,10 +44,22 @@ class CompiledRun(NamedTuple):
 
     init: Callable[..., Any]
     train: Callable[..., Any]
+    running: Callable[[int], contextlib.AbstractContextManager[None]]
+    host_metrics: Callable[[], dict[str, float]]
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
     state: LearnerState
     seconds: float
+
+
+class Training(NamedTuple):
+    """The part of `CompiledRun` that depends on the architecture, with the names of its fields."""
+
+    init: Callable[..., Any]
+    train: Callable[..., Any]
+    state: LearnerState
+    running: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+    host_metrics: Callable[[], dict[str, float]] = dict
 
 
 class RunKeys(NamedTuple):
@@ -123,29 +144,76 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         rollout_length=config.system.rollout_length,
         warmup_steps=config.system.warmup_steps,
         on_nan_ignore=config.arch.on_nan == "ignore",
-        hoist_randomness=config.arch.hoist_randomness,
+        hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
     )
-    program = make_program(build, setup.env, mesh, spec)
+    compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
+    training = compile_training(setup, build, spec, keys, hyperparams)
+    state = training.state
+    stop_if_received()
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
-    init_args = (hyperparams, keys.agent, keys.shards)
-    init = program.init.lower(*init_args).compile()
-    # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
-    state = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        jax.eval_shape(program.init, *init_args),
-        init.output_shardings,
-    )
-    train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
-    replay = ("system.total_buffer_size",) if hasattr(config.system, "total_buffer_size") else ()
-    memory.check(train, mesh, num_members, (*replay, "arch.total_num_envs", "system.rollout_length"))
-    stop_if_received()
     evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
     memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = jax.jit(_select).lower(better, state.shared, state.shared).compile()
-    return CompiledRun(init, train, evaluate, select, state, time.perf_counter() - start)
+    return CompiledRun(**training._asdict(), evaluate=evaluate, select=select, seconds=time.perf_counter() - start)
+
+
+def _compile_anakin(
+    setup: RunSetup, build: SystemBuild, spec: ProgramSpec, keys: RunKeys, hyperparams: Hyperparams
+) -> Training:
+    program = anakin.make_program(build, setup.env, setup.mesh, spec)
+    init, state = _compile_init(program.init, (hyperparams, keys.agent, keys.shards))
+    train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
+    _check_memory(setup, train)
+    return Training(init, train, state)
+
+
+def _compile_sebulba(
+    setup: RunSetup, build: SystemBuild, spec: ProgramSpec, keys: RunKeys, hyperparams: Hyperparams
+) -> Training:
+    arch, plan, mesh, length = setup.config.arch, setup.plan, setup.mesh, spec.rollout_length
+    assert isinstance(arch, SebulbaConfig)
+    system, steps = build({}), SplitSteps(setup.env)
+    num_envs = arch.total_num_envs // arch.num_actors
+    program = sebulba.make_learner(build, setup.env, mesh, spec, arch.num_actors)
+    init, state = _compile_init(program.init, (hyperparams, keys.agent, keys.shards))
+    rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
+    learn = program.learn.lower(state, hyperparams, (rollout,) * arch.num_actors, np.bool_(True)).compile()
+    _check_memory(setup, learn)
+    actors = {
+        device: sebulba.compile_actor(system, steps, state.shared, num_envs, length, device)
+        for device in dict.fromkeys(setup.actor_devices)
+    }
+    copy_shared = jax.jit(partial(jax.tree.map, jnp.copy)).lower(state.shared).compile()
+    shardings = sebulba.rollout_shardings(mesh)
+
+    def make_actors() -> list[Actor]:
+        return [
+            Actor(steps.host, actors[device], device, num_envs, length, shardings) for device in setup.actor_devices
+        ]
+
+    pipeline = Pipeline(make_actors, learn, copy_shared, arch.pipeline_queue_size, plan.steps_per_update)
+    return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
+
+
+def _compile_init(init: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], LearnerState]:
+    """Compile the initialisation; return it with the shapes and layouts of its result."""
+    compiled = init.lower(*args).compile()
+    # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
+    state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        jax.eval_shape(init, *args),
+        compiled.output_shardings,
+    )
+    return compiled, state
+
+
+def _check_memory(setup: RunSetup, program: Any) -> None:
+    replay = ("system.total_buffer_size",) if hasattr(setup.config.system, "total_buffer_size") else ()
+    sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
+    memory.check(program, setup.mesh, setup.population.num_members, sizes)
 
 
 def _select(better: jax.Array, candidate: Any, best: Any) -> Any:

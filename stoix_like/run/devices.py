@@ -6,23 +6,62 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
+from stoix_like.config import ArchConfig, SebulbaConfig
 from stoix_like.errors import ConfigError
 
 
-def find_devices(num_devices: int | None) -> list[jax.Device]:
+class RunDevices(NamedTuple):
+    """The devices of a run.
+
+    Attributes:
+        learner: those that learn, and with Anakin also act.
+        actors: with Sebulba, one per actor.
+    """
+
+    learner: list[jax.Device]
+    actors: tuple[jax.Device, ...] = ()
+
+
+def devices_of(arch: ArchConfig) -> RunDevices:
     """Return the devices of a run.
+
+    Args:
+        arch: the architecture.
+
+    Returns:
+        The devices.
+
+    Raises:
+        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`.
+    """
+    if not isinstance(arch, SebulbaConfig):
+        return RunDevices(find_devices(arch.devices_needed))
+    groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
+    for key, ids in groups.items():
+        if not ids or len(set(ids)) < len(ids):
+            raise ConfigError(f"{key}={list(ids)} must name at least one device, and none twice: use [0]")
+    largest = max(groups, key=lambda key: max(groups[key]))
+    devices = find_devices(arch.devices_needed, f"{largest}={list(groups[largest])} needs more devices than there are")
+    acting = [devices[index] for index in arch.actor.device_ids for _ in range(arch.actor.actor_per_device)]
+    return RunDevices([devices[index] for index in arch.learner.device_ids], tuple(acting))
+
+
+def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
+    """Return the first devices of this process.
 
     Without an accelerator, the CPU is split into `num_devices` devices, up to one per core; the environment variable
     `JAX_NUM_CPU_DEVICES` sets another limit.
 
     Args:
         num_devices: number of devices; None uses every accelerator, or one device on a CPU.
+        problem: start of the message if there are fewer; by default, it names `arch.num_devices`.
 
     Returns:
         The devices.
@@ -37,7 +76,8 @@ def find_devices(num_devices: int | None) -> list[jax.Device]:
     on_cpu = devices[0].platform == "cpu"
     wanted = (1 if on_cpu else len(devices)) if num_devices is None else num_devices
     if wanted > len(devices):
-        raise ConfigError(f"arch.num_devices={wanted} is too many: {_available(len(devices), on_cpu, limit)}")
+        problem = problem or f"arch.num_devices={wanted} is too many"
+        raise ConfigError(f"{problem}: {_available(len(devices), on_cpu, limit)}")
     return devices[:wanted]
 
 

@@ -269,9 +269,8 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     if found.host_state["num_updates"] != loop.setup.plan.num_updates:
         notes.append(_budget_note(loop, found.host_state["num_updates"]))
     notes += other_versions(found.host_state)
-    if not loop.exact:
-        on_host = loop.setup.env.on_host
-        missing = "the episodes of its environments, which start anew" if on_host else "its replay buffer"
+    if loop.missing:
+        missing = " and ".join(loop.missing)
         notes.append(f"resumed without {missing}: the results will differ from those of an uninterrupted run")
     return tuple(notes)
 
@@ -293,6 +292,7 @@ def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: d
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:
     config, plan, devices = setup.config, setup.plan, setup.mesh.devices
+    actors = f", {len(setup.actor_devices)} actor(s) on {len(set(setup.actor_devices))}" if setup.actor_devices else ""
     return RunInfo(
         run_dir=run_dir,
         system=config.system_name,
@@ -303,7 +303,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         num_evaluations=len(plan.evaluations) + 1,
         config=config.resolved,
         notes=(*plan.notes, *notes),
-        devices=f"{devices.size} × {devices.flat[0].device_kind}",
+        devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}",
         num_members=setup.population.num_members,
         history=history,
     )

@@ -159,7 +159,8 @@ def _refuse(setup: RunSetup, parts: Sequence[_Part], members: int, share: int, a
     part = max(parts, key=lambda part: part.size)
     fitting = _fitting(setup, parts, part, available // members) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
-    if part.name == "replay buffer" and getattr(setup.config.system, "store_next_observation", False):
+    stores_twice = getattr(setup.config.system, "store_next_observation", False)
+    if part.name == "replay buffer" and stores_twice and getattr(setup.env.observation_space, "stacked", 1) == 1:
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
     raise ConfigError(

@@ -15,12 +15,15 @@ CHANGEABLE = (
     "arch.total_timesteps",
     "arch.num_evaluation",
     "arch.num_devices",
+    "arch.actor.device_ids",
+    "arch.learner.device_ids",
     "arch.update_batch_size",
     "arch.population.axis",
     "arch.on_nan",
     "arch.compile_cache",
     "arch.resume_from",
     "arch.absolute_metric",
+    "env.timeout",
     "checkpoint",
     "logger",
 )
@@ -64,7 +67,7 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
     if host_state["num_shards"] != plan.num_shards:
         raise ConfigError(
             f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
-            f" {host_state['num_shards']}: set arch.num_devices"
+            f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
         )
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update

@@ -13,17 +13,17 @@ from jax.sharding import Mesh
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.base_types import RolloutState, System, SystemSpec
-from stoix_like.config import RunConfig
+from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory
-from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.devices import devices_of, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.run.suggestions import suggest_network, suggest_systems
@@ -42,6 +42,7 @@ class RunSetup(NamedTuple):
         eval_env: environments to evaluate in.
         networks: the network modules.
         drawn_env: environments to record videos of; None without `logger.video`.
+        actor_devices: with Sebulba, the device of each actor.
     """
 
     config: RunConfig
@@ -53,6 +54,7 @@ class RunSetup(NamedTuple):
     eval_env: VectorEnvironment
     networks: SimpleNamespace
     drawn_env: VectorEnvironment | None = None
+    actor_devices: tuple[jax.Device, ...] = ()
 
     @property
     def environment_name(self) -> str:
@@ -96,9 +98,9 @@ def set_up(config: RunConfig) -> RunSetup:
     """
     check_available(config.logger)
     num_members = count_members(config)
-    devices = find_devices(config.arch.num_devices)
-    spread, notes = spread_members(config, num_members, len(devices))
-    mesh = make_mesh(devices, spread)
+    devices = devices_of(config.arch)
+    spread, notes = spread_members(config, num_members, len(devices.learner))
+    mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
     env = factory.make(config.env, config.own_env)
     setup = RunSetup(
@@ -110,7 +112,10 @@ def set_up(config: RunConfig) -> RunSetup:
         env=env,
         eval_env=factory.make_eval(config.env, config.own_env),
         networks=SimpleNamespace(),
+        actor_devices=devices.actors,
     )
+    if isinstance(config.arch, SebulbaConfig):
+        _check_sebulba(setup, config.arch)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
@@ -136,6 +141,30 @@ def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
         return factory.make_drawn(config.env, config.own_env)
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
+
+
+def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
+    """Refuse what the actors of Sebulba cannot do."""
+    config, unit = setup.config, arch.num_actors * setup.plan.num_shards
+    if not setup.env.on_host:
+        raise ConfigError(
+            f"arch=sebulba steps environments on the host, and {setup.environment_name} runs on the accelerator: use"
+            " arch=anakin, or an environment of env=gymnasium or env=envpool"
+        )
+    if setup.num_members > 1:
+        raise ConfigError(
+            f"arch.population.size={setup.num_members} does not fit arch=sebulba, which trains one member: use 1, or"
+            " arch=anakin"
+        )
+    if config.system.warmup_steps:
+        raise ConfigError(
+            f"system.warmup_steps={config.system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
+        )
+    if arch.total_num_envs % unit:
+        raise ConfigError(
+            f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"
+            f" {setup.plan.num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
+        )
 
 
 def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
-from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import HostEnvironmentError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
@@ -59,8 +61,7 @@ class TrainingLoop:
         setup: the run.
         progress: its progress.
         writer: writer of checkpoints, or None.
-        exact: False if it was restored without its replay buffer or the episodes of environments on the host, and so
-            differs from an uninterrupted run.
+        missing: what it was restored without, and so differs from an uninterrupted run.
 
     Args:
         setup: the run.
@@ -75,7 +76,7 @@ class TrainingLoop:
         self.setup = setup
         self.progress = Progress()
         self.writer = writer
-        self.exact = True
+        self.missing: tuple[str, ...] = ()
         self._logger = logger
         self._videos = videos
         self._started = time.perf_counter()
@@ -99,10 +100,11 @@ class TrainingLoop:
     def state(self) -> LearnerState:
         """The learner state after the last update."""
         if self._state is None:
-            self._state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
+            state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
             if self.setup.env.on_host:
-                jax.block_until_ready(self._state)
+                jax.block_until_ready(state)
                 self.setup.env.check()
+            self._state = state
         return self._state
 
     @property
@@ -135,9 +137,13 @@ class TrainingLoop:
         items, host_state = checkpoint.items, checkpoint.host_state
         local = items.get("local", self._compiled.state.shards.local)
         has_replay = "local" in items or not jax.tree.leaves(local)
-        self.exact = has_replay and not self.setup.env.on_host
+        missing = {
+            "its replay buffer": not has_replay,
+            "the episodes of its environments, which start anew": self.setup.env.on_host,
+        }
+        self.missing = tuple(name for name, is_missing in missing.items() if is_missing)
         rest = items["rollout_state"]
-        if not self.exact:
+        if self.missing:
             # The episodes, too, so that the last step of the warm-up is followed by its own next step.
             local = end_episodes(local) if has_replay else self.state.shards.local
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
@@ -166,10 +172,12 @@ class TrainingLoop:
 
         Raises:
             TrainingError: a metric or a parameter became non-finite.
+            HostEnvironmentError: an environment on the host failed, and a checkpoint has been written.
             KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
             SystemExit: SIGTERM was received, and a checkpoint has been written.
         """
-        with Signals() as signals:
+        updates_left = self.setup.plan.num_updates - self.progress.updates
+        with Signals() as signals, self._saved_on_failure(), self._compiled.running(updates_left):
             if not self.history:
                 self._record({"steps_per_second": None, **self._evaluate()})
             start = self.progress.interval_start
@@ -196,7 +204,9 @@ class TrainingLoop:
         Returns:
             The metrics of the interval.
         """
-        return self._train_until(self.progress.updates + num_updates, Signals())
+        metrics = self._train_until(self.progress.updates + num_updates, Signals())
+        self._end_interval()
+        return metrics
 
     def summary(self) -> dict[str, Any]:
         """Return the results of the run, for `summary.json`."""
@@ -235,14 +245,20 @@ class TrainingLoop:
         while True:
             num_updates = min(self._updates_per_call, target - progress.updates)
             new_interval = np.bool_(progress.updates == progress.interval_start)
+            before = self._copy_without_replay() if self.setup.env.on_host else None
             start = time.perf_counter()
-            self._state, interval = self._compiled.train(
-                self.state, self._hyperparams, np.int32(num_updates), new_interval
-            )
-            # The host logs the last interval while the device computes this one.
-            self._log()
-            interval = jax.device_get(interval)
-            self._check_environments(self.setup.env)
+            try:
+                self._state, interval = self._compiled.train(
+                    self.state, self._hyperparams, np.int32(num_updates), new_interval
+                )
+                # The host logs the last interval while the device computes this one.
+                self._log()
+                interval = jax.device_get(interval)
+                self.setup.env.check()
+            except HostEnvironmentError:
+                # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
+                self._state = before
+                raise
             seconds = time.perf_counter() - start
             progress.updates += num_updates
             progress.train_seconds += seconds
@@ -254,8 +270,15 @@ class TrainingLoop:
             self._stop_if_asked(signals)
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
-        progress.interval_start, progress.interval_seconds = target, 0.0
-        return {"steps_per_second": rate, **records.training(interval)}
+        return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
+
+    def _end_interval(self) -> None:
+        self.progress.interval_start, self.progress.interval_seconds = self.progress.updates, 0.0
+
+    def _copy_without_replay(self) -> LearnerState:
+        """Copy what the next call donates, but for a replay buffer, of which there might not be room for two."""
+        shards = self.state.shards._replace(local=())
+        return jax.tree.map(jnp.copy, self.state._replace(shards=shards))
 
     def _check_health(self, interval: IntervalMetrics) -> None:
         """Report members that diverged in the current interval; stop if none is left."""
@@ -316,17 +339,30 @@ class TrainingLoop:
         """Save and exit if a signal was received."""
         if signals.received is None:
             return
+        signals.leave(f"stopped after {self.env_steps:,} env steps, {self._save_now()}")
+
+    @contextlib.contextmanager
+    def _saved_on_failure(self) -> Iterator[None]:
+        """Save before an error of an environment on the host ends the run."""
+        try:
+            yield
+        except HostEnvironmentError as error:
+            saved = "nothing was saved" if self._state is None else self._save_now()
+            raise HostEnvironmentError(f"{error}; stopped after {self.env_steps:,} env steps, {saved}") from error
+
+    def _save_now(self) -> str:
+        """Log and save, unless there is a checkpoint of this step; return what to tell the user."""
         self._log()
-        saved = "nothing was saved"
-        if self.writer is not None:
+        if self.writer is None:
+            return "nothing was saved"
+        self.writer.wait()
+        if self.writer.newest != self.env_steps:
+            self.save()
             self.writer.wait()
-            if self.writer.newest != self.env_steps:
-                self.save()
-                self.writer.wait()
-            if self.writer.newest is not None:
-                since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"
-                saved = f"saved{since}; continue with: stoix-like resume {self.writer.run_dir}"
-        signals.leave(f"stopped after {self.env_steps:,} env steps, {saved}")
+        if self.writer.newest is None:
+            return "nothing was saved"
+        since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"
+        return f"saved{since}; continue with: stoix-like resume {self.writer.run_dir}"
 
     def _evaluate(self) -> dict[str, Any]:
         arch = self.setup.config.arch
@@ -370,16 +406,8 @@ class TrainingLoop:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
         episodes = jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
-        self._check_environments(self.setup.eval_env)
+        self.setup.eval_env.check()
         return episodes
-
-    def _check_environments(self, env: VectorEnvironment) -> None:
-        """Stop if an environment on the host failed: what was computed since is meaningless."""
-        try:
-            env.check()
-        except HostEnvironmentError as error:
-            self._log()
-            raise HostEnvironmentError(f"{error}; {self._last_good()}") from error
 
     def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
         population = self.setup.population
@@ -397,6 +425,8 @@ class TrainingLoop:
         }
 
     def _record(self, metrics: dict[str, Any]) -> None:
+        """Record an evaluation, which ends its interval."""
+        self._end_interval()
         self.history.append(
             {
                 "env_steps": self.env_steps,

@@ -16,21 +16,43 @@ from stoix_like.utils.jax_utils import random_order
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(GradientConfig):
-    """Hyperparameters of systems that learn from minibatches of their last rollout.
+    """Hyperparameters of systems that learn only from their last rollout.
 
     Attributes:
-        epochs: passes over each rollout.
-        num_minibatches: minibatches per epoch.
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
     """
 
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update: one, on the whole rollout."""
+        return 1
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that there is no warm-up; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.warmup_steps:
+            raise ConfigError(
+                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinibatchConfig(OnPolicyConfig):
+    """Hyperparameters of systems that learn from minibatches of their last rollout.
+
+    Attributes:
+        epochs: passes over each rollout.
+        num_minibatches: minibatches per epoch.
+    """
+
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
 
     @property
     def gradient_steps(self) -> int:
@@ -38,11 +60,8 @@ class OnPolicyConfig(GradientConfig):
         return self.epochs * self.num_minibatches
 
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that minibatches divide the rollout and that there is no warm-up; see `SystemConfig.check`."""
-        if self.warmup_steps:
-            raise ConfigError(
-                f"system.warmup_steps={self.warmup_steps}: this system learns only from its last rollout: use 0"
-            )
+        """Check that minibatches divide the rollout; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
         batch = self.rollout_length * num_envs
         if batch % self.num_minibatches:
             raise ConfigError(

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.utils.frame_replay import store_frames_once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +191,8 @@ class Replay(NamedTuple):
 def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
 
+    Stacked frames are stored once, see `frame_replay`.
+
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
@@ -242,7 +245,13 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    return Replay(init, add, sample, set_priorities)
+    replay = Replay(init, add, sample, set_priorities)
+    space: Any = spec.observation_space
+    num_frames = getattr(space, "stacked", 1)
+    if num_frames == 1:
+        return replay
+    steps_per_env = -(-config.total_buffer_size // (spec.num_shards * spec.num_envs))
+    return store_frames_once(replay, num_frames, space.shape, steps_per_env, config.store_next_observation)
 
 
 def end_episodes(local: PyTree) -> PyTree:

@@ -49,7 +49,7 @@ def roll(probe, lengths, hoist_randomness=True):
         compiled = jax.jit(
             lambda state, key, length=length: rollout(env, noisy_act, (), state, key, length, hoist_randomness)
         )
-        state, trajectory, episodes = compiled(state, jax.random.key(1 + index))
+        state, (trajectory, episodes) = compiled(state, jax.random.key(1 + index))
         parts.append((trajectory.transitions, episodes))
     transitions, episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     return transitions, episodes, state

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from conformance import check, env_config, rollout
+from conformance import check, check_atari, env_config, rollout
 
-from stoix_like.envs import make, make_eval
+from stoix_like.envs import make
 from stoix_like.errors import ConfigError
 
 
@@ -55,17 +55,7 @@ def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation():
 @pytest.mark.slow
 def test_atari_games_are_preprocessed():
     config = env_config("envpool", "Breakout-v5", kwargs={"episodic_life": True}, reward_clip=0.5)
-    _, _, training = rollout(make(config), 300, num_envs=2)
-    _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
-    views = training.observation.agent_view
-    assert views.shape[1:] == (2, 84, 84, 4)
-    assert views.dtype == np.uint8
-    continues = ~(training.terminated | training.truncated)[1:]
-    np.testing.assert_array_equal(views[1:][continues][..., :3], views[:-1][continues][..., 1:])
-    assert training.terminated.sum() >= 8
-    assert evaluation.terminated.sum() <= 4
-    assert training.reward.max() == 0.5
-    assert evaluation.reward.max() == 1.0
+    check_atari(config)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from conformance import NUM_ENVS, check, env_config, rollout
+from conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
-from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios
@@ -84,19 +84,7 @@ def test_invalid_settings_raise(name, changes, message):
 def test_atari_games_are_preprocessed():
     options = {"params": {"terminal_on_life_loss": True}, "reward_clip": 0.5}
     config = env_config("gymnasium", "ALE/Breakout-v5", kwargs={"repeat_action_probability": 0.0}, **options)
-    _, _, training = rollout(make(config), 300, num_envs=2)
-    _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
-    views = training.observation.agent_view
-    assert views.shape[1:] == (2, 84, 84, 4)
-    assert views.dtype == np.uint8
-    # Within an episode each view has the last three frames of the one before, and a new one.
-    continues = ~(training.terminated | training.truncated)[1:]
-    np.testing.assert_array_equal(views[1:][continues][..., :3], views[:-1][continues][..., 1:])
-    # Each of five lives is a training episode, but evaluation plays whole games.
-    assert training.terminated.sum() >= 8
-    assert evaluation.terminated.sum() <= 4
-    assert training.reward.max() == 0.5
-    assert evaluation.reward.max() == 1.0
+    training = check_atari(config)
     assert training.episode.episode_return.max() >= 1.0
 
 
@@ -141,16 +129,15 @@ def test_views_are_made_of_observations_with_any_batch_axes():
     spaces = gymnasium.spaces.Dict(
         {"count": gymnasium.spaces.Discrete(3, start=1), "features": gymnasium.spaces.Box(-1, 1, (2,))}
     )
-    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)))
+    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)), timeout=1.0)
     view = env.view_of({"count": 2, "features": [0.5, 0.25]})
     np.testing.assert_array_equal(view["count"], [0, 1, 0])
     np.testing.assert_array_equal(view["features"], [0.5, 0.25])
     view = env.view_of({"count": np.asarray([[3, 1]]), "features": np.ones((1, 2, 2))})
     np.testing.assert_array_equal(view["count"], [[[0, 0, 1], [1, 0, 0]]])
     assert view["features"].shape == (1, 2, 2)
-    images = HostEnvironment(
-        None, make_spec("mine", gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8), spaces["count"], channels_first=True)
-    )
+    image = gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8)
+    images = HostEnvironment(None, make_spec("mine", image, spaces["count"], channels_first=True), timeout=1.0)
     frames = np.arange(120, dtype=np.uint8).reshape(4, 6, 5)
     np.testing.assert_array_equal(images.view_of(frames), np.moveaxis(frames, 0, -1))
 

@@ -266,7 +266,7 @@ def test_a_run_continues_with_new_episodes(tmp_path):
             run.run_dir, lambda step: checkpoint.read(run.run_dir, step, resumed.targets())
         )
         resumed.restore(found)
-        assert not resumed.exact
+        assert resumed.missing
         assert resumed.progress.updates == 4
         resumed.train()
         stored = check_replay(resumed.state.shards.local, num_new_starts=1)
@@ -287,6 +287,24 @@ def test_resuming_says_that_episodes_start_anew_and_evaluation_closes_what_faile
     with pytest.raises(HostEnvironmentError, match="ZeroDivisionError"):
         stoix_like.evaluate(run_dir, 2)
     assert Scripted.open_environments == before
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
+        ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
+        ("reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward"),
+    ],
+)
+def test_a_faulty_environment_is_reported_by_check(fault, message):
+    env = make(config(kwargs={"fail_at": 4, "fault": fault}, timeout=0.5 if fault == "hang" else 300.0))
+    _, _, steps = rollout(env, 8)
+    with pytest.raises(HostEnvironmentError, match=message):
+        env.check()
+    assert not steps.terminated[:4].all()
+    assert steps.terminated[4:].all()
+    env.close()
 
 
 @pytest.mark.slow

@@ -11,9 +11,11 @@ import pytest
 
 from stoix_like import config as configuration
 from stoix_like.config import (
-    ArchConfig,
+    ActorConfig,
+    AnakinConfig,
     CheckpointConfig,
     PopulationConfig,
+    SebulbaConfig,
     compose_config,
     group_choices,
     parse_config,
@@ -40,7 +42,9 @@ def whole_numbers(schema):
     return {name: hints[name] for name, hint in plain.items() if name in fields and hint in (int, int | None)}
 
 
-@pytest.mark.parametrize("schema", [ArchConfig, PopulationConfig, CheckpointConfig, EnvConfig, *SYSTEMS])
+@pytest.mark.parametrize(
+    "schema", [AnakinConfig, SebulbaConfig, ActorConfig, PopulationConfig, CheckpointConfig, EnvConfig, *SYSTEMS]
+)
 def test_every_whole_number_has_an_upper_bound(schema):
     found = whole_numbers(schema_of(schema) if isinstance(schema, str) else schema)
     assert found
@@ -139,7 +143,7 @@ def test_tens_of_thousands_of_members_are_set_up_within_seconds():
 
 
 EXTREMES = (-1, 0, 2**31 - 1, 2**31, 10**9, 10**18)
-GROUPS = {"arch": ArchConfig, "arch.population": PopulationConfig, "checkpoint": CheckpointConfig, "env": EnvConfig}
+GROUPS = {"arch": AnakinConfig, "arch.population": PopulationConfig, "checkpoint": CheckpointConfig, "env": EnvConfig}
 
 
 def numeric_keys(node, path):

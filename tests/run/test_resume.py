@@ -256,7 +256,7 @@ def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_r
             toy_loop(tmp_path / "run", size).train()
     assert checkpoint.steps(tmp_path / "run")[-1] == 7 * 16
     resumed = restored(tmp_path / "run", size)
-    assert resumed.exact
+    assert not resumed.missing
     resumed.train()
     resumed.writer.close()
     assert without_times(resumed.history) == without_times(whole.history)
@@ -270,7 +270,7 @@ def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path
     loop.train()
     loop.writer.close()
     resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
-    assert not resumed.exact
+    assert resumed.missing
     # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
     assert_same_state(resumed.state.shards.rollout_state, toy_loop(tmp_path / "new").state.shards.rollout_state)
     with pytest.raises(AssertionError):

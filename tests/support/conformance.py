@@ -123,3 +123,50 @@ def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **chan
     assert not steps.terminated.any()
     assert not steps.truncated[:-1].any()
     assert steps.truncated[-1].all()
+
+
+def check_atari(config):
+    """Assert that Breakout with `reward_clip=0.5`, ended by lost lives, is preprocessed; return the training steps."""
+    _, _, training = rollout(make(config), 300, num_envs=2)
+    _, _, evaluation = rollout(make_eval(config), 300, num_envs=2)
+    views = training.observation.agent_view
+    assert views.shape[1:] == (2, 84, 84, 4)
+    assert views.dtype == np.uint8
+    # Within an episode each view has the last three frames of the one before, and a new one.
+    continues = ~(training.terminated | training.truncated)[1:]
+    np.testing.assert_array_equal(views[1:][continues][..., :3], views[:-1][continues][..., 1:])
+    # Each of five lives is a training episode, but evaluation plays whole games.
+    assert training.terminated.sum() >= 8
+    assert evaluation.terminated.sum() <= 4
+    assert training.reward.max() == 0.5
+    assert evaluation.reward.max() == 1.0
+    return training
+
+
+def check_physics(env, reference, actions):
+    """Assert that an episode equals that of a simulation with brax's interface, up to rounding.
+
+    Returns the steps, and the `done` of the simulation up to the first end.
+    """
+    keys = jax.random.split(jax.random.key(3), 1)
+
+    @jax.jit
+    def ours():
+        state, first = env.reset(keys)
+        return first, jax.lax.scan(lambda state, action: env.step(keys, state, action), state, actions)[1]
+
+    first, steps = ours()
+    done, total = [], 0.0
+    with jax.numpy_rank_promotion("allow"):
+        state, step = jax.jit(reference.reset)(jax.random.key_data(keys[0])), jax.jit(reference.step)
+        np.testing.assert_allclose(first.observation.agent_view[0], state.obs, atol=1e-6)
+        for t, action in enumerate(actions[:, 0]):
+            state = step(state, action)
+            total += state.reward
+            np.testing.assert_allclose(steps.next_observation.agent_view[t, 0], state.obs, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(steps.reward[t, 0], state.reward, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(steps.episode.episode_return[t, 0], total, rtol=1e-3, atol=1e-3)
+            done.append(bool(state.done))
+            if done[-1]:
+                break
+    return steps, np.asarray(done)

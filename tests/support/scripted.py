@@ -5,6 +5,11 @@ Step t of episode e is rewarded with `8 e + t`, and ends the episode where t is 
 odd ones are truncated.
 """
 
+import os
+import signal
+import sys
+import threading
+
 import gymnasium
 import jax
 import numpy as np
@@ -21,17 +26,20 @@ class Scripted(gymnasium.Env):
     """The environment.
 
     Args:
-        fail_at: step of the first episode with at least that many steps that raises an exception.
+        fail_at: step of the first episode with at least that many steps that fails.
+        fault: how it fails: raise, hang, die, or return a NaN as observation or reward.
         as_dict: whether observations are dictionaries.
     """
 
     open_environments = 0
 
-    def __init__(self, fail_at=None, as_dict=False):
+    def __init__(self, fail_at=None, fault="raise", as_dict=False):
         self._box = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
         self.observation_space = gymnasium.spaces.Dict({"all": self._box}) if as_dict else self._box
         self.action_space = gymnasium.spaces.Discrete(3, start=-1)
-        self._fail_at, self._as_dict = fail_at, as_dict
+        self._fail_at, self._fault, self._as_dict = fail_at, fault, as_dict
+        # After 40 steps in all; of a process, so that the same run can continue without it.
+        self._late_fault, self._total = os.environ.get("SCRIPTED_FAULT"), 0
         # Reused for every observation, as some simulators do.
         self._observation = np.zeros(4)
         Scripted.open_environments += 1
@@ -47,11 +55,19 @@ class Scripted(gymnasium.Env):
         assert action in self.action_space
         assert self._t < length(self._episode), "stepped after the end of an episode"
         self._t += 1
-        if self._t == self._fail_at:
+        self._total += 1
+        fault = self._fault if self._t == self._fail_at else self._late_fault if self._total == 40 else None
+        if fault == "raise":
             raise RuntimeError("the simulator exploded")
+        if fault == "hang":
+            print("hanging", file=sys.stderr, flush=True)
+            threading.Event().wait()
+        if fault == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
         ended = self._t == length(self._episode)
         terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
-        return self._observe(action), 8.0 * self._episode + self._t, terminated, truncated, {}
+        reward = np.nan if fault == "reward" else 8.0 * self._episode + self._t
+        return self._observe(np.nan if fault == "observation" else action), reward, terminated, truncated, {}
 
     def close(self):
         Scripted.open_environments -= 1

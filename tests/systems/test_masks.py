@@ -24,7 +24,9 @@ from stoix_like.utils.replay import Batch
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
-DISCRETE = ["ppo/ff_ppo", "sac/ff_sac_discrete", "q_learning/ff_pqn", *(f"q_learning/{name}" for name in Q_LEARNING)]
+PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty"]
+ON_POLICY = [*(f"ppo/{name}" for name in PPO), "q_learning/ff_pqn", "vpg/ff_a2c", "vpg/ff_reinforce"]
+DISCRETE = [*ON_POLICY, "sac/ff_sac_discrete", *(f"q_learning/{name}" for name in Q_LEARNING)]
 B, A, ATOMS = 16, 3, 4
 
 
@@ -53,8 +55,8 @@ def test_these_are_all_systems_for_discrete_actions():
 @pytest.mark.parametrize("system", DISCRETE)
 def test_no_illegal_action_is_ever_taken(system):
     """Without the mask, a third of the random actions would be illegal."""
-    on_policy = system in ("ppo/ff_ppo", "q_learning/ff_pqn")
-    sizes = ["system.num_minibatches=2"] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
+    on_policy = system in ON_POLICY
+    sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
     run = prepare(
         system,
         *sizes,

@@ -25,7 +25,7 @@ from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
-from stoix_like.networks.base import FeedForwardActor
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
 
@@ -108,6 +108,14 @@ def critic_values(networks, shared, hyperparams):
     return critics.apply(params, Observation(VIEWS)).preferences.min(-1).max(-1)
 
 
+def state_values(networks, shared, hyperparams):
+    """Compute the values of the states."""
+    del hyperparams
+    network = networks.critic_network
+    critic = FeedForwardCritic(network.critic_head, network.pre_torso, network.input_layer)
+    return critic.apply(shared.params.critic_params, Observation(VIEWS))
+
+
 REPLAY = [
     "arch.total_timesteps=8000",
     "system.rollout_length=4",
@@ -131,7 +139,16 @@ HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
 # A small temperature: soft values include the entropy.
 ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
+ON_POLICY = [
+    *("arch.total_timesteps=24000", "system.rollout_length=8", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
+]
+PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
 CASES = {
+    "ppo/ff_ppo_penalty": Case(PPO, state_values),
+    "ppo/ff_dpo": Case([*PPO, "+env.kwargs.continuous=true"], state_values),
+    "vpg/ff_a2c": Case(ON_POLICY, state_values),
+    "vpg/ff_reinforce": Case([*ON_POLICY, "+env.kwargs.continuous=true"], state_values),
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
     "sac/ff_tqc": Case(

@@ -141,9 +141,10 @@ def make(
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"env.kwargs={dict(kwargs)} is invalid for {name}: {reason}") from error
-    # Images of envpool have their stacked frames first.
     spaces = declared.gymnasium_observation_space, declared.gymnasium_action_space
-    spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults)
+    # Images of envpool have their stacked frames first; Atari games are known to fill the first stack.
+    stacked = declared.config.stack_num if "noop_max" in defaults else 1
+    spec = make_spec(f"envpool/{name}", *spaces, channels_first="stack_num" in defaults, stacked=stacked)
 
     def construct(seeds: list[int]) -> Any:
         return envpool.make_gymnasium(name, num_envs=len(seeds), seed=seeds, **given)
@@ -153,9 +154,11 @@ def make(
         given["render_mode"] = "rgb_array"
         _check_pictures(construct, name)
         fps = _FPS
-    return HostEnvironment(
-        lambda _: EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn), spec, fps
-    )
+
+    def batch(_: int) -> EnvpoolBatch:
+        return EnvpoolBatch(construct, spaces[1], options.time_limit, not options.drawn)
+
+    return HostEnvironment(batch, spec, options.timeout, fps)
 
 
 def _check_pictures(construct: Callable[[list[int]], Any], name: str) -> None:

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import resource_tracker
@@ -25,7 +26,7 @@ from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
 
 if importlib.util.find_spec("ale_py") is not None:
     import ale_py
@@ -37,6 +38,8 @@ _ATARI = "ALE/"
 _ATARI_PARAMS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": False, "stack_num": 4}
 # Seconds that the workers have to close their environments.
 _CLOSE_SECONDS = 5.0
+# Seconds until a process whose pipe is broken counts as alive.
+_DEATH_SECONDS = 1.0
 
 
 class GymnasiumBatch(HostBatch):
@@ -53,20 +56,22 @@ class GymnasiumBatch(HostBatch):
 
     def reset(self, seeds: list[int]) -> PyTree:
         """See `HostBatch.reset`."""
-        return self._envs.reset(seed=seeds)[0]  # type: ignore[arg-type]
+        with self._deaths_explained():
+            return self._envs.reset(seed=seeds)[0]  # type: ignore[arg-type]
 
     def step(self, actions: np.ndarray) -> HostStep:
         """See `HostBatch.step`."""
         native = native_actions(self._envs.single_action_space, actions)
-        observation, reward, terminated, truncated, infos = self._envs.step(native)
-        ended = np.asarray(terminated | truncated)
-        successor = observation
-        if ended.any() and self._resets:
-            if self._mode == AutoresetMode.SAME_STEP:
-                successor = _replace(observation, infos["final_obs"], ended)
-            else:
-                # In NEXT_STEP, too, so that no step of the batch is spent on a reset.
-                observation, _ = self._envs.reset(options={"reset_mask": ended})
+        with self._deaths_explained():
+            observation, reward, terminated, truncated, infos = self._envs.step(native)
+            ended = np.asarray(terminated | truncated)
+            successor = observation
+            if ended.any() and self._resets:
+                if self._mode == AutoresetMode.SAME_STEP:
+                    successor = _replace(observation, infos["final_obs"], ended)
+                else:
+                    # In NEXT_STEP, too, so that no step of the batch is spent on a reset.
+                    observation, _ = self._envs.reset(options={"reset_mask": ended})
         return HostStep(observation, successor, reward, terminated, truncated)
 
     def picture(self) -> np.ndarray:
@@ -76,16 +81,42 @@ class GymnasiumBatch(HostBatch):
         return np.asarray(pictures[0])
 
     def close(self) -> None:
-        """See `HostBatch.close`."""
-        if not isinstance(self._envs, AsyncVectorEnv):
-            self._envs.close()
-            return
+        """See `HostBatch.close`; ends workers that do not close their environments in time."""
+        late = threading.Timer(_CLOSE_SECONDS, self.kill)
+        late.start()
         try:
-            self._envs.close(timeout=_CLOSE_SECONDS)
+            self._envs.close()
         except Exception:
-            # A worker died.
-            with contextlib.suppress(Exception):
-                self._envs.close(terminate=True)
+            if not self._processes:
+                raise
+            # A worker died or hung.
+            self._envs.closed = True
+        finally:
+            late.cancel()
+            self.kill()
+
+    def kill(self) -> None:
+        """See `HostBatch.kill`."""
+        for process in self._processes:
+            process.kill()
+
+    @property
+    def _processes(self) -> list[Any]:
+        return self._envs.processes if isinstance(self._envs, AsyncVectorEnv) else []
+
+    @contextlib.contextmanager
+    def _deaths_explained(self) -> Iterator[None]:
+        """Name the worker whose death broke its pipe."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            for index, process in enumerate(self._processes):
+                process.join(_DEATH_SECONDS / len(self._processes))
+                if process.exitcode is not None:
+                    code = process.exitcode
+                    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+                    raise HostEnvironmentError(f"the process of environment {index} died ({how})") from error
+            raise
 
 
 def scenarios() -> list[str]:
@@ -121,20 +152,22 @@ def make(
         return pool
     env = _make_one(name, kwargs, params, options)
     is_atari = name.startswith(_ATARI)
-    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, channels_first=is_atari)
+    stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
+    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
     # Its specification is all that a worker needs, so that workers import neither jax nor this package.
     fps = _check_pictures(env, name) if options.drawn else None
     constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
     env.close()
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
-    return HostEnvironment(partial(_make_batch, constructor, parallel, not options.drawn), spec, fps)
+    make_batch = partial(_make_batch, constructor, parallel, not options.drawn)
+    return HostEnvironment(make_batch, spec, options.timeout, fps)
 
 
 def _make_batch(
     constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, resets: bool, num_envs: int
 ) -> HostBatch:
-    constructors = [constructor] * num_envs
+    constructors = [_bound_to_parent(constructor) if parallel else constructor] * num_envs
     # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
     mode = AutoresetMode.DISABLED
     if not parallel:
@@ -142,6 +175,30 @@ def _make_batch(
     with _interrupts_blocked():
         # Forked processes would inherit the locks of jax's threads.
         return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=mode))
+
+
+def _bound_to_parent(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Let the worker that calls a constructor exit when its parent dies, even if the environment hangs."""
+
+    # Pickled by value, for it is local and has its own imports: workers do not import this module.
+    def construct() -> gymnasium.Env[Any, Any]:
+        import multiprocessing.connection
+        import os
+        import threading
+
+        parent = multiprocessing.parent_process()
+
+        def exit_with_parent() -> None:
+            assert parent is not None
+            multiprocessing.connection.wait([parent.sentinel])
+            os._exit(1)
+
+        # None in the process that reads the spaces of an example.
+        if parent is not None:
+            threading.Thread(target=exit_with_parent, daemon=True).start()
+        return constructor()
+
+    return construct
 
 
 def _make_one(

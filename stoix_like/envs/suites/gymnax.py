@@ -31,8 +31,8 @@ from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space
 from stoix_like.errors import ConfigError
 
-# Its renderings import them, which takes half of the time until a run starts.
-with deferred("matplotlib.pyplot", "seaborn"):
+# Its renderings and conversions need them: to import them takes as long as all the rest of gymnax.
+with deferred("gymnasium", "matplotlib", "seaborn"):
     import gymnax
     from gymnax.environments import spaces as gymnax_spaces
 

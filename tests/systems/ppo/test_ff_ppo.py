@@ -158,6 +158,32 @@ def test_first_probability_ratio_is_one():
 
 
 @pytest.mark.slow
+def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
+    """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
+    batches = {}
+
+    def spy(self, shared, trajectory):
+        for half in (0.0, 1.0):
+            steps = trajectory.transitions
+            stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + half * jnp.log(2.0)))
+            batch = evaluate(self, shared, stale)
+            jax.debug.callback(lambda batch, half=half: batches.update({(self.config.vtrace, half): batch}), batch)
+        return batch
+
+    evaluate = ff_ppo.PPO.evaluate
+    monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
+    for vtrace in ("false", "true"):
+        overrides = [*SMALL, "system.standardize_advantages=false", "arch.num_devices=1", f"system.vtrace={vtrace}"]
+        TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([])).advance(1)
+    plain, same, stale = batches[False, 0.0], batches[True, 0.0], batches[True, 1.0]
+    np.testing.assert_allclose(same.advantage, plain.advantage, atol=1e-4)
+    np.testing.assert_allclose(same.target, plain.target, atol=1e-4)
+    np.testing.assert_allclose((stale.target - stale.value)[-1], (plain.target - plain.value)[-1] / 2, atol=1e-5)
+    np.testing.assert_allclose(stale.advantage[-1], plain.advantage[-1], atol=1e-5)
+    assert np.abs(stale.advantage[0] - plain.advantage[0]).max() > 0.1
+
+
+@pytest.mark.slow
 def test_learning_rates_decay_to_zero():
     """With a budget of one update, a second update has a learning rate of zero and changes no parameter."""
     overrides = [*SMALL, "arch.total_timesteps=1024", "system.decay_learning_rates=true"]

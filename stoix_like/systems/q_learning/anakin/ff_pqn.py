@@ -29,7 +29,7 @@ from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.on_policy import OnPolicyConfig, make_minibatches
+from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
@@ -38,7 +38,7 @@ from stoix_like.utils.normalizer import RewardNormalizer, make_reward_normalizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(EpsilonConfig, OnPolicyConfig):
+class Config(EpsilonConfig, MinibatchConfig):
     """Hyperparameters of PQN.
 
     Attributes:

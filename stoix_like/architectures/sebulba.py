@@ -1,0 +1,279 @@
+"""Sebulba: compiled programs of actors, which step environments on the host, and of the learner.
+
+An actor calls the host between two programs, so that its device is free in the meantime. Rollouts of all actors
+together are the batch of one update: every actor's environments are split evenly over all shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
+from stoix_like.architectures.rollout import Rollout, make_transition, rollout
+from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, ProgramSpec
+from stoix_like.architectures.update import ShardProgram
+from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajectory, Transition
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.host import HostStep, SplitSteps
+
+
+class Choice(NamedTuple):
+    """Actions whose outcome is not known yet.
+
+    Attributes:
+        carry: the carry `[N, ...]` after them.
+        action: `[N, ...]`.
+        extras: of `System.act`.
+        env_keys: `[N]` keys of the step.
+    """
+
+    carry: Any
+    action: jax.Array
+    extras: Any
+    env_keys: jax.Array
+
+
+class Recording(NamedTuple):
+    """The part of a rollout so far: arrays `[T, N, ...]`, of which the first `steps` are filled, and its key."""
+
+    transitions: Transition
+    episodes: EpisodeMetrics
+    steps: jax.Array
+    key: jax.Array
+
+
+class ActorProgram(NamedTuple):
+    """The compiled functions of an actor, on its device.
+
+    Attributes:
+        start: `(view, keys [N]) -> RolloutState`, with the observations of `DirectBatch.reset`.
+        begin: `(shared, RolloutState, key) -> (Recording, Choice, action of the host)`.
+        advance: `(shared, Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState, Choice, action of the
+            host)`, the rest of one step and the start of the next. Donates the recording.
+        finish: `(Recording, RolloutState, Choice, HostStep) -> (Recording, RolloutState)`, the rest of the last step.
+            Donates the recording.
+    """
+
+    start: Any
+    begin: Any
+    advance: Any
+    finish: Any
+
+
+class LearnerProgram(NamedTuple):
+    """The two jitted functions of the learner.
+
+    Attributes:
+        init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`.
+        learn: `(LearnerState, hyperparams, rollouts, new_interval []) -> (LearnerState, IntervalMetrics)`, one update
+            on one rollout of every actor; `new_interval` resets the sums. Donates the state.
+    """
+
+    init: Any
+    learn: Any
+
+
+def make_learner(
+    build: Callable[[Hyperparams], System], env: VectorEnvironment, mesh: Mesh, spec: ProgramSpec, num_actors: int
+) -> LearnerProgram:
+    """Build the programs of the learner.
+
+    Args:
+        build: builds the system from the hyperparameters.
+        env: environments with automatic reset, for their shapes.
+        mesh: the devices of the learner.
+        spec: sizes, of a run without a population.
+        num_actors: actors, each of which plays the same number of environments.
+
+    Returns:
+        The programs, jitted but not yet compiled.
+    """
+    axes = make_axes(mesh)
+    shards_of_state: Any = LearnerState(None, 0, None, None)
+
+    def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
+        program = ShardProgram(build(hyperparams), env, axes, spec)
+        mapped = map_over_shards(program.init_learner, (None, 0), shards_of_state, num_shards=len(shard_keys))
+        return mapped(key, shard_keys)
+
+    def learn(
+        state: LearnerState, hyperparams: Hyperparams, rollouts: tuple[Rollout, ...], new_interval: jax.Array
+    ) -> tuple[LearnerState, IntervalMetrics]:
+        program, num_shards = ShardProgram(build(hyperparams), env, axes, spec), len(state.shards.key)
+        mapped = map_over_shards(
+            program.learn_shard, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
+        )
+        return mapped(state, _join(rollouts, num_shards), new_interval)
+
+    everywhere, each = PartitionSpec(), PartitionSpec(DEVICE_AXIS)
+    state_specs: Any = LearnerState(everywhere, each, everywhere, everywhere)
+    # As in `anakin`, shard_map cannot check replication.
+    over_devices = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    return LearnerProgram(
+        init=jax.jit(over_devices(init, in_specs=(everywhere, everywhere, each), out_specs=state_specs)),
+        learn=jax.jit(
+            over_devices(
+                learn,
+                in_specs=(state_specs, everywhere, (_rollout_specs(),) * num_actors, everywhere),
+                out_specs=(state_specs, everywhere),
+            ),
+            donate_argnums=0,
+        ),
+    )
+
+
+def rollout_shardings(mesh: Mesh) -> Rollout:
+    """Return the shardings of a rollout on the devices of the learner, a prefix of its tree.
+
+    Args:
+        mesh: the devices of the learner.
+
+    Returns:
+        The shardings.
+    """
+    return jax.tree.map(partial(NamedSharding, mesh), _rollout_specs())
+
+
+def rollout_shapes(
+    system: System, env: VectorEnvironment, shared: Any, num_envs: int, length: int, mesh: Mesh
+) -> Rollout:
+    """Return the shapes of one actor's rollout on the devices of the learner.
+
+    Args:
+        system: the system.
+        env: environments with automatic reset.
+        shared: the agent's shared state, or its shapes.
+        num_envs: environments of the actor.
+        length: T, steps per environment.
+        mesh: the devices of the learner.
+
+    Returns:
+        `jax.ShapeDtypeStruct`s with their shardings.
+    """
+
+    def play(shared: Any, key: jax.Array) -> Rollout:
+        env_state, timestep = env.reset(jax.random.split(key, num_envs))
+        state = RolloutState(env_state, timestep, system.init_carry(num_envs))
+        return rollout(env, system.act, shared, state, key, length, hoist_randomness=False)[1]
+
+    shapes = jax.eval_shape(play, shared, jax.random.key(0))
+
+    def place(sharding: NamedSharding, part: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
+
+    return jax.tree.map(place, rollout_shardings(mesh), shapes)
+
+
+def compile_actor(
+    system: System, steps: SplitSteps, shared: Any, num_envs: int, length: int, device: jax.Device
+) -> ActorProgram:
+    """Compile the functions of an actor.
+
+    Args:
+        system: the system.
+        steps: the traced parts of its environments' steps.
+        shared: shapes of the agent's shared state.
+        num_envs: N, environments of the actor.
+        length: T, steps per environment.
+        device: the device of the actor.
+
+    Returns:
+        The functions.
+    """
+
+    def start(view: Any, keys: jax.Array) -> RolloutState:
+        env_state, timestep = steps.start(keys, view)
+        return RolloutState(env_state, timestep, system.init_carry(num_envs))
+
+    def choose(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Choice, jax.Array]:
+        act_key, env_key = jax.random.split(key)
+        carry, action, extras = system.act(shared, state, act_key)
+        env_keys = jax.random.split(env_key, num_envs)
+        return Choice(carry, action, extras, env_keys), steps.host_action(env_keys, state.env_state, action)
+
+    def follow(state: RolloutState, choice: Choice, outcome: HostStep) -> tuple[RolloutState, Transition]:
+        env_state, timestep = steps.finish(choice.env_keys, state.env_state, choice.action, outcome)
+        transition = make_transition(state.timestep, choice.action, choice.extras, timestep)
+        return RolloutState(env_state, timestep, choice.carry), transition
+
+    def begin(shared: Any, state: RolloutState, key: jax.Array) -> tuple[Recording, Choice, jax.Array]:
+        choice, host_action = choose(shared, state, jax.random.fold_in(key, 0))
+        outcome = steps.host.step_spec(num_envs)
+        after, transition = jax.eval_shape(follow, state, choice, outcome)
+        transitions, episodes = jax.tree.map(
+            lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), (transition, after.timestep.episode)
+        )
+        return Recording(transitions, episodes, jnp.zeros((), jnp.int32), key), choice, host_action
+
+    def finish(
+        recording: Recording, state: RolloutState, choice: Choice, outcome: HostStep
+    ) -> tuple[Recording, RolloutState]:
+        after, transition = follow(state, choice, outcome)
+        transitions, episodes = jax.tree.map(
+            lambda array, row: jax.lax.dynamic_update_index_in_dim(array, row, recording.steps, 0),
+            (recording.transitions, recording.episodes),
+            (transition, after.timestep.episode),
+        )
+        return Recording(transitions, episodes, recording.steps + 1, recording.key), after
+
+    def advance(
+        shared: Any, recording: Recording, state: RolloutState, choice: Choice, outcome: HostStep
+    ) -> tuple[Recording, RolloutState, Choice, jax.Array]:
+        recording, state = finish(recording, state, choice, outcome)
+        choice, host_action = choose(shared, state, jax.random.fold_in(recording.key, recording.steps))
+        return recording, state, choice, host_action
+
+    def compiled(function: Callable[..., Any], *args: Any, donated: int | None = None) -> tuple[Any, Any]:
+        jitted = jax.jit(function, donate_argnums=() if donated is None else donated)
+        placed = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device)), args
+        )
+        return jitted.lower(*placed).compile(), jax.eval_shape(function, *args)
+
+    outcome = steps.host.step_spec(num_envs)
+    key = jax.eval_shape(jax.random.key, 0)
+    keys = jax.eval_shape(lambda key: jax.random.split(key, num_envs), key)
+    start_compiled, state = compiled(start, outcome.observation, keys)
+    begin_compiled, (recording, choice, _) = compiled(begin, shared, state, key)
+    advance_compiled, _ = compiled(advance, shared, recording, state, choice, outcome, donated=1)
+    finish_compiled, _ = compiled(finish, recording, state, choice, outcome, donated=0)
+    return ActorProgram(start_compiled, begin_compiled, advance_compiled, finish_compiled)
+
+
+def _rollout_specs() -> Rollout:
+    """Return the partition specs of a rollout: its environments are split over the devices."""
+    per_step, per_env = PartitionSpec(None, DEVICE_AXIS), PartitionSpec(DEVICE_AXIS)
+    return Rollout(Trajectory(per_step, per_env), per_step)  # type: ignore[arg-type]
+
+
+def _join(rollouts: tuple[Rollout, ...], num_shards: int) -> Rollout:
+    """Join the rollouts of all actors and split their environments over the shards of this device.
+
+    Args:
+        rollouts: one per actor, arrays `[T, n, ...]` and carries `[n, ...]`.
+        num_shards: S, shards on this device.
+
+    Returns:
+        Arrays `[S, T, N, ...]` and carries `[S, N, ...]`, where an environment has the same place in every rollout.
+    """
+
+    def join(axis: int) -> Callable[..., jax.Array]:
+        def join_leaves(*leaves: jax.Array) -> jax.Array:
+            split = [jnp.stack(jnp.split(leaf, num_shards, axis)) for leaf in leaves]
+            return jnp.concatenate(split, axis + 1)
+
+        return join_leaves
+
+    return Rollout(
+        Trajectory(
+            jax.tree.map(join(1), *(part.trajectory.transitions for part in rollouts)),
+            jax.tree.map(join(0), *(part.trajectory.first_carry for part in rollouts)),
+        ),
+        jax.tree.map(join(1), *(part.episodes for part in rollouts)),
+    )

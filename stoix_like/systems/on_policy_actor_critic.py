@@ -1,0 +1,278 @@
+"""Components of on-policy actor-critic systems: PPO, A2C and their variants."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import (
+    ActorCriticOptStates,
+    ActorCriticParams,
+    Agent,
+    Axes,
+    Metrics,
+    Observation,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+    Transition,
+)
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.schema import above, at_least
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.on_policy import OnPolicyConfig
+from stoix_like.utils.jax_utils import merge_leading_dims, standardize
+from stoix_like.utils.loss import baseline_loss
+from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
+from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(OnPolicyConfig):
+    """Hyperparameters of a policy and its value function.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        actor_lr: Adam learning rate of the actor.
+        critic_lr: Adam learning rate of the critic.
+        ent_coef: weight of the entropy bonus.
+        vf_coef: weight of the value loss.
+        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1 over the whole batch.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "critic_network.critic_head": HeadRequirement(VALUE),
+    }
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    standardize_advantages: bool
+    normalize_observations: bool
+
+
+class OnPolicyTransition(NamedTuple):
+    """One step of a rollout with the inputs of the losses.
+
+    Attributes:
+        obs: the observation that the policy acted on, normalised if the run normalises observations.
+        action: the action taken.
+        log_prob: log-probability of the action under the behaviour policy.
+        value: value of `obs` before the update.
+        advantage: advantage of the action.
+        target: value target.
+    """
+
+    obs: Observation
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+
+
+class OnPolicyShared(NamedTuple):
+    """The shared state of an agent: parameters, optimiser states, statistics of observations and of returns."""
+
+    params: ActorCriticParams
+    opt_states: ActorCriticOptStates
+    statistics: Any
+    return_statistics: Any = ()
+
+
+@dataclass(frozen=True)
+class ActorCritic(ABC):
+    """Base class of on-policy actor-critic algorithms, with their hyperparameters, networks and optimisers.
+
+    Subclasses implement `policy_loss`, and may replace the advantages, the value loss and the gradient steps.
+    """
+
+    config: Any
+    axes: Axes
+    actor: FeedForwardActor
+    critic: FeedForwardCritic
+    optim: optax.GradientTransformation
+    normalizer: Normalizer
+    reward_normalizer: RewardNormalizer
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        actor_key, critic_key = jax.random.split(key)
+        observation = timestep.observation
+        params = ActorCriticParams(self.actor.init(actor_key, observation), self.critic.init(critic_key, observation))
+        statistics = self.normalizer.init(observation), self.reward_normalizer.init()
+        returns = self.reward_normalizer.init_returns(len(timestep.reward))
+        return Agent(OnPolicyShared(params, self.optim.init(params), *statistics), returns)
+
+    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+        """Choose an action for each environment; the extras are the log-probabilities."""
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        pi = self.actor.apply(shared.params.actor_params, observation)
+        if greedy:
+            return state.carry, pi.mode(), ()
+        action = pi.sample(seed=key)
+        return state.carry, action, pi.log_prob(action)
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Learn from one rollout."""
+        steps = trajectory.transitions
+        reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
+        agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
+        trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
+        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared, trajectory))
+        shared, metrics = self.learn(agent.shared, batch, key)
+        # Updated last: probability ratios need the statistics of the behaviour policy.
+        statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
+        return Agent(shared._replace(statistics=statistics), agent.local), metrics
+
+    def evaluate(self, shared: Any, trajectory: Trajectory) -> OnPolicyTransition:
+        """Compute the values and advantages of a rollout, in one pass over all steps."""
+        steps, params = trajectory.transitions, shared.params
+        observation = self.normalizer.apply(shared.statistics, steps.observation)
+        next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
+        v_tm1 = self.critic.apply(params.critic_params, observation)
+        v_t = self.critic.apply(params.critic_params, next_observation)
+        steps = steps._replace(observation=observation, reward=steps.reward * self.config.reward_scale)
+        advantage, target = self.advantages(shared, steps, v_tm1, v_t)
+        if self.config.standardize_advantages:
+            advantage = standardize(advantage, self.axes.names)
+        return OnPolicyTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
+
+    def advantages(
+        self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute generalised advantage estimates and value targets `[T, N]`.
+
+        Args:
+            shared: the state before the update.
+            steps: the rollout `[T, N]`, with normalised observations and scaled rewards.
+            v_tm1: `[T, N]` values of the observations acted on.
+            v_t: `[T, N]` values of their true successors.
+
+        Returns:
+            Advantages and value targets.
+        """
+        del shared
+        return batch_truncated_generalized_advantage_estimation(
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            self.config.gae_lambda,
+            v_tm1=v_tm1,
+            v_t=v_t,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+
+    def learn(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on the whole rollout `[B]`."""
+        return self.sgd_step(shared, shared, batch, key)
+
+    def sgd_step(self, shared: Any, behaviour: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
+        params, opt_states, metrics = gradient_step(
+            self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
+        )
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def loss(
+        self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the policy loss, the value loss and the entropy bonus."""
+        pi = self.actor.apply(params.actor_params, batch.obs)
+        policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
+        entropy = jnp.mean(pi.entropy(seed=key))
+        value_loss = self.value_loss(self.critic.apply(params.critic_params, batch.obs), batch)
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
+        return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
+
+    @abstractmethod
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the loss of the policy `pi` at the observations of a minibatch, and further metrics.
+
+        Args:
+            pi: the current policy, a distribution of batch shape `[B]`.
+            behaviour: the state before the update, with the parameters of the policy that acted.
+            batch: the minibatch.
+
+        Returns:
+            The loss, a scalar, and the metrics.
+        """
+
+    def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
+        """Compute half the mean squared error of the values `[B]`."""
+        return baseline_loss(value, batch.target)
+
+
+def assemble(config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic]) -> System:
+    """Build an on-policy actor-critic system.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        algorithm: a subclass of `ActorCritic`.
+
+    Returns:
+        The system.
+    """
+    actor, critic = spec.networks.actor_network, spec.networks.critic_network
+    adam = partial(optax.adam, eps=1e-5)
+    agent = algorithm(
+        config,
+        spec.axes,
+        actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
+        critic=FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
+        optim=actor_critic_optimiser(
+            make_optimiser(config, spec, config.actor_lr, transform=adam),
+            make_optimiser(config, spec, config.critic_lr, transform=adam),
+        ),
+        normalizer=make_normalizer(config.normalize_observations, spec.axes),
+        reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
+    )
+    return System(
+        init=agent.init,
+        act=agent.act,
+        observe=lambda agent, _: agent,
+        update=agent.update,
+        eval_act=partial(agent.act, greedy=spec.evaluation_greedy),
+        init_carry=lambda _: (),
+    )
+
+
+def actor_critic_optimiser(
+    actor_optim: optax.GradientTransformation, critic_optim: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Combine the optimisers of an actor and a critic.
+
+    Args:
+        actor_optim: optimiser of `ActorCriticParams.actor_params`.
+        critic_optim: optimiser of `ActorCriticParams.critic_params`.
+
+    Returns:
+        An optimiser of `ActorCriticParams` with the state `ActorCriticOptStates`.
+    """
+
+    def init(params: ActorCriticParams) -> ActorCriticOptStates:
+        return ActorCriticOptStates(actor_optim.init(params.actor_params), critic_optim.init(params.critic_params))
+
+    def update(
+        grads: ActorCriticParams, state: ActorCriticOptStates, params: ActorCriticParams | None = None
+    ) -> tuple[ActorCriticParams, ActorCriticOptStates]:
+        actor_params, critic_params = (None, None) if params is None else params
+        actor, actor_state = actor_optim.update(grads.actor_params, state.actor_opt_state, actor_params)
+        critic, critic_state = critic_optim.update(grads.critic_params, state.critic_opt_state, critic_params)
+        return ActorCriticParams(actor, critic), ActorCriticOptStates(actor_state, critic_state)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,51 @@
+"""Discovered policy optimisation (Lu et al. 2022, arXiv:2210.05639)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jax
+
+from stoix_like.base_types import Metrics, System, SystemSpec
+from stoix_like.launch import entry_points
+from stoix_like.schema import above
+from stoix_like.systems.on_policy_actor_critic import assemble
+from stoix_like.systems.ppo.anakin import ff_ppo
+from stoix_like.systems.ppo.ppo_types import PPOTransition
+from stoix_like.utils.loss import approximate_kl, dpo_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_ppo.Config):
+    """Hyperparameters of DPO; `clip_eps` limits the value change alone.
+
+    Attributes:
+        alpha: width of the drift for positive advantages, in the unit of the advantages.
+        beta: width of the drift for negative advantages, likewise.
+    """
+
+    alpha: Annotated[float, above(0.0)]
+    beta: Annotated[float, above(0.0)]
+
+
+class DPO(ff_ppo.PPO):
+    """PPO with the discovered drift function in place of the clipped ratio."""
+
+    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the surrogate loss with its drift (section 5)."""
+        del behaviour
+        log_prob = pi.log_prob(batch.action)
+        loss = dpo_loss(log_prob, batch.log_prob, batch.advantage, self.config.alpha, self.config.beta)
+        return loss, {"approx_kl": approximate_kl(log_prob, batch.log_prob)}
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build DPO; see `on_policy_actor_critic.assemble`."""
+    return assemble(config, spec, DPO)
+
+
+run_experiment, hydra_entry_point = entry_points("ppo/ff_dpo", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,110 @@
+"""Proximal policy optimisation with a KL penalty (Schulman et al. 2017, arXiv:1707.06347, section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import (
+    ActorCriticOptStates,
+    ActorCriticParams,
+    Agent,
+    Metrics,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.launch import entry_points
+from stoix_like.schema import above, at_least
+from stoix_like.systems.on_policy_actor_critic import assemble
+from stoix_like.systems.ppo.anakin import ff_ppo
+from stoix_like.systems.ppo.ppo_types import PPOTransition
+from stoix_like.utils.loss import ppo_penalty_loss
+
+# Limits of the coefficient: a run of small divergences must not bring it to 0, which no doubling would undo.
+MIN_KL_COEF, MAX_KL_COEF = 1e-4, 1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_ppo.Config):
+    """Hyperparameters of PPO with a KL penalty; `clip_eps` limits the value change alone.
+
+    Attributes:
+        kl_coef: weight of the divergence, in the unit of the advantages per nat; the initial one if it adapts.
+        adapt_kl_coef: whether the weight adapts to keep the divergence of each update near `target_kl`.
+        target_kl: divergence per update, in nats.
+    """
+
+    kl_coef: Annotated[float, at_least(0.0)]
+    adapt_kl_coef: bool
+    target_kl: Annotated[float, above(0.0)]
+
+
+class PenaltyShared(NamedTuple):
+    """The shared state of an agent: as `PPOShared`, and the weight of the divergence."""
+
+    params: ActorCriticParams
+    opt_states: ActorCriticOptStates
+    statistics: Any
+    return_statistics: Any
+    kl_coef: jax.Array
+
+
+class PenaltyPPO(ff_ppo.PPO):
+    """PPO with a penalty on the divergence from the policy before the update, in place of the clipped ratio."""
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        agent = super().init(key, timestep)
+        kl_coef = jnp.asarray(self.config.kl_coef, jnp.float32)
+        return agent._replace(shared=PenaltyShared(**agent.shared._asdict(), kl_coef=kl_coef))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Learn from one rollout, and adapt the weight of the divergence to that of the whole update."""
+        before = agent.shared
+        agent, metrics = super().update(agent, trajectory, key)
+        observation = self.normalizer.apply(before.statistics, trajectory.transitions.observation)
+        b_pi, pi = (self.actor.apply(s.params.actor_params, observation) for s in (before, agent.shared))
+        kl = self.axes.mean(jnp.mean(b_pi.kl_divergence(pi)))
+        if self.config.adapt_kl_coef:
+            kl_coef = adapt_coefficient(before.kl_coef, kl, self.config.target_kl)
+            agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
+        return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
+
+    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the surrogate loss with its penalty (equation 8)."""
+        log_prob, b_pi = pi.log_prob(batch.action), self.actor.apply(behaviour.params.actor_params, batch.obs)
+        loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.kl_coef, pi, b_pi)
+        return loss, {}
+
+
+def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: Any) -> jax.Array:
+    """Double the weight of the divergence where it exceeds 1.5 times its target, halve it where it is 1.5 times below.
+
+    Source: Schulman et al. 2017 (PPO), section 4.
+
+    Args:
+        kl_coef: weight of the divergence, per nat, a scalar.
+        kl: divergence of the last update, in nats, a scalar.
+        target_kl: its target, in nats.
+
+    Returns:
+        The new weight, between `MIN_KL_COEF` and `MAX_KL_COEF`.
+    """
+    factor = jnp.where(kl > 1.5 * target_kl, 2.0, jnp.where(kl < target_kl / 1.5, 0.5, 1.0))
+    return jnp.clip(factor * kl_coef, MIN_KL_COEF, MAX_KL_COEF)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build PPO with a KL penalty; see `on_policy_actor_critic.assemble`."""
+    return assemble(config, spec, PenaltyPPO)
+
+
+run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo_penalty", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

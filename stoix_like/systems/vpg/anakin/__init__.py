@@ -1,0 +1,1 @@
+"""Vanilla policy gradients with environments on the accelerator."""

@@ -1,0 +1,91 @@
+"""Faults of environments on the host in real runs: how they end, what is left, and how they continue."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import scripted
+
+SMALL = [
+    *("env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "logger=silent", "arch.compile_cache=false"),
+    *("network.actor_network.pre_torso.layer_sizes=[8]", "arch.absolute_metric=false", "arch.max_eval_steps=100"),
+    *("arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=2", "arch.total_timesteps=160"),
+    "system.rollout_length=4",
+]
+PPO = ["system=ppo/ff_ppo", "system.num_minibatches=2", "network.critic_network.pre_torso.layer_sizes=[8]"]
+DQN = ["system=q_learning/ff_dqn", "system.warmup_steps=16", "system.total_batch_size=16"]
+
+
+def start(*arguments, fault=None):
+    """Start the command line in a session of its own."""
+    command = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
+    paths = [str(Path(scripted.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if fault is not None:
+        env["SCRIPTED_FAULT"] = fault
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=env, start_new_session=True, **streams)
+
+
+def processes(session):
+    """List the processes of a session that are not zombies, by id, with their command lines."""
+    found = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, sid = (directory / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(sid) == session and state != "Z":
+                found[int(directory.name)] = (directory / "cmdline").read_text()
+    return found
+
+
+def wait_until(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("system", "vectorization", "fault", "message"),
+    [
+        (PPO, "sync", "hang", "no answer within 3 seconds (env.timeout)"),
+        (DQN, "async", "die", "the process of environment 0 died (killed by signal 9)"),
+    ],
+)
+def test_a_fault_ends_the_run_with_a_checkpoint(tmp_path, system, vectorization, fault, message):
+    run_dir = tmp_path / "run"
+    settings = [f"env.vectorization={vectorization}", f"env.timeout={3 if fault == 'hang' else 300}"]
+    run = start("train", *system, *SMALL, *settings, f"hydra.run.dir={run_dir}", fault=fault)
+    _, errors = run.communicate(timeout=300)
+    assert run.returncode == 1, errors
+    assert f"gymnasium/scripted:Scripted-v0 failed: {message}; stopped after " in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].endswith(f"saved; continue with: stoix-like resume {run_dir}")
+    assert "Traceback" not in errors
+    wait_until(lambda: not processes(run.pid), 10)
+    resumed = start("resume", run_dir)
+    _, errors = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, errors
+    assert (run_dir / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_no_worker_outlives_a_run_that_is_killed_even_if_it_hangs(tmp_path):
+    run = start("train", *PPO, *SMALL, "env.vectorization=async", f"hydra.run.dir={tmp_path / 'run'}", fault="hang")
+    try:
+        assert any("hanging" in line for line in run.stderr)
+        assert sum("spawn_main" in line for line in processes(run.pid).values()) == 2
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        wait_until(lambda: not processes(run.pid), 10)
+    finally:
+        for pid in processes(run.pid):
+            os.kill(pid, signal.SIGKILL)
+        run.stderr.close()
