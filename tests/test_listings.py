@@ -49,7 +49,14 @@ def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario,
 def test_networks_are_listed_with_the_systems_that_they_fit():
     listed = lines("networks")
     assert listed[listed.index("network=mlp_ddpg") + 1] == "  fits ddpg/ff_ddpg, ddpg/ff_td3"
-    stochastic = ["ppo/ff_dpo", "ppo/ff_ppo", "ppo/ff_ppo_penalty", "vpg/ff_a2c", "vpg/ff_reinforce"]
+    stochastic = [
+        "impala/ff_impala",
+        "ppo/ff_dpo",
+        "ppo/ff_ppo",
+        "ppo/ff_ppo_penalty",
+        "vpg/ff_a2c",
+        "vpg/ff_reinforce",
+    ]
     assert fitting_systems("cnn") == fitting_systems("mlp_continuous") == stochastic
     assert {system for network in group_choices("network") for system in fitting_systems(network)} == set(
         group_choices("system")

@@ -29,12 +29,19 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
 from stoix_like.systems.on_policy import OnPolicyConfig
-from stoix_like.utils.jax_utils import merge_leading_dims, standardize
+from stoix_like.utils.jax_utils import Scalar, merge_leading_dims, standardize
 from stoix_like.utils.loss import baseline_loss
-from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
+from stoix_like.utils.multistep import (
+    VTraceOutput,
+    batch_truncated_generalized_advantage_estimation,
+    batch_vtrace_td_error_and_advantage,
+)
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+
+ADAM: Transform = partial(optax.adam, eps=1e-5)
+"""The optimiser of on-policy systems by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,8 @@ class ActorCriticConfig(OnPolicyConfig):
         standardize_advantages: whether advantages are standardised to mean 0 and deviation 1 over the whole batch.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
+        vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
+            with Sebulba.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -62,6 +71,7 @@ class ActorCriticConfig(OnPolicyConfig):
     vf_coef: Annotated[float, at_least(0.0)]
     standardize_advantages: bool
     normalize_observations: bool
+    vtrace: bool = False
 
 
 class OnPolicyTransition(NamedTuple):
@@ -98,8 +108,13 @@ class ActorCritic(ABC):
     """Base class of on-policy actor-critic algorithms, with their hyperparameters, networks and optimisers.
 
     Subclasses implement `policy_loss`, and may replace the advantages, the value loss and the gradient steps.
+
+    Attributes:
+        ratio_in_loss: whether the policy loss weights advantages by the ratio of the current to the behaviour policy;
+            otherwise V-trace does.
     """
 
+    ratio_in_loss: ClassVar[bool] = False
     config: Any
     axes: Axes
     actor: FeedForwardActor
@@ -154,7 +169,7 @@ class ActorCritic(ABC):
     def advantages(
         self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Compute generalised advantage estimates and value targets `[T, N]`.
+        """Compute generalised advantage estimates and value targets `[T, N]`, by V-trace if configured.
 
         Args:
             shared: the state before the update.
@@ -165,13 +180,41 @@ class ActorCritic(ABC):
         Returns:
             Advantages and value targets.
         """
-        del shared
+        if self.config.vtrace:
+            vtrace = self.vtrace(shared, steps, v_tm1, v_t)
+            advantage = vtrace.q_estimate - v_tm1 if self.ratio_in_loss else vtrace.pg_advantage
+            return advantage, v_tm1 + vtrace.errors
         return batch_truncated_generalized_advantage_estimation(
             steps.reward,
             self.config.gamma * (1.0 - steps.terminated),
-            self.config.gae_lambda,
+            self.gae_lambda,
             v_tm1=v_tm1,
             v_t=v_t,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+
+    @property
+    def gae_lambda(self) -> Scalar:
+        """Mixing parameter of n-step advantages."""
+        return self.config.gae_lambda
+
+    @property
+    def max_ratios(self) -> tuple[Scalar, Scalar]:
+        """Upper bounds of the probability ratios that weight value errors and advantages (V-trace)."""
+        return 1.0, 1.0
+
+    def vtrace(self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array) -> VTraceOutput:
+        """Compute V-trace errors and advantages `[T, N]` of the current policy; arguments as for `advantages`."""
+        log_prob = self.actor.apply(shared.params.actor_params, steps.observation).log_prob(steps.action)
+        return batch_vtrace_td_error_and_advantage(
+            v_tm1,
+            v_t,
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            jnp.exp(log_prob - steps.extras),
+            self.gae_lambda,
+            *self.max_ratios,
             truncation_t=steps.truncated,
             time_major=True,
         )
@@ -216,27 +259,29 @@ class ActorCritic(ABC):
         return baseline_loss(value, batch.target)
 
 
-def assemble(config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic]) -> System:
+def assemble(
+    config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic], transform: Transform = ADAM
+) -> System:
     """Build an on-policy actor-critic system.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         algorithm: a subclass of `ActorCritic`.
+        transform: `(learning_rate) -> GradientTransformation` of the actor and the critic.
 
     Returns:
         The system.
     """
     actor, critic = spec.networks.actor_network, spec.networks.critic_network
-    adam = partial(optax.adam, eps=1e-5)
     agent = algorithm(
         config,
         spec.axes,
         actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
         critic=FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
         optim=actor_critic_optimiser(
-            make_optimiser(config, spec, config.actor_lr, transform=adam),
-            make_optimiser(config, spec, config.critic_lr, transform=adam),
+            make_optimiser(config, spec, config.actor_lr, transform=transform),
+            make_optimiser(config, spec, config.critic_lr, transform=transform),
         ),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),

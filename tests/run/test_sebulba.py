@@ -17,6 +17,7 @@ import toys
 from scripted import check_sequence
 
 import stoix_like
+from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make
 from stoix_like.envs.host import SplitSteps
@@ -155,6 +156,42 @@ def test_the_learner_receives_the_transitions_that_happened(layout):
     assert record["train/episodes"] == (steps["terminated"] | steps["truncated"])[UPDATES // 2 * LENGTH :].sum()
 
 
+BANDIT = [
+    *(RUN[0], RUN[1], "env.scenario.name=bandit:Bandit-v0", "arch.total_num_envs=8", *RUN[4:]),
+    *("system.rollout_length=8", "system.actor_lr=3e-2", "system.critic_lr=3e-2", "system.decay_learning_rates=false"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
+    *("arch.total_timesteps=6400", "arch.pipeline_queue_size=100", "arch.num_evaluation=1", "system.ent_coef=0"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "corrected"),
+    [
+        (["impala/ff_impala", "system.optimiser=adam"], True),
+        (["vpg/ff_reinforce", "system.vtrace=true"], True),
+        (["vpg/ff_a2c"], False),
+    ],
+)
+def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, corrected):
+    """The lag exceeds the run: the first policy, which takes both actions equally often, plays every rollout.
+
+    The reward is the action, so the value of that policy is 1/2. V-trace converges to the value of the policy
+    proportional to min(b, pi), b = 1/2, which for a pi(1) above 1/2 is 1/2 / (1/2 + pi(0)) = 1 / (3 - 2 pi(1)).
+    """
+    setup = set_up(parse_config(compose_config([f"system={system[0]}", *system[1:], *BANDIT])))
+    loop = TrainingLoop(setup, MultiLogger([]))
+    loop.train()
+    setup.env.close()
+    setup.eval_env.close()
+    agent, params = setup.build_system().init.__self__, loop.state.shared.params
+    observation = Observation(jnp.ones((1, 1)))
+    pi = float(agent.actor.apply(params.actor_params, observation).prob(jnp.ones((1,), int))[0])
+    assert pi > 0.9
+    value = 1.0 / (3.0 - 2.0 * pi) if corrected else 0.5
+    assert float(agent.critic.apply(params.critic_params, observation)[0]) == pytest.approx(value, abs=0.1)
+
+
 @pytest.mark.slow
 def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
     arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
@@ -219,7 +256,7 @@ def test_what_cannot_run_is_refused(overrides, message):
 
 @pytest.mark.learning
 @pytest.mark.optimized
-@pytest.mark.parametrize("system", ["ppo/ff_ppo", "q_learning/ff_pqn"])
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "impala/ff_impala", "q_learning/ff_pqn"])
 def test_learns_cart_pole(system, tmp_path):
     overrides = ["arch=sebulba", "env=envpool/cartpole", "arch.total_timesteps=3e5", "arch.num_evaluation=5"]
     result = stoix_like.train(system, [*overrides, "logger=silent"], run_dir=tmp_path / "run")

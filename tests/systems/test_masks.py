@@ -25,7 +25,13 @@ from stoix_like.utils.replay import Batch
 CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
 PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty"]
-ON_POLICY = [*(f"ppo/{name}" for name in PPO), "q_learning/ff_pqn", "vpg/ff_a2c", "vpg/ff_reinforce"]
+ON_POLICY = [
+    "impala/ff_impala",
+    *(f"ppo/{name}" for name in PPO),
+    "q_learning/ff_pqn",
+    "vpg/ff_a2c",
+    "vpg/ff_reinforce",
+]
 DISCRETE = [*ON_POLICY, "sac/ff_sac_discrete", *(f"q_learning/{name}" for name in Q_LEARNING)]
 B, A, ATOMS = 16, 3, 4
 

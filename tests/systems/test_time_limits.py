@@ -145,6 +145,7 @@ ON_POLICY = [
 ]
 PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
 CASES = {
+    "impala/ff_impala": Case([*ON_POLICY, "system.rms_eps=1e-4"], state_values),
     "ppo/ff_ppo_penalty": Case(PPO, state_values),
     "ppo/ff_dpo": Case([*PPO, "+env.kwargs.continuous=true"], state_values),
     "vpg/ff_a2c": Case(ON_POLICY, state_values),

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, System, SystemSpec, Transition
+from stoix_like.base_types import Metrics, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.schema import above, between
 from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
 from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, assemble
 from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition
 from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
-from stoix_like.utils.multistep import batch_vtrace_td_error_and_advantage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,39 +25,17 @@ class Config(ActorCriticConfig, MinibatchConfig):
         gae_lambda: mixing parameter of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
         clip_value: whether the value change is clipped.
-        vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
-            with Sebulba.
     """
 
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     clip_eps: Annotated[float, above(0.0)]
     clip_value: bool
-    vtrace: bool = False
 
 
 class PPO(ActorCritic):
     """PPO with the clipped surrogate objective."""
 
-    def advantages(
-        self, shared: PPOShared, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Compute advantages and value targets `[T, N]`, by V-trace if configured."""
-        config = self.config
-        if not config.vtrace:
-            return super().advantages(shared, steps, v_tm1, v_t)
-        log_prob = self.actor.apply(shared.params.actor_params, steps.observation).log_prob(steps.action)
-        vtrace = batch_vtrace_td_error_and_advantage(
-            v_tm1,
-            v_t,
-            steps.reward,
-            config.gamma * (1.0 - steps.terminated),
-            jnp.exp(log_prob - steps.extras),
-            config.gae_lambda,
-            truncation_t=steps.truncated,
-            time_major=True,
-        )
-        # Without the ratio, which is part of the surrogate objective.
-        return vtrace.q_estimate - v_tm1, v_tm1 + vtrace.errors
+    ratio_in_loss = True
 
     def learn(self, shared: PPOShared, batch: PPOTransition, key: jax.Array) -> tuple[PPOShared, Metrics]:
         """Train for several epochs of minibatches on one rollout."""

@@ -10,21 +10,28 @@ from stoix_like.base_types import System, SystemSpec, Transition
 from stoix_like.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import ActorCriticConfig, assemble
 from stoix_like.systems.vpg.anakin import ff_a2c
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_discounted_returns
 
 
 class REINFORCE(ff_a2c.A2C):
     """Policy gradient of whole returns, with a value function as baseline."""
 
+    @property
+    def gae_lambda(self) -> Scalar:
+        """Mixing parameter of n-step advantages: 1, that of whole returns."""
+        return 1.0
+
     def advantages(
         self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Compute returns minus baselines, and the returns `[T, N]`.
+        """Compute returns minus baselines, and the returns `[T, N]`; by V-trace if configured.
 
         Returns run to the end of the episode. Where it was truncated, or continues beyond the rollout, the value of the
         true successor stands for the rest.
         """
-        del shared
+        if self.config.vtrace:
+            return super().advantages(shared, steps, v_tm1, v_t)
         returns = batch_discounted_returns(
             steps.reward,
             self.config.gamma * (1.0 - steps.terminated),

@@ -1,0 +1,1 @@
+"""IMPALA with environments on the accelerator."""
