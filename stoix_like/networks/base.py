@@ -197,18 +197,25 @@ class MultiNetwork(_Network):
         return jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *outputs)
 
 
-class ScannedRNN(nn.Module):
-    """A recurrent cell scanned over time, the first axis; the state is reset at episode starts.
+class ScannedRNN(_Network):
+    """Recurrent cells on top of each other, scanned over time, the first axis; reset where an episode starts.
+
+    The state of several cells is a tuple, from the first cell to the last.
 
     Attributes:
-        hidden_state_dim: width of the state and of the output, in units.
-        cell_type: name of the cell, see `parse_rnn_cell`.
+        hidden_state_dim: width of the state and of the output of each cell, in units.
+        cell_type: name of the cells, see `parse_rnn_cell`.
+        num_layers: number of cells.
     """
 
     hidden_state_dim: int
     cell_type: str
+    num_layers: int = 1
 
-    @nn.compact
+    def setup(self) -> None:
+        """Create the cells."""
+        self.cells = self._make_cells()
+
     def __call__(
         self, rnn_state: Any, x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]]
     ) -> tuple[Any, Float[Array, "T *batch H"]]:
@@ -222,24 +229,40 @@ class ScannedRNN(nn.Module):
         Returns:
             The state after the last step, and the outputs `[T, ..., H]`.
         """
-        inputs, resets = x
-        cell = self._cell()
-        if isinstance(cell, LinearCell):
-            decay, terms = cell.terms(inputs)
-            states = linear_recurrence(jnp.where(resets[..., None], 0.0, decay), terms, rnn_state)
-            return states[-1], cell.read(states, inputs)
-        fresh = self.initialize_carry(resets.shape[1:])
+        states, outputs = self.unroll(rnn_state, x)
+        return jax.tree.map(lambda state: state[-1], states), outputs
 
-        def step(cell: nn.Module, state: Any, x: tuple[Array, Array]) -> tuple[Any, Array]:
-            input_t, reset_t = x
-            state = jax.tree.map(lambda new, old: jnp.where(reset_t[..., None], new, old), fresh, state)
-            return cell(state, input_t)
+    def unroll(
+        self, rnn_state: Any, x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]]
+    ) -> tuple[Any, Float[Array, "T *batch H"]]:
+        """Process sequences as `__call__` does, and return the states `[T, ..., H]` after every step."""
+        outputs, resets = x
+        states = []
+        for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
+            new, outputs = _unroll_cell(cell, state, outputs, resets)
+            states.append(new)
+        return self._joined(states), outputs
 
-        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
-        return scan(cell, rnn_state, (inputs, resets))
+    def step(
+        self, rnn_state: Any, x: tuple[Float[Array, "*batch D"], Bool[Array, "*batch"]]
+    ) -> tuple[Any, Float[Array, "*batch H"]]:
+        """Process one time step, with arguments and results as in `__call__`, without their time axis."""
+        output, reset = x
+        states = []
+        for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
+            new, output = cell(_reset(cell, state, reset), output)
+            states.append(new)
+        return self._joined(states), output
 
-    def _cell(self, **kwargs: Any) -> nn.Module:
-        return parse_rnn_cell(self.cell_type)(features=self.hidden_state_dim, **kwargs)
+    def _make_cells(self, **kwargs: Any) -> list[Any]:
+        cell = parse_rnn_cell(self.cell_type)
+        return [cell(features=self.hidden_state_dim, **kwargs) for _ in range(self.num_layers)]
+
+    def _per_cell(self, rnn_state: Any) -> Sequence[Any]:
+        return (rnn_state,) if self.num_layers == 1 else rnn_state
+
+    def _joined(self, states: Sequence[Any]) -> Any:
+        return states[0] if self.num_layers == 1 else tuple(states)
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
@@ -249,14 +272,41 @@ class ScannedRNN(nn.Module):
             batch_size: number of sequences, or the shape of their batch.
 
         Returns:
-            The arrays of the cell's state, `[batch_size, H]`.
+            The arrays of the cells' states, `[batch_size, H]`.
         """
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
-        return self._cell(parent=None).initialize_carry(jax.random.key(0), (*batch, self.hidden_state_dim))
+        return self._joined([_initial_state(cell, batch) for cell in self._make_cells(parent=None)])
+
+
+def _initial_state(cell: Any, batch: tuple[int, ...]) -> Any:
+    return cell.initialize_carry(jax.random.key(0), (*batch, cell.features))
+
+
+def _reset(cell: Any, state: Any, resets: Array) -> Any:
+    """Replace states `[..., H]` by that at the start of an episode where `resets` `[...]` is True."""
+    fresh = _initial_state(cell, resets.shape)
+    return jax.tree.map(lambda new, old: jnp.where(resets[..., None], new, old), fresh, state)
+
+
+def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[Any, Array]:
+    """Return the states and outputs of one cell after each step, `[T, ..., H]`; in parallel if it is linear."""
+    if isinstance(cell, LinearCell):
+        decay, terms = cell.terms(inputs)
+        states = linear_recurrence(jnp.where(resets[..., None], 0.0, decay), terms, state)
+        return states, cell.read(states, inputs)
+
+    def step(cell: Any, state: Any, x: tuple[Array, Array]) -> tuple[Any, tuple[Any, Array]]:
+        input_t, reset_t = x
+        state, output = cell(_reset(cell, state, reset_t), input_t)
+        return state, (state, output)
+
+    scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
+    _, (states, outputs) = scan(cell, state, (inputs, resets))
+    return states, outputs
 
 
 class _Recurrent:
-    """The part of a recurrent network before the head.
+    """The parts that recurrent networks share.
 
     The networks define its fields: inherited fields would come before the head in the constructor.
     """
@@ -266,27 +316,76 @@ class _Recurrent:
     cell_type: Any
     pre_torso: Any
     input_layer: Any
+    num_layers: Any
 
-    def _embed(self, state: Any, observation_done: tuple[Any, Array]) -> tuple[Any, Array]:
-        """Return the state after the last step and the embedding of each step; call it in a compact method."""
+    def setup(self) -> None:
+        """Create the recurrent cells."""
+        self.rnn = self._make_rnn()
+
+    def __call__(
+        self, state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]], head_kwargs: Kwargs | None = None
+    ) -> tuple[Any, Any]:
+        """Process sequences of observations.
+
+        Args:
+            state: `[..., H]`, the state before the first step.
+            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
+                episode.
+            head_kwargs: keyword arguments of the head.
+
+        Returns:
+            The state after the last step, and the output of the head for each step.
+
+        Raises:
+            ValueError: the observations have an action mask that the head of a policy does not take.
+        """
+        states, output = self.unroll(state, observation_done, head_kwargs)
+        return jax.tree.map(lambda states: states[-1], states), output
+
+    def unroll(
+        self, state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]], head_kwargs: Kwargs | None = None
+    ) -> tuple[Any, Any]:
+        """Process sequences as `__call__` does, and return the states `[T, ..., H]` after every step."""
+        return self._through(self.rnn.unroll, state, observation_done, head_kwargs)
+
+    def step(
+        self, state: Any, observation_done: tuple[Any, Bool[Array, "*batch"]], head_kwargs: Kwargs | None = None
+    ) -> tuple[Any, Any]:
+        """Process one time step, with arguments and results as in `__call__`, without their time axis."""
+        return self._through(self.rnn.step, state, observation_done, head_kwargs)
+
+    def _through(
+        self, cells: Any, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None
+    ) -> tuple[Any, Any]:
         observation, done = observation_done
-        embedding = self.pre_torso(self.input_layer(observation))
-        state, embedding = ScannedRNN(self.hidden_state_dim, self.cell_type)(state, (embedding, done))
-        return state, self.post_torso(embedding)
+        state, embedding = cells(state, (self.pre_torso(self.input_layer(observation)), done))
+        return state, self._head(self.post_torso(embedding), observation, head_kwargs)
+
+    def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
+        raise NotImplementedError
+
+    def _make_rnn(self, **kwargs: Any) -> ScannedRNN:
+        return ScannedRNN(self.hidden_state_dim, self.cell_type, self.num_layers, **kwargs)
+
+    @nn.nowrap
+    def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
+        """Return the state at the start of an episode, see `ScannedRNN.initialize_carry`."""
+        return self._make_rnn(parent=None).initialize_carry(batch_size)
 
 
-class RecurrentActor(_Recurrent, nn.Module):
+class RecurrentActor(_Recurrent, _Network):
     """A recurrent policy.
 
     The action mask of an observation is passed to the head.
 
     Attributes:
         action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
-        post_torso: maps the output of the cell to an embedding.
+        post_torso: maps the output of the cells to an embedding.
         hidden_state_dim: width of the recurrent state, in units.
-        cell_type: name of the cell, see `parse_rnn_cell`.
-        pre_torso: maps the output of the input layer to the input of the cell.
+        cell_type: name of the cells, see `parse_rnn_cell`.
+        pre_torso: maps the output of the input layer to the input of the cells.
         input_layer: selects the input from an observation.
+        num_layers: number of cells on top of each other.
     """
 
     action_head: nn.Module
@@ -295,38 +394,23 @@ class RecurrentActor(_Recurrent, nn.Module):
     cell_type: str
     pre_torso: nn.Module
     input_layer: nn.Module = ArrayInput()
+    num_layers: int = 1
 
-    @nn.compact
-    def __call__(
-        self, policy_hidden_state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]]
-    ) -> tuple[Any, Any]:
-        """Process sequences of observations.
-
-        Args:
-            policy_hidden_state: `[..., H]`, the state before the first step.
-            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
-                episode.
-
-        Returns:
-            The state after the last step, and the output of the head for each step.
-
-        Raises:
-            ValueError: the observations have an action mask that the head does not take.
-        """
-        state, x = self._embed(policy_hidden_state, observation_done)
-        return state, self.action_head(x, **_policy_kwargs(self.action_head, observation_done[0]))
+    def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
+        return self.action_head(embedding, **_policy_kwargs(self.action_head, observation, head_kwargs))
 
 
-class RecurrentCritic(_Recurrent, nn.Module):
+class RecurrentCritic(_Recurrent, _Network):
     """A recurrent value function.
 
     Attributes:
         critic_head: maps an embedding to values.
-        post_torso: maps the output of the cell to an embedding.
+        post_torso: maps the output of the cells to an embedding.
         hidden_state_dim: width of the recurrent state, in units.
-        cell_type: name of the cell, see `parse_rnn_cell`.
-        pre_torso: maps the output of the input layer to the input of the cell.
+        cell_type: name of the cells, see `parse_rnn_cell`.
+        pre_torso: maps the output of the input layer to the input of the cells.
         input_layer: selects the input from an observation.
+        num_layers: number of cells on top of each other.
     """
 
     critic_head: nn.Module
@@ -335,23 +419,10 @@ class RecurrentCritic(_Recurrent, nn.Module):
     cell_type: str
     pre_torso: nn.Module
     input_layer: nn.Module = ArrayInput()
+    num_layers: int = 1
 
-    @nn.compact
-    def __call__(
-        self, critic_hidden_state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]]
-    ) -> tuple[Any, Any]:
-        """Process sequences of observations.
-
-        Args:
-            critic_hidden_state: `[..., H]`, the state before the first step.
-            observation_done: observations `[T, ...]`, and `[T, ...]`, True where an observation is the first of its
-                episode.
-
-        Returns:
-            The state after the last step, and the output of the head for each step.
-        """
-        state, x = self._embed(critic_hidden_state, observation_done)
-        return state, self.critic_head(x)
+    def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
+        return self.critic_head(embedding, **(head_kwargs or {}))
 
 
 def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork:

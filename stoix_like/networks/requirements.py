@@ -25,8 +25,9 @@ ACTION_VALUE_ANY_QUANTILES = "the quantiles of action values at any levels"
 # Attributes of heads whose values belong to the system: they determine what the network learns.
 _HYPERPARAMETERS = ("num_atoms", "vmin", "vmax", "num_quantiles", "num_cosines", "sigma_zero")
 
-# The parts of a network before its head.
+# The parts of a network before its head, and those that recurrent networks have besides.
 _OTHER_PARTS = ("input_layer", "pre_torso")
+_RECURRENT_PARTS = ("rnn_layer", "post_torso")
 
 
 class MisfitError(ConfigError):
@@ -51,12 +52,14 @@ class HeadRequirement(NamedTuple):
             `use_layer_norm` are not checked.
         batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
             declares `batch_norm = True`; such a torso fits no other system.
+        recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
     """
 
     outputs: str
     hyperparams: tuple[str, ...] = ()
     layer_norm: bool = False
     batch_norm: bool = False
+    recurrent: bool = False
 
 
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
@@ -78,10 +81,14 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
     for path, requirement in requirements.items():
         name, _, part = path.partition(".")
         group = getattr(networks, name, None)
-        needed = {name: group} | {f"{name}.{other}": getattr(group, other, None) for other in (*_OTHER_PARTS, part)}
+        parts = (*_OTHER_PARTS, *(_RECURRENT_PARTS if requirement.recurrent else ()), part)
+        needed = {name: group} | {f"{name}.{other}": getattr(group, other, None) for other in parts}
         for missing, value in needed.items():
             if value is None:
                 _refuse(f"{key}.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
+        for unread in () if requirement.recurrent else _RECURRENT_PARTS:
+            if getattr(group, unread, None) is not None:
+                _refuse(f"{key}.{name}.{unread} is set, but system={system_name} is not recurrent")
         head, torso = needed[path], needed[f"{name}.pre_torso"]
         if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
             _refuse(f"{key}.{name}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation")

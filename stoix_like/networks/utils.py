@@ -50,7 +50,7 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 # Arguments of modules that are positive integers.
 _SIZES = frozenset(
     (
-        *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "features"),
+        *("layer_sizes", "hidden_sizes", "hidden_size", "num_blocks", "hidden_state_dim", "num_layers", "features"),
         *("channel_sizes", "kernel_sizes", "strides", "channels_per_group", "blocks_per_group", "view_dims"),
         *("num_atoms", "num_quantiles", "num_cosines", "num_values", "num_symbols", "embedding_size"),
         *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
@@ -182,6 +182,7 @@ def _arguments(target: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
 _PARTS = {
     "input_layer": "stoix_like.networks.inputs.ArrayInput",
     "pre_torso": "stoix_like.networks.torso.MLPTorso",
+    "rnn_layer": "stoix_like.networks.base.ScannedRNN",
     "post_torso": "stoix_like.networks.torso.MLPTorso",
     "action_head": "stoix_like.networks.heads.policy_head",
     "critic_head": "stoix_like.networks.heads.ScalarCriticHead",

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -18,7 +19,6 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
-    Observation,
     RolloutState,
     System,
     SystemSpec,
@@ -78,7 +78,8 @@ class OnPolicyTransition(NamedTuple):
     """One step of a rollout with the inputs of the losses.
 
     Attributes:
-        obs: the observation that the policy acted on, normalised if the run normalises observations.
+        obs: the observation that the policy acted on, normalised if the run normalises observations; `Sequences` of
+            them for recurrent networks.
         action: the action taken.
         log_prob: log-probability of the action under the behaviour policy.
         value: value of `obs` before the update.
@@ -86,7 +87,7 @@ class OnPolicyTransition(NamedTuple):
         target: value target.
     """
 
-    obs: Observation
+    obs: Any
     action: jax.Array
     log_prob: jax.Array
     value: jax.Array
@@ -107,7 +108,8 @@ class OnPolicyShared(NamedTuple):
 class ActorCritic(ABC):
     """Base class of on-policy actor-critic algorithms, with their hyperparameters, networks and optimisers.
 
-    Subclasses implement `policy_loss`, and may replace the advantages, the value loss and the gradient steps.
+    Subclasses implement `policy_loss`, and may replace the advantages, the value loss and the gradient steps. Actor and
+    critic are functions of `OnPolicyTransition.obs`, with `init` and `apply` as flax modules have them.
 
     Attributes:
         ratio_in_loss: whether the policy loss weights advantages by the ratio of the current to the behaviour policy;
@@ -117,11 +119,25 @@ class ActorCritic(ABC):
     ratio_in_loss: ClassVar[bool] = False
     config: Any
     axes: Axes
-    actor: FeedForwardActor
-    critic: FeedForwardCritic
+    actor: Any
+    critic: Any
     optim: optax.GradientTransformation
     normalizer: Normalizer
     reward_normalizer: RewardNormalizer
+
+    @staticmethod
+    def make_networks(networks: SimpleNamespace) -> tuple[Any, Any]:
+        """Build the actor and the critic from the modules of the network configuration."""
+        actor, critic = networks.actor_network, networks.critic_network
+        return (
+            FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
+            FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
+        )
+
+    def init_carry(self, num_envs: int) -> Any:
+        """Return the carry of `act` at the start of an episode: none."""
+        del num_envs
+        return ()
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -143,28 +159,53 @@ class ActorCritic(ABC):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout."""
-        steps = trajectory.transitions
-        reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
-        agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
-        trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
-        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared, trajectory))
+        agent, batch = self.evaluate(agent, trajectory)
         shared, metrics = self.learn(agent.shared, batch, key)
         # Updated last: probability ratios need the statistics of the behaviour policy.
         statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
         return Agent(shared._replace(statistics=statistics), agent.local), metrics
 
-    def evaluate(self, shared: Any, trajectory: Trajectory) -> OnPolicyTransition:
-        """Compute the values and advantages of a rollout, in one pass over all steps."""
-        steps, params = trajectory.transitions, shared.params
-        observation = self.normalizer.apply(shared.statistics, steps.observation)
-        next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
-        v_tm1 = self.critic.apply(params.critic_params, observation)
-        v_t = self.critic.apply(params.critic_params, next_observation)
-        steps = steps._replace(observation=observation, reward=steps.reward * self.config.reward_scale)
+    def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
+        """Compute the values and advantages of a rollout, in one pass over all steps.
+
+        Args:
+            agent: the agent before the update.
+            trajectory: the rollout `[T, N]`.
+
+        Returns:
+            The agent with new statistics of returns, and the batch to learn from, `[B]`.
+        """
+        shared, returns, steps = self.normalize(agent.shared, agent.local, trajectory.transitions)
+        v_tm1 = self.critic.apply(shared.params.critic_params, steps.observation)
+        v_t = self.critic.apply(shared.params.critic_params, steps.next_observation)
+        batch = self.with_targets(shared, steps, v_tm1, v_t)
+        return Agent(shared, returns), jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
+
+    def normalize(self, shared: Any, returns: Any, steps: Transition) -> tuple[Any, Any, Transition]:
+        """Normalise and scale the rewards of a rollout, and normalise its observations.
+
+        Args:
+            shared: the state before the update.
+            returns: `[N]` discounted returns before the rollout, see `RewardNormalizer`.
+            steps: the rollout `[T, N]`.
+
+        Returns:
+            The state with new statistics of returns, the returns after the rollout, and the rollout.
+        """
+        reward, statistics, returns = self.reward_normalizer.apply(shared.return_statistics, returns, steps)
+        steps = steps._replace(
+            observation=self.normalizer.apply(shared.statistics, steps.observation),
+            next_observation=self.normalizer.apply(shared.statistics, steps.next_observation),
+            reward=reward * self.config.reward_scale,
+        )
+        return shared._replace(return_statistics=statistics), returns, steps
+
+    def with_targets(self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array) -> OnPolicyTransition:
+        """Compute the advantages, standardised if configured, and the value targets; see `advantages`."""
         advantage, target = self.advantages(shared, steps, v_tm1, v_t)
         if self.config.standardize_advantages:
             advantage = standardize(advantage, self.axes.names)
-        return OnPolicyTransition(observation, steps.action, steps.extras, v_tm1, advantage, target)
+        return OnPolicyTransition(steps.observation, steps.action, steps.extras, v_tm1, advantage, target)
 
     def advantages(
         self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array
@@ -273,12 +314,12 @@ def assemble(
     Returns:
         The system.
     """
-    actor, critic = spec.networks.actor_network, spec.networks.critic_network
+    actor, critic = algorithm.make_networks(spec.networks)
     agent = algorithm(
         config,
         spec.axes,
-        actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        critic=FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
+        actor=actor,
+        critic=critic,
         optim=actor_critic_optimiser(
             make_optimiser(config, spec, config.actor_lr, transform=transform),
             make_optimiser(config, spec, config.critic_lr, transform=transform),
@@ -292,7 +333,7 @@ def assemble(
         observe=lambda agent, _: agent,
         update=agent.update,
         eval_act=partial(agent.act, greedy=spec.evaluation_greedy),
-        init_carry=lambda _: (),
+        init_carry=agent.init_carry,
     )
 
 

@@ -4,3 +4,5 @@ from stoix_like.systems.on_policy_actor_critic import OnPolicyShared, OnPolicyTr
 
 PPOShared = OnPolicyShared
 PPOTransition = OnPolicyTransition
+RNNPPOTransition = OnPolicyTransition
+"""One step of a sequence; `obs` is a `recurrent_actor_critic.Sequences`."""

@@ -1,0 +1,165 @@
+"""Components of recurrent systems: networks, sequences, and the values of true successors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, PyTree
+from stoix_like.networks.base import RecurrentActor, RecurrentCritic
+
+RecurrentNetwork = RecurrentActor | RecurrentCritic
+
+
+def make_actor(network: SimpleNamespace) -> RecurrentActor:
+    """Build a recurrent policy, or action values, from the parts of a network configuration."""
+    return RecurrentActor(action_head=network.action_head, **_parts(network))
+
+
+def make_critic(network: SimpleNamespace) -> RecurrentCritic:
+    """Build a recurrent value function from the parts of a network configuration."""
+    return RecurrentCritic(critic_head=network.critic_head, **_parts(network))
+
+
+def _parts(network: SimpleNamespace) -> dict[str, Any]:
+    rnn = network.rnn_layer
+    return {
+        "post_torso": network.post_torso,
+        "hidden_state_dim": rnn.hidden_state_dim,
+        "cell_type": rnn.cell_type,
+        "pre_torso": network.pre_torso,
+        "input_layer": network.input_layer,
+        "num_layers": rnn.num_layers,
+    }
+
+
+def init_params(network: RecurrentNetwork, key: jax.Array, observation: Observation) -> PyTree:
+    """Initialise the parameters of a recurrent network.
+
+    Args:
+        network: the network.
+        key: one key.
+        observation: `[N, ...]`, an example.
+
+    Returns:
+        The parameters.
+    """
+    starts = jnp.ones(jax.tree.leaves(observation.agent_view)[0].shape[:1], bool)
+    return network.init(key, network.initialize_carry(starts.shape), (observation, starts), method="step")
+
+
+def step(
+    network: RecurrentNetwork,
+    params: PyTree,
+    state: PyTree,
+    observation: Observation,
+    is_first: jax.Array,
+    **kwargs: Any,
+) -> tuple[PyTree, Any]:
+    """Apply a recurrent network to one time step, with the state reset where an episode starts.
+
+    Args:
+        network: the network.
+        params: its parameters.
+        state: `[N, H]`, before the step.
+        observation: `[N, ...]`.
+        is_first: `[N]` bool, whether `observation` is the first of its episode.
+        **kwargs: further arguments of the network, such as `head_kwargs`.
+
+    Returns:
+        The state after the step, and the output of the head.
+    """
+    return network.apply(params, state, (observation, is_first), method="step", **kwargs)
+
+
+def unroll(
+    network: RecurrentNetwork,
+    params: PyTree,
+    state: PyTree,
+    observation: Observation,
+    is_first: jax.Array,
+    **kwargs: Any,
+) -> tuple[PyTree, Any]:
+    """Apply a recurrent network to sequences, with the state reset where episodes start.
+
+    Args:
+        network: the network.
+        params: its parameters.
+        state: `[N, H]`, before the first step.
+        observation: `[T, N, ...]`.
+        is_first: `[T, N]` bool, whether an observation is the first of its episode.
+        **kwargs: further arguments of the network, such as `head_kwargs`.
+
+    Returns:
+        The states after each step, `[T, N, H]`, and the outputs of the head.
+    """
+    return network.apply(params, state, (observation, is_first), method="unroll", **kwargs)
+
+
+def unroll_with_successors(
+    network: RecurrentNetwork,
+    params: PyTree,
+    state: PyTree,
+    observation: Observation,
+    is_first: jax.Array,
+    next_observation: Observation,
+    **kwargs: Any,
+) -> tuple[PyTree, Any, Any]:
+    """Apply a recurrent network to sequences and to the true successor of each of their steps.
+
+        h_t = cell(h_{t-1}, o_t),   y_t = head(h_t),   y'_t = head(cell(h_t, o'_t))
+
+    The state of a successor continues from that of its step, also where the episode ends there and the sequence
+    continues with another one. All successors are computed in one pass.
+
+    Args:
+        network: the network.
+        params: its parameters.
+        state: `[N, H]`, before the first step.
+        observation: `[T, N, ...]`, o.
+        is_first: `[T, N]` bool, whether an observation is the first of its episode.
+        next_observation: `[T, N, ...]`, o', the true successors.
+        **kwargs: further arguments of the network, such as `head_kwargs`.
+
+    Returns:
+        The states h after each step, `[T, N, H]`, the outputs y of the observations, and the outputs y' of their
+        successors.
+    """
+    states, output = unroll(network, params, state, observation, is_first, **kwargs)
+    _, successor = step(network, params, states, next_observation, jnp.zeros_like(is_first), **kwargs)
+    return states, output, successor
+
+
+def split_sequences(tree: PyTree, length: int) -> PyTree:
+    """Split a rollout into sequences.
+
+    Args:
+        tree: arrays `[T, N, ...]`.
+        length: L, steps per sequence, a divisor of T.
+
+    Returns:
+        Arrays `[N * T / L, L, ...]`.
+    """
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, length, *x.shape[2:]), tree)
+
+
+def states_at_starts(first_state: PyTree, states: PyTree, length: int) -> PyTree:
+    """Return the states before the sequences of `split_sequences`.
+
+    Args:
+        first_state: `[N, H]`, before the rollout.
+        states: `[T, N, H]`, after each step.
+        length: L, steps per sequence, a divisor of T.
+
+    Returns:
+        `[N * T / L, H]`.
+    """
+
+    def select(first: jax.Array, after: jax.Array) -> jax.Array:
+        starts = jnp.concatenate([first[None], after[length - 1 : -1 : length]])
+        return jnp.swapaxes(starts, 0, 1).reshape(-1, *first.shape[1:])
+
+    return jax.tree.map(select, first_state, states)
