@@ -13,6 +13,7 @@ PRESETS = {
     "cnn_pqn": "q_learning/ff_pqn",
     "cnn_qr_dqn": "q_learning/ff_qr_dqn",
     "cnn_rainbow": "q_learning/ff_rainbow",
+    "cnn_rnn": "ppo/rec_ppo",
     "cnn_sac_discrete": "sac/ff_sac_discrete",
     "resnet": "ppo/ff_ppo",
 }

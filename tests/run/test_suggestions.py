@@ -44,6 +44,9 @@ def refusal(*overrides):
         (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
         (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
         ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
+        ((*VECTORS, "network=rnn"), r"rnn_layer is set, but .* is not recurrent: choose network=mlp"),
+        (("system=ppo/rec_ppo", *VECTORS, "network=mlp"), "rnn_layer is not set, .* choose network=rnn"),
+        (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
         ((*VECTORS, "network=cnn"), "choose network=mlp"),
         ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
     ],
@@ -62,7 +65,7 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
         (
             (*DQN, *CONTINUOUS),
             "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, impala/ff_impala, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty,"
-            " sac/ff_crossq, sac/ff_sac, sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
+            " ppo/rec_ppo, sac/ff_crossq, sac/ff_sac, sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
         ),
     ],
 )

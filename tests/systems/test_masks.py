@@ -24,7 +24,7 @@ from stoix_like.utils.replay import Batch
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
 Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", "ff_qr_dqn", "ff_rainbow"]
-PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty"]
+PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty", "rec_ppo"]
 ON_POLICY = [
     "impala/ff_impala",
     *(f"ppo/{name}" for name in PPO),
