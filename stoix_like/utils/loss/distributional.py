@@ -347,5 +347,6 @@ def truncate_quantiles(dist_q: Float[Array, "B quantiles C"], num_dropped: int) 
         `[B, C * (quantiles - num_dropped)]` quantiles.
     """
     size, num_quantiles, num_critics = dist_q.shape
-    pooled = jnp.sort(dist_q.reshape(size, -1), axis=-1)
-    return pooled[:, : num_critics * (num_quantiles - num_dropped)]
+    num_kept = num_critics * (num_quantiles - num_dropped)
+    # Half the time of `jnp.sort` on a CPU.
+    return -jax.lax.top_k(-dist_q.reshape(size, -1), num_kept)[0]
