@@ -17,6 +17,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    Observation,
     OnlineAndTarget,
     PyTree,
     RolloutState,
@@ -31,6 +32,7 @@ from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyBaseConfig
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.normalizer import Normalizer, make_normalizer
 from stoix_like.utils.replay import Batch, Replay, make_replay
 
 
@@ -45,6 +47,8 @@ class ActorCriticConfig(OffPolicyBaseConfig):
         policy_frequency: gradient steps of the critics per step of the policy; also delays the temperature (SAC) or all
             target parameters (DDPG and its variants).
         noise_correlation: correlation of the exploration noise between successive steps.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation; the replay buffer stores them as they are.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -52,41 +56,73 @@ class ActorCriticConfig(OffPolicyBaseConfig):
     q_lr: Annotated[float, above(0.0)]
     policy_frequency: Annotated[int, between(1, INT32_MAX)]
     noise_correlation: Annotated[float, between(0.0, 1.0)]
+    normalize_observations: bool = False
 
 
 @dataclass(frozen=True)
 class ActorCritic(ABC):
-    """Base class of off-policy actor-critic algorithms; subclasses implement `init`, `act` and `sgd_step`."""
+    """Base class of off-policy actor-critic algorithms; subclasses implement the abstract methods.
+
+    They never see a raw observation: `act` and `update` normalise, if the run does.
+    """
 
     config: Any
     axes: Axes
     replay: Replay
+    normalizer: Normalizer
     actor: FeedForwardActor
     critics: MultiNetwork
     actor_optim: optax.GradientTransformation
     q_optim: optax.GradientTransformation
 
     @abstractmethod
-    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
+    def init_shared(self, key: jax.Array, observation: Observation) -> Any:
+        """Initialise the shared state, without statistics, for observations `[N, ...]`."""
 
     @abstractmethod
-    def act(
-        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the noise keys, see `persist_noise_keys`."""
+    def greedy_action(self, params: Any, observation: Observation) -> jax.Array:
+        """Compute the mode of the policy for each observation."""
+
+    @abstractmethod
+    def exploring_action(self, params: Any, observation: Observation, keys: jax.Array) -> jax.Array:
+        """Choose an action for each observation `[N]`, with the noise of one key each."""
 
     @abstractmethod
     def sgd_step(self, shared: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on a batch."""
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        shared = self.init_shared(key, timestep.observation)
+        shared = shared._replace(statistics=self.normalizer.init(timestep.observation))
+        return Agent(shared, self.replay.init(timestep))
+
+    def act(
+        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[Any, jax.Array, tuple[()]]:
+        """Choose an action for each environment; the carry holds the noise keys, see `persist_noise_keys`."""
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        if greedy:
+            return state.carry, self.greedy_action(shared.params, observation), ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
+        return keys, self.exploring_action(shared.params, observation, keys), ()
 
     def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
         """Apply a soft update to the target parameters."""
         return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
-        """Add the rollout to the replay buffer."""
-        return agent._replace(local=self.replay.add(agent.local, trajectory))
+        """Add the rollout to the replay buffer and to the statistics of observations."""
+        statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
+        return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
+
+    def sample(self, agent: Agent, key: jax.Array) -> Batch:
+        """Sample a batch of normalised observations."""
+        batch = self.replay.sample(agent.local, key)
+        normalize = partial(self.normalizer.apply, agent.shared.statistics)
+        return batch._replace(
+            observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
+        )
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Take several gradient steps, each on a new batch, and average their metrics."""
@@ -94,7 +130,7 @@ class ActorCritic(ABC):
 
         def epoch(shared: PyTree, key: jax.Array) -> tuple[PyTree, Metrics]:
             sample_key, step_key = jax.random.split(key)
-            return self.sgd_step(shared, self.replay.sample(agent.local, sample_key), step_key)
+            return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 
         shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
@@ -130,6 +166,7 @@ def make_parts(
         "config": config,
         "axes": spec.axes,
         "replay": make_replay(config, spec),
+        "normalizer": make_normalizer(config.normalize_observations, spec.axes),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,
         "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, transform),

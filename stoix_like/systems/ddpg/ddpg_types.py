@@ -24,11 +24,12 @@ class DDPGOptStates(NamedTuple):
 
 
 class DDPGShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, and the number of critic steps so far."""
+    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
 
     params: DDPGParams
     opt_states: DDPGOptStates
     steps: jax.Array
+    statistics: Any = ()
 
 
 class ActionRange(NamedTuple):

@@ -26,8 +26,9 @@ class SACOptStates(NamedTuple):
 
 
 class SACShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, and the number of critic steps so far."""
+    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
 
     params: SACParams
     opt_states: SACOptStates
     steps: jax.Array
+    statistics: Any = ()

@@ -10,29 +10,14 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import (
-    Agent,
-    Metrics,
-    Observation,
-    OnlineAndTarget,
-    RolloutState,
-    System,
-    SystemSpec,
-    TimeStep,
-)
+from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
 from stoix_like.systems.gradient_descent import gradient_step, periodically
 from stoix_like.systems.off_policy import OffPolicyConfig
-from stoix_like.systems.off_policy_actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    make_critics,
-    make_parts,
-    persist_noise_keys,
-)
+from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
@@ -59,32 +44,30 @@ class DDPG(ActorCritic):
 
     actions: ActionRange
 
-    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
+    def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
+        """Initialise parameters and optimiser states."""
         actor_key, q_key = jax.random.split(key)
-        actor_params = self.actor.init(actor_key, timestep.observation)
-        action = self.policy(actor_params, timestep.observation)
-        q_params = self.critics.init(q_key, timestep.observation, {"action": action})
+        actor_params = self.actor.init(actor_key, observation)
+        action = self.policy(actor_params, observation)
+        q_params = self.critics.init(q_key, observation, {"action": action})
         opt_states = DDPGOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
         # Targets are copies: one buffer cannot be donated twice.
         params = [OnlineAndTarget(online, jax.tree.map(jnp.copy, online)) for online in (actor_params, q_params)]
-        shared = DDPGShared(DDPGParams(*params), opt_states, jnp.zeros((), jnp.int32))
-        return Agent(shared, self.replay.init(timestep))
+        return DDPGShared(DDPGParams(*params), opt_states, jnp.zeros((), jnp.int32))
 
-    def act(
-        self, shared: DDPGShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the noise keys."""
-        action = self.policy(shared.params.actor_params.online, state.timestep.observation)
-        if greedy:
-            return state.carry, action, ()
-        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
+    def greedy_action(self, params: DDPGParams, observation: Observation) -> jax.Array:
+        """Compute the actions of the policy."""
+        return self.policy(params.actor_params.online, observation)
+
+    def exploring_action(self, params: DDPGParams, observation: Observation, keys: jax.Array) -> jax.Array:
+        """Add normal noise to the actions of the policy."""
+        action = self.greedy_action(params, observation)
         noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
-        return keys, self.add_noise(action, self.config.exploration_noise * noise), ()
+        return self.add_noise(action, self.config.exploration_noise * noise)
 
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
-        params, opt_states, steps = shared
+        params, opt_states, steps = shared.params, shared.opt_states, shared.steps
         loss = partial(self.critic_loss, params=params, batch=batch, key=key)
         online, q_opt_state, q_metrics = gradient_step(
             loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state

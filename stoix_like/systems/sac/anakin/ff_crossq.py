@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, System, SystemSpec, TimeStep
+from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
@@ -44,12 +44,11 @@ class CrossQ(ff_sac.SAC):
     Shards normalise their own batches; running statistics are averaged over all shards.
     """
 
-    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent, without target parameters."""
-        agent = super().init(key, timestep)
-        params = agent.shared.params
-        params = params._replace(q_params=params.q_params._replace(target=()))
-        return agent._replace(shared=agent.shared._replace(params=params))
+    def init_shared(self, key: jax.Array, observation: Observation) -> SACShared:
+        """Initialise parameters and optimiser states, without target parameters."""
+        shared = super().init_shared(key, observation)
+        q_params = shared.params.q_params._replace(target=())
+        return shared._replace(params=shared.params._replace(q_params=q_params))
 
     def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
         """Return the parameters unchanged."""

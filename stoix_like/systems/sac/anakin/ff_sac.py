@@ -16,28 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import (
-    Agent,
-    Metrics,
-    Observation,
-    OnlineAndTarget,
-    RolloutState,
-    System,
-    SystemSpec,
-    TimeStep,
-)
+from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least
 from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser, periodically
 from stoix_like.systems.off_policy import OffPolicyConfig
-from stoix_like.systems.off_policy_actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    make_critics,
-    make_parts,
-    persist_noise_keys,
-)
+from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
 from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch
@@ -80,10 +65,9 @@ class SAC(ActorCritic):
     alpha_optim: optax.GradientTransformation
     action_space: Any
 
-    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
+    def init_shared(self, key: jax.Array, observation: Observation) -> SACShared:
+        """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
-        observation = timestep.observation
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
         q_params = self.critics.init(q_key, *self.critic_input(observation, action))
@@ -93,17 +77,16 @@ class SAC(ActorCritic):
         opt_states = SACOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
         )
-        return Agent(SACShared(params, opt_states, jnp.zeros((), jnp.int32)), self.replay.init(timestep))
+        return SACShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def act(
-        self, shared: SACShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the noise keys."""
-        pi = self.actor.apply(shared.params.actor_params, state.timestep.observation)
-        if greedy:
-            return state.carry, pi.mode(), ()
-        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
-        return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
+    def greedy_action(self, params: SACParams, observation: Observation) -> jax.Array:
+        """Compute the mode of the policy."""
+        return self.actor.apply(params.actor_params, observation).mode()
+
+    def exploring_action(self, params: SACParams, observation: Observation, keys: jax.Array) -> jax.Array:
+        """Sample actions from the policy."""
+        pi = self.actor.apply(params.actor_params, observation)
+        return jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
 
     def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
@@ -117,7 +100,7 @@ class SAC(ActorCritic):
 
     def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the critics and their targets."""
-        params, opt_states, _ = shared
+        params, opt_states = shared.params, shared.opt_states
         loss = partial(self.critic_loss, params=params, batch=batch, key=key)
         online, q_opt_state, metrics = gradient_step(
             loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
@@ -141,7 +124,7 @@ class SAC(ActorCritic):
 
     def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the policy, and the temperature towards the target entropy."""
-        params, opt_states, _ = shared
+        params, opt_states = shared.params, shared.opt_states
         loss = partial(self.actor_loss, params=params, batch=batch, key=key)
         actor_params, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
