@@ -50,7 +50,10 @@ RUNS = {
     "dqn": ("q_learning/ff_dqn", [*REPLAY, "env.step_count=true"]),
     "sac": (
         "sac/ff_sac",
-        [*REPLAY, "env.scenario.name=continuous", f"+network.q_network.input_layer.input_layer={LAYER}"],
+        [
+            *(*REPLAY, "env.scenario.name=continuous", "system.normalize_observations=true"),
+            f"+network.q_network.input_layer.input_layer={LAYER}",
+        ],
     ),
 }
 

@@ -10,12 +10,13 @@ import pytest
 from off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
 from programs import make_program
 
-from stoix_like.base_types import Axes
+from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
 from stoix_like.systems.off_policy_actor_critic import initial_noise_keys, persist_noise_keys
+from stoix_like.utils.normalizer import make_normalizer
 
 NETWORKS = {
     "sac/ff_tqc": "NormalAffineTanhDistributionHead",
@@ -165,7 +166,8 @@ def test_placement_of_shards_on_devices_does_not_change_the_results(system):
     """Compare two shards on one device with one shard on each of two devices, with a delayed policy."""
     params = []
     for layout in (["arch.num_devices=1", "arch.update_batch_size=2"], ["arch.num_devices=2"]):
-        run = training_loop(system, "system.policy_frequency=2", "arch.num_eval_episodes=2", *layout)
+        options = ["system.policy_frequency=2", "system.normalize_observations=true", "arch.num_eval_episodes=2"]
+        run = training_loop(system, *options, *layout)
         before = jax.device_get(run.state.shared.params)
         run.advance(3)
         params.append(jax.device_get(run.state.shared.params))
@@ -184,6 +186,35 @@ def test_policy_learns_the_continuous_policy_probe(system):
     support = ["system.vmin=-3", "system.vmax=3"] if system.endswith("d4pg") else []
     run = trained(system, *fast, *support)
     assert run.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "system", [name if name == "sac/ff_sac" else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+)
+def test_systems_see_normalised_observations_and_replay_stores_raw_ones(system):
+    """Half of the observations are 3, the other half 7: mean 5, deviation 2."""
+    probe = ["env=probe/policy"] if system.endswith("discrete") else []
+    plain = algorithm(system, *probe)
+    agent = dataclasses.replace(plain, normalizer=make_normalizer(True, Axes()))
+    state = jax.jit(agent.init)(jax.random.key(0), timestep([0] * 8, [False] * 8))
+    view = Observation(jnp.broadcast_to(jnp.asarray([3.0, 7.0] * 4)[None, :, None], (64, 8, 1)))
+    action = jax.tree.map(lambda x: jnp.zeros((64, 8, *x.shape[2:]), x.dtype), state.local.experience.action)
+    rows = jnp.zeros((64, 8))
+    steps = Transition(view, action, rows, rows > 0, rows > 0, view, rows > 0, ())
+    state = jax.jit(agent.observe)(state, Trajectory(steps, ()))
+    raw, normalised = agent.replay.sample(state.local, jax.random.key(1)), agent.sample(state, jax.random.key(1))
+    for before, after in (
+        (raw.observation, normalised.observation),
+        (raw.next_observation, normalised.next_observation),
+    ):
+        assert set(np.unique(before.agent_view)) == {3.0, 7.0}
+        np.testing.assert_allclose(after.agent_view, (before.agent_view - 5.0) / 2.0, rtol=1e-5)
+
+    def greedy(agent, view):
+        step = timestep([1, 1], [False, False])._replace(observation=Observation(jnp.asarray(view)[:, None]))
+        return agent.act(state.shared, RolloutState((), step, ()), jax.random.key(0), greedy=True)[1]
+
+    np.testing.assert_allclose(greedy(agent, [6.0, 1.0]), greedy(plain, [0.5, -2.0]), rtol=1e-5)
 
 
 def test_discrete_actions_raise():

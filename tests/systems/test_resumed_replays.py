@@ -14,7 +14,7 @@ pytestmark = pytest.mark.optimized
 REPLAYS = {
     "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
-    "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2"],
+    "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2", "system.normalize_observations=true"],
 }
 
 
