@@ -1,4 +1,4 @@
-"""The command line, `stoix-like train|resume|evaluate|list|check-env`, and the entry point shared by system files."""
+"""The command line, `stoix-like train|resume|evaluate|…`, and the entry point shared by system files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from stoix_like import commands as reading
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import quoted
 from stoix_like.run.signals import Signals, received
@@ -27,6 +28,7 @@ REFUSED = 2
 INTERRUPTED = 130
 _SHOWN = ("system", "env", "network", "logger", "experiment")
 _LISTINGS = ("systems", "envs", "networks", "experiments")
+_COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "check-env")
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 _TRUST = "allow the run's configuration to name code from outside this package"
 
@@ -38,6 +40,10 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like train --help
   stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
   stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
+  stoix-like runs [DIR]
+  stoix-like compare RUN_DIR ...
+  stoix-like plot RUN_DIR ... --out curves.png
+  stoix-like report RUN_DIR ... --out report.html
   stoix-like list systems|envs|networks|experiments
   stoix-like check-env env._target_=my_module.MyEnv
 """
@@ -76,7 +82,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the installed version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="train|resume|evaluate|list|check-env", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="|".join(_COMMANDS), required=True)
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
     resuming.add_argument("run_dir", type=Path, help="directory of the run")
@@ -88,6 +94,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
     _add_evaluation(evaluating)
     evaluating.set_defaults(run=_evaluate)
+    reading.add(commands, _print)
     listing = commands.add_parser("list", help="list the available systems, environments, networks or experiments")
     listing.add_argument("what", choices=_LISTINGS)
     listing.add_argument("--all", action="store_true", help="of the environments, also the probes")

@@ -1,13 +1,18 @@
-"""Listings of the command line: systems, environments, networks and experiments."""
+"""Listings of the command line: systems, environments, networks, experiments and runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from stoix_like.config import config_dir, group_choices
+
+if TYPE_CHECKING:
+    from stoix_like.recorded_runs import Run
 
 PROBES = "probe"
 
@@ -76,6 +81,65 @@ def _experiments() -> list[str]:
     for experiment in experiments():
         listed += [f"+experiment={experiment.name}", f"  {experiment.about}"]
     return listed
+
+
+def run_lines(directory: Path) -> list[str]:
+    """List the runs in a directory, the newest last, with status, return, budget and time.
+
+    Args:
+        directory: contains runs, at any depth.
+
+    Returns:
+        Lines of text.
+
+    Raises:
+        ConfigError: the directory does not exist or holds no run.
+    """
+    from stoix_like.recorded_runs import find_runs, read_run, started
+
+    runs = sorted(map(read_run, find_runs([directory])), key=started)
+    head = ("started", "status", "system", "environment", "seeds", "return", "steps", "budget", "time", "directory")
+    return columns([head, *map(_run_row, runs)])
+
+
+def _run_row(run: Run) -> tuple[str, ...]:
+    from stoix_like.recorded_runs import RETURN, members, started
+
+    last = run.history[-1] if run.history else {}
+    returns = [value for value in (member.value(last, RETURN) for member in members(run)) if math.isfinite(value)]
+    arch, own = run.config["arch"], members(run)
+    seconds = run.summary.get("wall_seconds", last.get("wall_seconds", 0.0)) or 0.0
+    return (
+        f"{started(run):%Y-%m-%d %H:%M}",
+        run.status,
+        run.system,
+        run.environment,
+        str(own[0].seed) if len(own) == 1 else f"{own[0].seed}–{own[-1].seed}",
+        f"{sum(returns) / len(returns):.4g}" if returns else "–",
+        f"{last.get('env_steps', 0):,}",
+        f"{int(arch['total_timesteps']):,}",
+        f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
+        str(_relative(run.directory)),
+    )
+
+
+def _relative(directory: Path) -> Path:
+    """Return a path below the working directory relative to it."""
+    here = Path.cwd().resolve()
+    return directory.relative_to(here) if directory.is_relative_to(here) else directory
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align rows of cells in columns.
+
+    Args:
+        rows: cells; all rows have the same number.
+
+    Returns:
+        One line per row.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def experiments() -> list[Experiment]:

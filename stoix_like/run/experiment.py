@@ -229,6 +229,11 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
         except OSError as error:
             print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
         logger.finish(summary)
+    except ConfigError:
+        raise
+    except Exception as error:
+        directory.write_failure(run_dir, error)
+        raise
     finally:
         setup.env.close()
         setup.eval_env.close()

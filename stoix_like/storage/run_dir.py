@@ -20,7 +20,9 @@ from stoix_like.storage.files import read_bytes, write_text
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+FAILURE = "failure.txt"
 _MAX_SUMMARY_BYTES = 2**28
+_MAX_FAILURE_BYTES = 2**20
 _MAX_METRICS_BYTES = 2**32
 _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
 
@@ -115,7 +117,8 @@ def locked(run_dir: Path) -> Iterator[None]:
     # The lock would be created at the target of a link.
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ConfigError(f"{path} is not a regular file: remove it")
-    lock = filelock.FileLock(path, timeout=0)
+    # `is_locked` holds it for a moment.
+    lock = filelock.FileLock(path, timeout=0.2, poll_interval=0.02)
     with _refused_if_unwritable(run_dir):
         try:
             lock.acquire()
@@ -125,6 +128,50 @@ def locked(run_dir: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_locked(run_dir: Path) -> bool:
+    """Return whether a process is training in a run directory.
+
+    Args:
+        run_dir: the directory; nothing is created in it.
+    """
+    path = run_dir / ".lock"
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with filelock.FileLock(path, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:
+        return False  # A directory that cannot be written is not trained in.
+
+
+def write_failure(run_dir: Path, error: BaseException) -> None:
+    """Write why a run failed, as far as the directory can be written.
+
+    Args:
+        run_dir: the directory.
+        error: the error that ends the run.
+    """
+    with contextlib.suppress(OSError):
+        write_text(run_dir / FAILURE, f"{type(error).__name__}: {error}\n")
+
+
+def read_failure(run_dir: Path) -> str:
+    """Read why a run failed.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        The error; empty if the run did not fail.
+    """
+    try:
+        return read_bytes(run_dir / FAILURE, _MAX_FAILURE_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def write_new_config(run_dir: Path, config: Mapping[str, Any]) -> None:
@@ -145,7 +192,7 @@ def write_new_config(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 
 def reopen(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Replace the configuration of a run that resumes, and remove its summary.
+    """Replace the configuration of a run that resumes, and remove how it ended.
 
     Args:
         run_dir: the directory.
@@ -156,6 +203,7 @@ def reopen(run_dir: Path, config: Mapping[str, Any]) -> None:
     """
     with _refused_if_unwritable(run_dir):
         (run_dir / SUMMARY).unlink(missing_ok=True)
+        (run_dir / FAILURE).unlink(missing_ok=True)
         write_text(run_dir / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
 

@@ -1,0 +1,141 @@
+"""Figures as files: `stoix-like plot`."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from stoix_like.analysis import plots
+from stoix_like.analysis.groups import Algorithm, common_tasks
+from stoix_like.errors import ConfigError
+from stoix_like.storage.files import write_bytes
+
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
+KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap")
+_WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
+_COLUMNS = 3
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body{{margin:1rem;text-align:center}}svg{{max-width:100%;height:auto}}</style>
+{body}
+</html>
+"""
+
+
+def check_output(path: Path) -> None:
+    """Check that a figure can be written.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ConfigError: the ending is unknown, or the directory does not exist.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"--out {path}: the ending must be one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--out {path}: {path.parent} is not a directory: create it first")
+
+
+def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[str] = (), **options: Any) -> Figure:
+    """Draw one kind of plot, with a panel per environment, or per hyperparameter of a population.
+
+    Args:
+        algorithms: from `read`.
+        kind: an entry of `KINDS`.
+        hyperparams: for `slices`, which (by default all that vary); for `heatmap`, two.
+        options: further arguments of the function of `plots` that draws.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ConfigError: an argument is unknown, or there is nothing to draw.
+    """
+    panels: list[Callable[[Axes], Any]]
+    if kind in ("slices", "heatmap"):
+        panels = _population_panels(algorithms, kind, hyperparams, options)
+    elif kind == "curves":
+        panels = [
+            lambda ax, task=task: plots.learning_curves(algorithms, task, ax=ax, **options)  # type: ignore[misc]
+            for task in common_tasks(algorithms)
+        ]
+    else:
+        function = plots.performance_profiles if kind == "profiles" else plots.sample_efficiency
+        panels = [lambda ax: function(algorithms, ax=ax, **options)]
+    columns = min(len(panels), _COLUMNS)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
+    for position, panel in enumerate(panels):
+        panel(figure.add_subplot(rows, columns, position + 1))
+    return figure
+
+
+def _population_panels(
+    algorithms: Sequence[Algorithm], kind: str, hyperparams: Sequence[str], options: dict[str, Any]
+) -> list[Callable[[Axes], Any]]:
+    # Each hyperparameter setting is an algorithm of its own: they belong together again here.
+    members = [member for algorithm in algorithms for member in algorithm.members]
+    varied = list(dict.fromkeys(name for member in members for name in member.hyperparams))
+    if not varied:
+        raise ConfigError(f"--kind {kind} needs a population with hyperparameters that vary: these runs have none")
+    if kind == "slices":
+        names = hyperparams or varied
+        return [
+            lambda ax, name=name: plots.hyperparameter_slices(members, name, ax=ax, **options)  # type: ignore[misc]
+            for name in names
+        ]
+    names = hyperparams or varied[:2]
+    if len(names) != 2:
+        raise ConfigError(f"--kind heatmap needs two hyperparameters, and {', '.join(names)} is one: use --kind slices")
+    return [lambda ax: plots.heat_map(members, names[0], names[1], ax=ax, **options)]
+
+
+def save(figure: Figure, path: Path, title: str = "") -> None:
+    """Write a figure; html pages contain it as vector graphics and load nothing.
+
+    Args:
+        figure: the figure.
+        path: the file, with an ending of `SUFFIXES`.
+        title: title of a page.
+    """
+    if path.suffix == ".html":
+        write_bytes(path, _PAGE.format(title=html.escape(title or path.stem), body=as_svg(figure)).encode())
+        return
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:], dpi=150)
+    write_bytes(path, buffer.getvalue())
+
+
+def as_svg(figure: Figure) -> str:
+    """Return a figure as an element of a page.
+
+    Args:
+        figure: the figure.
+
+    Returns:
+        The `svg` element; equal figures give equal text.
+    """
+    buffer = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "stoix_like", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def as_data_url(content: bytes, media_type: str) -> str:
+    """Return bytes as a URL that a page can contain.
+
+    Args:
+        content: the bytes.
+        media_type: such as `image/gif`.
+    """
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

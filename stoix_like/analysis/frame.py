@@ -1,0 +1,60 @@
+"""All evaluations of some runs as one tidy table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from stoix_like.recorded_runs import Member, Run, find_runs, members, read_run
+
+_NAMES = ("name", "module")
+_SHARED = ("population/", "eval/episode_return_iqm", "eval/episode_return_ci_")
+
+
+def load(run_dirs: str | Path | Iterable[str | Path]) -> pd.DataFrame:
+    """Load the evaluations of runs into a table with one row per member and evaluation.
+
+    Args:
+        run_dirs: run directories, or directories that contain runs; one or several.
+
+    Returns:
+        A table with the columns `run` (the directory), `system`, `environment`, `member`, `seed`, one column
+        `system.<name>` for each hyperparameter of a system (the members' own where they differ), `env_steps` of each
+        member, `wall_seconds` since the start, and one column per metric; NaN where a metric is missing.
+
+    Raises:
+        ConfigError: a path holds no run.
+    """
+    paths = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
+    rows = [row for path in find_runs(paths) for row in _rows(read_run(path))]
+    return pd.DataFrame(rows)
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    system = {name: value for name, value in run.config["system"].items() if name not in _NAMES and _is_scalar(value)}
+    return [
+        {
+            "run": str(run.directory),
+            "system": run.system,
+            "environment": run.environment,
+            "member": member.place,
+            "seed": member.seed,
+            **{f"system.{name}": value for name, value in {**system, **member.hyperparams}.items()},
+            **_metrics(member, record),
+        }
+        for member in members(run)
+        for record in run.history
+    ]
+
+
+def _metrics(member: Member, record: dict[str, Any]) -> dict[str, Any]:
+    return {name: member.value(record, name) for name in record if not name.startswith(_SHARED)} | {
+        "env_steps": int(record["env_steps"])
+    }
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,196 @@
+"""Members of runs, grouped into algorithms: those that differ only in their seeds and environments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.recorded_runs import (
+    BEST_RETURN,
+    RETURN,
+    Member,
+    Run,
+    find_runs,
+    flatten,
+    identity,
+    is_below,
+    read_run,
+    settings,
+)
+from stoix_like.recorded_runs import members as members_of
+
+SCORES = ("final", "best")
+_MAX_KEYS_IN_LABEL = 3
+
+
+class Algorithm(NamedTuple):
+    """A system with its settings, and the members that were trained with it.
+
+    Attributes:
+        label: a short name, unique among the algorithms that are compared.
+        settings: the settings in which the algorithms differ, by dotted key.
+        tasks: members by environment, each seed once.
+    """
+
+    label: str
+    settings: dict[str, Any]
+    tasks: dict[str, tuple[Member, ...]]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All members."""
+        return tuple(itertools.chain(*self.tasks.values()))
+
+    def scores(self, task: str, kind: str = "final") -> np.ndarray:
+        """Return one mean episode return per member.
+
+        Args:
+            task: the environment.
+            kind: `final` for the last evaluation, `best` for the best policy's.
+
+        Returns:
+            `[S]` returns; NaN where a member diverged.
+        """
+        return np.asarray([score(member, kind) for member in self.tasks[task]], np.float64)
+
+
+def score(member: Member, kind: str) -> float:
+    """Return the mean episode return of a member: of its last evaluation, or of its best policy.
+
+    Args:
+        member: the member.
+        kind: `final` or `best`.
+
+    Returns:
+        The return; NaN if the member diverged or its run has no such evaluation.
+    """
+    run = member.run
+    if kind == "best":
+        return member.value(run.summary, BEST_RETURN)
+    return member.value(run.history[-1], RETURN) if run.history else float("nan")
+
+
+def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> list[Algorithm]:
+    """Read runs and group their members by configuration.
+
+    Args:
+        paths: run directories, or directories that contain runs; one or several.
+        by: dotted keys of the configuration, such as `system.name`, whose values alone make an algorithm; by default
+            everything but the environment, seeds, checkpoints and loggers does.
+
+    Returns:
+        The algorithms in the order of their first runs.
+
+    Raises:
+        ConfigError: a path holds no run, a run has no evaluation yet, or a seed occurs twice.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    runs = [read_run(path) for path in find_runs(given)]
+    without = [str(run.directory) for run in runs if not run.history]
+    if without:
+        raise ConfigError(f"no evaluation yet in {', '.join(without)}: leave them out")
+    _check_keys(by, runs)
+    return group(itertools.chain.from_iterable(map(members_of, runs)), by)
+
+
+def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
+    """Group members by configuration; see `read`.
+
+    Args:
+        members: the members.
+        by: dotted keys whose values alone make an algorithm.
+
+    Returns:
+        The algorithms in the order of their first members.
+
+    Raises:
+        ConfigError: a seed occurs twice in one group.
+    """
+    found: dict[str, tuple[dict[str, Any], dict[str, dict[int, Member]]]] = {}
+    for member in members:
+        chosen = _settings(member, by)
+        _, tasks = found.setdefault(identity(chosen), (chosen, {}))
+        seeds = tasks.setdefault(member.run.environment, {})
+        if member.seed in seeds:
+            raise ConfigError(
+                f"seed {member.seed} occurs twice with the same settings, in {seeds[member.seed].run.directory} and"
+                f" {member.run.directory}: a seed counts once, leave one of them out"
+            )
+        seeds[member.seed] = member
+    differing = _differing([chosen for chosen, _ in found.values()])
+    labels = _labels([{key: chosen.get(key) for key in differing} for chosen, _ in found.values()], found.values())
+    return [
+        Algorithm(
+            label,
+            {key: chosen[key] for key in differing if key in chosen},
+            {task: tuple(seeds[seed] for seed in sorted(seeds)) for task, seeds in tasks.items()},
+        )
+        for label, (chosen, tasks) in zip(labels, found.values(), strict=True)
+    ]
+
+
+def common_tasks(algorithms: Sequence[Algorithm]) -> list[str]:
+    """Return the environments that every algorithm was trained on.
+
+    Args:
+        algorithms: the algorithms.
+
+    Returns:
+        The environments, in the order of the first algorithm.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    tasks = [task for task in algorithms[0].tasks if all(task in algorithm.tasks for algorithm in algorithms)]
+    if not tasks:
+        listed = "; ".join(f"{algorithm.label} on {', '.join(algorithm.tasks)}" for algorithm in algorithms)
+        raise ConfigError(
+            f"no environment is common to all algorithms ({listed}): compare runs of the same environment"
+        )
+    return tasks
+
+
+def _settings(member: Member, by: Sequence[str]) -> dict[str, Any]:
+    if not by:
+        return settings(member, without=("env",))
+    chosen = settings(member)
+    return {key: value for key, value in chosen.items() if is_below(key, by)}
+
+
+def _check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
+    known = {key for run in runs for key, _ in flatten(run.config)}
+    parents = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
+    for key in by:
+        if key not in known | parents:
+            raise ConfigError(f"--by {key} is no key of these runs: {nearest(key, known | parents)}")
+
+
+def _differing(chosen: Sequence[dict[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for one in chosen for key in one)
+    return [key for key in keys if len({identity({"value": one.get(key, "missing")}) for one in chosen}) > 1]
+
+
+def _labels(
+    differences: Sequence[dict[str, Any]], found: Iterable[tuple[Any, dict[str, dict[int, Member]]]]
+) -> list[str]:
+    """Return unique labels: the system, and the settings in which algorithms of the same system differ."""
+    systems = [next(iter(next(iter(tasks.values())).values())).run.system for _, tasks in found]
+    labels = []
+    for system, own in zip(systems, differences, strict=True):
+        same = [other for name, other in zip(systems, differences, strict=True) if name == system]
+        keys = [key for key in own if key != "system.name" and any(other[key] != own[key] for other in same)]
+        words = [f"{key.removeprefix('system.')}={_format(own[key])}" for key in keys[:_MAX_KEYS_IN_LABEL]]
+        labels.append(" ".join([system, *words]))
+    return [
+        label if labels.count(label) == 1 else f"{label} #{labels[: position + 1].count(label)}"
+        for position, label in enumerate(labels)
+    ]
+
+
+def _format(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

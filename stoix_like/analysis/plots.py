@@ -1,0 +1,339 @@
+"""Plots of runs; every function draws into matplotlib axes and returns them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from rliable import library
+from scipy import stats
+
+from stoix_like.analysis.groups import Algorithm, common_tasks, score
+from stoix_like.analysis.scores import raw_scores, score_tables
+from stoix_like.analysis.statistics import NUM_RESAMPLES, p_value, seeded
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.recorded_runs import RETURN, Member
+
+X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in seconds"}
+BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
+_NUM_POINTS = 101
+
+
+def _iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    return stats.trim_mean(values, 0.25, axis=axis)
+
+
+CENTERS: dict[str, Callable[..., np.ndarray]] = {"iqm": _iqm, "mean": np.mean, "median": np.median}
+
+
+def learning_curves(
+    algorithms: Sequence[Algorithm],
+    task: str | None = None,
+    *,
+    metric: str = RETURN,
+    x: str = "env_steps",
+    center: str = "iqm",
+    band: str = "bootstrap",
+    test: str | None = None,
+    level: float = 0.05,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot a metric over the course of training: a line per algorithm, with a band over its seeds.
+
+    Args:
+        algorithms: from `read`.
+        task: the environment; by default the one that all algorithms share.
+        metric: name of a metric of the records.
+        x: `env_steps` of each member, or `wall_seconds` since the start of the run.
+        center: `iqm`, `mean` or `median` over seeds.
+        band: `bootstrap` (interval of the center), `percentile` (2.5th to 97.5th of the seeds), `deviation` (standard
+            deviation), `error` (standard error) or `none`.
+        test: for two algorithms, mark where this test decides between them at `level`; see `statistics.TESTS`.
+        level: significance level; the bootstrap interval has the confidence 1 - level.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: an argument is unknown, or no run has the metric.
+    """
+    for name, value, known in (("x", x, X_AXES), ("center", center, CENTERS), ("band", band, BANDS)):
+        if value not in known:
+            raise ConfigError(f"{name}={value} is unknown: {nearest(value, known)}")
+    task = _task(algorithms, task)
+    axes = _axes(ax)
+    curves = [(algorithm, *curve(algorithm.tasks[task], metric, x)) for algorithm in algorithms]
+    for algorithm, grid, values in curves:
+        (line,) = axes.plot(grid, CENTERS[center](values, axis=0), label=f"{algorithm.label} ({len(values)} seeds)")
+        low, high = _band(values, center, band, level)
+        if low is not None:
+            axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    if test is not None and len(curves) == 2:
+        _mark_differences(axes, curves[0][1:], curves[1][1:], test, level)
+    axes.set_xlabel(X_AXES[x])
+    axes.set_ylabel(_title(metric))
+    axes.set_title(task)
+    axes.legend(loc="best", fontsize="small")
+    return axes
+
+
+def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
+    """Return a metric of several members at common points.
+
+    Args:
+        members: the members.
+        metric: name of the metric.
+        x: `env_steps` or `wall_seconds`.
+
+    Returns:
+        `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, otherwise linear
+        interpolations up to the end of the shortest run.
+
+    Raises:
+        ConfigError: a run has no finite value of the metric.
+    """
+    found = [_series(member, metric, x) for member in members]
+    points = found[0][0]
+    if all(np.array_equal(points, other) for other, _ in found):
+        return points, np.stack([values for _, values in found])
+    points = np.linspace(max(other[0] for other, _ in found), min(other[-1] for other, _ in found), _NUM_POINTS)
+    return points, np.stack([np.interp(points, *series) for series in found])
+
+
+def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
+    points = [(float(record[x]), member.value(record, metric)) for record in member.run.history]
+    finite = [(point, value) for point, value in points if math.isfinite(value)]
+    if not finite:
+        known = {name for record in member.run.history for name in record}
+        raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
+    steps, values = zip(*finite, strict=True)
+    return np.asarray(steps), np.asarray(values)
+
+
+def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:
+    if band == "none" or len(values) == 1:
+        return None, None
+    if band == "percentile":
+        return tuple(np.percentile(values, [2.5, 97.5], axis=0))
+    middle = CENTERS[center](values, axis=0)
+    if band == "bootstrap":
+        draws = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
+        resampled = CENTERS[center](values[draws], axis=1)
+        return tuple(np.quantile(resampled, [level / 2.0, 1.0 - level / 2.0], axis=0))
+    width = np.std(values, axis=0, ddof=1) / (math.sqrt(len(values)) if band == "error" else 1.0)
+    return middle - width, middle + width
+
+
+def _mark_differences(
+    axes: Axes, first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], test: str, level: float
+) -> None:
+    """Mark the points at which a test decides between two curves, along the lower edge of the axes."""
+    (grid, x), (other, y) = first, second
+    if not np.array_equal(grid, other):
+        points = np.linspace(max(grid[0], other[0]), min(grid[-1], other[-1]), _NUM_POINTS)
+        x, y = (np.stack([np.interp(points, old, row) for row in rows]) for old, rows in (first, second))
+        grid = points
+    decided = [p_value(test, x[:, index], y[:, index]) < level for index in range(len(grid))]
+    marked = grid[np.asarray(decided)]
+    if len(marked):
+        axes.plot(
+            marked,
+            np.full(len(marked), 0.02),
+            "k*",
+            transform=axes.get_xaxis_transform(),
+            label=f"{test}: p < {level:g}",
+        )
+
+
+def performance_profiles(
+    algorithms: Sequence[Algorithm], *, kind: str = "final", level: float = 0.05, ax: Axes | None = None
+) -> Axes:
+    """Plot the share of runs that score more than tau, with stratified bootstrap bands.
+
+    Source: Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.3.
+
+    Args:
+        algorithms: from `read`.
+        kind: `final` or `best`.
+        level: significance level of the bands.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+    """
+    axes = _axes(ax)
+    tasks = common_tasks(algorithms)
+    tables = score_tables(raw_scores(algorithms, tasks, kind, []), tasks, [])
+    every = np.concatenate([table.ravel() for table in tables.values()])
+    taus = np.linspace(every.min(), every.max() if np.ptp(every) else every.min() + 1.0, _NUM_POINTS)
+    with seeded(0):
+        profiles, bands = library.create_performance_profile(
+            tables, taus, reps=NUM_RESAMPLES // 4, confidence_interval_size=1.0 - level
+        )
+    for label, profile in profiles.items():
+        (line,) = axes.step(taus, profile, where="post", label=label)
+        low, high = bands[label]
+        axes.fill_between(taus, low, high, step="post", color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel("mean episode return τ" if len(tasks) == 1 else "scaled return τ")
+    axes.set_ylabel("share of runs with return > τ")
+    axes.set_ylim(0.0, 1.05)
+    axes.set_title(", ".join(tasks))
+    axes.legend(loc="best", fontsize="small")
+    return axes
+
+
+def sample_efficiency(
+    algorithms: Sequence[Algorithm], *, metric: str = RETURN, level: float = 0.05, ax: Axes | None = None
+) -> Axes:
+    """Plot the interquartile mean over seeds and tasks against environment steps, with stratified bootstrap bands.
+
+    Returns of several tasks are scaled by the lowest and the highest return of each.
+
+    Args:
+        algorithms: from `read`.
+        metric: name of the metric.
+        level: significance level of the bands.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+    """
+    axes = _axes(ax)
+    tasks = common_tasks(algorithms)
+    curves = {algorithm.label: [curve(algorithm.tasks[task], metric) for task in tasks] for algorithm in algorithms}
+    every = [np.concatenate([columns[index][1].ravel() for columns in curves.values()]) for index in range(len(tasks))]
+    for label, columns in curves.items():
+        grid = columns[0][0]
+        if len(tasks) > 1:
+            grid = np.linspace(max(c[0][0] for c in columns), min(c[0][-1] for c in columns), _NUM_POINTS)
+        size = min(len(values) for _, values in columns)
+        table = np.stack([_resampled(*column, grid)[:size] for column in columns], axis=1)  # [S, K, T]
+        if len(tasks) > 1:
+            low, high = (np.asarray([end(values) for values in every])[:, None] for end in (np.min, np.max))
+            table = (table - low) / np.maximum(high - low, 1e-12)
+        draws = np.random.default_rng(0).integers(size, size=(NUM_RESAMPLES // 4, size, len(tasks)))
+        resampled = np.stack([table[draws[..., task], task] for task in range(len(tasks))], axis=2)
+        bands = np.quantile(_flat_iqm(resampled), [level / 2.0, 1.0 - level / 2.0], axis=0)
+        (line,) = axes.plot(grid, _flat_iqm(table[None])[0], label=label)
+        axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel(X_AXES["env_steps"])
+    axes.set_ylabel(f"IQM of {_title(metric)}" if len(tasks) == 1 else "IQM of the scaled return")
+    axes.set_title(", ".join(tasks))
+    axes.legend(loc="best", fontsize="small")
+    return axes
+
+
+def _resampled(points: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    return np.stack([np.interp(grid, points, row) for row in values])
+
+
+def _flat_iqm(table: np.ndarray) -> np.ndarray:
+    """Return interquartile means `[R, T]` over seeds and tasks of `[R, S, K, T]`."""
+    return _iqm(table.reshape(table.shape[0], -1, table.shape[-1]), axis=1)
+
+
+def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "final", ax: Axes | None = None) -> Axes:
+    """Plot the return of each member of a population over one of its hyperparameters.
+
+    Args:
+        members: the members.
+        name: the hyperparameter.
+        kind: `final` or `best`.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: the hyperparameter does not vary.
+    """
+    _check_varied(members, name)
+    axes = _axes(ax)
+    values = np.asarray([member.hyperparams[name] for member in members])
+    returns = np.asarray([score(member, kind) for member in members])
+    axes.scatter(values, returns, s=18)
+    settings, means = np.unique(values), []
+    if len(settings) < len(values):
+        means = [np.nanmean(returns[values == setting]) for setting in settings]
+        axes.plot(settings, means, marker="_", markersize=14, linewidth=1)
+    if settings[0] > 0.0 and settings[-1] / settings[0] >= 30.0:
+        axes.set_xscale("log")
+    axes.set_xlabel(name)
+    axes.set_ylabel(f"{kind} mean episode return")
+    return axes
+
+
+def heat_map(
+    members: Sequence[Member], first: str, second: str, *, kind: str = "final", ax: Axes | None = None
+) -> Axes:
+    """Plot the mean return of a grid of two hyperparameters as colours.
+
+    Args:
+        members: the members of a population.
+        first: the hyperparameter along the horizontal axis.
+        second: the hyperparameter along the vertical axis.
+        kind: `final` or `best`.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes; a cell without a member is empty.
+
+    Raises:
+        ConfigError: a hyperparameter does not vary.
+    """
+    for name in (first, second):
+        _check_varied(members, name)
+    axes = _axes(ax)
+    columns, rows = (sorted({member.hyperparams[name] for member in members}) for name in (first, second))
+    cells: dict[tuple[int, int], list[float]] = {}
+    for member in members:
+        place = rows.index(member.hyperparams[second]), columns.index(member.hyperparams[first])
+        cells.setdefault(place, []).append(score(member, kind))
+    table = np.full((len(rows), len(columns)), np.nan)
+    for place, returns in cells.items():
+        table[place] = np.mean(returns)
+    image = axes.imshow(table, origin="lower", aspect="auto", cmap="viridis")
+    shade_above = np.nanmin(table) + 0.6 * (np.nanmax(table) - np.nanmin(table))
+    for (row, column), value in np.ndenumerate(table):
+        if math.isfinite(value):
+            shade = "black" if value > shade_above else "white"
+            axes.text(column, row, f"{value:.4g}", ha="center", va="center", color=shade, fontsize="small")
+    axes.set_xticks(range(len(columns)), [f"{value:.4g}" for value in columns])
+    axes.set_yticks(range(len(rows)), [f"{value:.4g}" for value in rows])
+    axes.set_xlabel(first)
+    axes.set_ylabel(second)
+    axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
+    return axes
+
+
+def _check_varied(members: Sequence[Member], name: str) -> None:
+    varied = sorted({key for member in members for key in member.hyperparams})
+    if name not in varied:
+        raise ConfigError(f"{name} does not vary between members: {nearest(name, varied)}")
+
+
+def _task(algorithms: Sequence[Algorithm], task: str | None) -> str:
+    tasks = common_tasks(algorithms)
+    if task is None and len(tasks) > 1:
+        raise ConfigError(f"these runs have several environments: choose one of {', '.join(tasks)}")
+    if task is not None and task not in tasks:
+        raise ConfigError(f"no runs of every algorithm on {task}: {nearest(task, tasks)}")
+    return task or tasks[0]
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is None:
+        ax = plt.subplots(figsize=(7.0, 4.2), layout="constrained")[1]
+    ax.grid(alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _title(metric: str) -> str:
+    titles = {RETURN: "mean episode return"}
+    return titles.get(metric, metric)

@@ -1,0 +1,235 @@
+"""A page about runs that loads nothing: `stoix-like report`."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from stoix_like.analysis import figures, plots
+from stoix_like.analysis.comparison import Comparison, compare, format_interval
+from stoix_like.analysis.figures import as_data_url, as_svg
+from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
+from stoix_like.analysis.statistics import TITLES
+from stoix_like.errors import ConfigError
+from stoix_like.recorded_runs import Member, Run, flatten, identity, is_below, started
+from stoix_like.storage.files import write_bytes
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:0 auto;padding:1rem}
+h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #8886}
+figure{margin:1rem 0;background:#fff;border-radius:4px}
+figure svg,figure img{display:block;max-width:100%;height:auto;margin:auto}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:.25rem .75rem;border-bottom:1px solid #8884;vertical-align:top}
+code{font-size:.875em;overflow-wrap:anywhere}.verdict{font-weight:600}.note{color:#888}
+@media print{body{max-width:none;padding:0}.wide{overflow:visible}table{font-size:.75rem}section{break-inside:avoid}}
+"""
+_MAX_DIFFERENCES = 60
+
+
+def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animation: bool = True) -> None:
+    """Write a self-contained page: summary, curves, returns, configurations, best policy, timing and versions.
+
+    Args:
+        paths: run directories, or directories that contain runs.
+        out: the file, with the ending `.html`.
+        by: dotted keys whose values alone make an algorithm, see `read`.
+        animation: render an episode of the best policy, where the environment can be drawn.
+
+    Raises:
+        ConfigError: a path holds no run, or the file cannot be written.
+    """
+    if out.suffix != ".html":
+        raise ConfigError(f"--out {out}: the ending must be .html")
+    figures.check_output(out)
+    algorithms = read(paths, by)
+    comparison = compare(algorithms)
+    title = f"{', '.join(dict.fromkeys(a.members[0].run.system for a in algorithms))} on {', '.join(comparison.tasks)}"
+    sections = [
+        _summary(comparison),
+        _section("Learning curves", _curves(algorithms)),
+        _section("Final returns", _returns(algorithms)),
+        _section("Differences between the configurations", _differences(algorithms)),
+        _section("Best policy", _best_policy(algorithms, animation)),
+        _section("Runs and timing", _timing(algorithms)),
+        _section("Versions", _versions(algorithms)),
+    ]
+    page = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
+    )
+    write_bytes(out, (page + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n").encode())
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{html.escape(title)}</h2>\n{content}\n</section>" if content else ""
+
+
+def _summary(comparison: Comparison) -> str:
+    settings = comparison.settings
+    head = ["algorithm", "seeds", "mean", "median", "IQM", "optimality gap"]
+    rows = [
+        [
+            algorithm.label,
+            "/".join(str(len(algorithm.tasks[task])) for task in comparison.tasks),
+            *(format_interval(interval) for interval in comparison.aggregates[algorithm.label].values()),
+        ]
+        for algorithm in comparison.algorithms
+    ]
+    lines = [_table(head, rows)]
+    if comparison.tests:
+        lines.append(
+            f"<p>{html.escape(TITLES[settings.test])}, level {settings.level:g}, by {settings.correction}:</p>"
+        )
+    for test in comparison.tests:
+        on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
+        lines.append(f'<p class="verdict">{html.escape(on + test.verdict(settings.level))}</p>')
+    lines += [f'<p class="note">{html.escape(note)}</p>' for note in comparison.notes]
+    return _section("Summary", "\n".join(lines))
+
+
+def _curves(algorithms: Sequence[Algorithm]) -> str:
+    panels: list[Callable[[Figure], Any]] = [
+        lambda figure, task=task: plots.learning_curves(algorithms, task, ax=figure.add_subplot())  # type: ignore[misc]
+        for task in common_tasks(algorithms)
+    ]
+    if len(algorithms) > 1:
+        panels.append(lambda figure: plots.performance_profiles(algorithms, ax=figure.add_subplot()))
+    members = [member for algorithm in algorithms for member in algorithm.members]
+    for name in dict.fromkeys(name for member in members for name in member.hyperparams):
+        panels.append(lambda figure, name=name: plots.hyperparameter_slices(members, name, ax=figure.add_subplot()))  # type: ignore[misc]
+    return "\n".join(_figure(panel) for panel in panels)
+
+
+def _figure(draw: Callable[[Figure], Any]) -> str:
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    draw(figure)
+    return f"<figure>{as_svg(figure)}</figure>"
+
+
+def _returns(algorithms: Sequence[Algorithm]) -> str:
+    rows = [
+        [
+            algorithm.label,
+            task,
+            str(member.seed),
+            *(f"{member.hyperparams[name]:.4g}" if name in member.hyperparams else "" for name in _varied(algorithms)),
+            _number(score(member, "final")),
+            _number(score(member, "best")),
+            member.failure or "",
+        ]
+        for algorithm in algorithms
+        for task, members in algorithm.tasks.items()
+        for member in members
+    ]
+    return _table(
+        ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "best policy", "failure"], rows
+    )
+
+
+def _varied(algorithms: Sequence[Algorithm]) -> list[str]:
+    members = [member for algorithm in algorithms for member in algorithm.members]
+    return list(dict.fromkeys(name for member in members for name in member.hyperparams))
+
+
+def _differences(algorithms: Sequence[Algorithm]) -> str:
+    """Return a table of the keys in which the configurations differ; empty for a single configuration."""
+    hidden = ("arch.seed", "logger", "checkpoint", "arch.compile_cache")
+    runs = _runs(algorithms)
+    configs = [{key: value for key, value in flatten(run.config) if not is_below(key, hidden)} for run in runs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for config in configs for key in config)
+        if len({identity({"value": config.get(key, "missing")}) for config in configs}) > 1
+    ]
+    rows = [[key, *(_value(config, key) for config in configs)] for key in keys[:_MAX_DIFFERENCES]]
+    more = f'<p class="note">{len(keys) - _MAX_DIFFERENCES} more keys</p>' if len(keys) > _MAX_DIFFERENCES else ""
+    return _table(["key", *(run.directory.name for run in runs)], rows) + more if rows else ""
+
+
+def _value(config: dict[str, Any], key: str) -> str:
+    return json.dumps(config[key]) if key in config else "–"
+
+
+def _best_policy(algorithms: Sequence[Algorithm], animation: bool) -> str:
+    members = [member for algorithm in algorithms for member in algorithm.members]
+    ranked = sorted(members, key=_rank, reverse=True)
+    best = ranked[0]
+    text = (
+        f"<p>Seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>: mean episode return"
+        f" {_number(_rank(best))}.</p>"
+    )
+    return text + (_animation(best) if animation else "")
+
+
+def _rank(member: Member) -> float:
+    found = score(member, "best")
+    found = score(member, "final") if math.isnan(found) else found
+    return -math.inf if math.isnan(found) else found
+
+
+def _animation(member: Member) -> str:
+    """Render an episode; say why where there is none."""
+    from stoix_like.inference.evaluation import evaluate
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "episode.gif"
+        try:
+            evaluate(member.run.directory, episodes=1, member=member.place, render=path)
+        except (ConfigError, OSError) as error:
+            return f'<p class="note">No animation: {html.escape(str(error))}</p>'
+        source = as_data_url(path.read_bytes(), "image/gif")
+    return f'<figure><img alt="an episode of the best policy" src="{source}"></figure>'
+
+
+def _timing(algorithms: Sequence[Algorithm]) -> str:
+    rows = [
+        [
+            str(run.directory),
+            run.status,
+            f"{started(run):%Y-%m-%d %H:%M}",
+            f"{run.history[-1]['env_steps']:,} of {int(run.config['arch']['total_timesteps']):,}",
+            _number(run.summary.get("wall_seconds", run.history[-1].get("wall_seconds"))),
+            _number(run.summary.get("compile_seconds")),
+            _number(run.summary.get("steps_per_second")),
+            ", ".join(dict.fromkeys(run.summary.get("devices", ()))),
+        ]
+        for run in _runs(algorithms)
+    ]
+    head = ["run", "status", "started", "steps", "seconds", "of which compiling", "steps per second", "devices"]
+    return _table(head, rows)
+
+
+def _versions(algorithms: Sequence[Algorithm]) -> str:
+    runs = [run for run in _runs(algorithms) if run.summary]
+    names = dict.fromkeys(name for run in runs for name in run.summary.get("versions", {}))
+    rows = [[name, ", ".join(dict.fromkeys(str(run.summary["versions"].get(name)) for run in runs))] for name in names]
+    return _table(["package", "version"], rows) if rows else ""
+
+
+def _runs(algorithms: Sequence[Algorithm]) -> list[Run]:
+    found = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
+    return list(found.values())
+
+
+def _number(value: Any) -> str:
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    body = "\n".join(line(row, "td") for row in rows)
+    return f'<div class="wide"><table>\n<thead>{line(head, "th")}</thead>\n<tbody>\n{body}\n</tbody></table></div>'

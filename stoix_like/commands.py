@@ -1,0 +1,110 @@
+"""Commands of `stoix-like` that read runs: `runs`, `compare`, `plot` and `report`.
+
+Everything but the parsers is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NAMES = ("runs", "compare", "plot", "report")
+_RUNS = "run directories, or directories that contain runs"
+
+
+def add(commands: Any, show: Callable[[str], None]) -> None:
+    """Add the parsers of the commands.
+
+    Args:
+        commands: the subparsers of the program.
+        show: prints a text.
+    """
+    listing = commands.add_parser("runs", help="list runs with their status, return and budget")
+    listing.add_argument("directory", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    listing.set_defaults(run=lambda args: show(_runs(args)))
+
+    comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
+    _add_selection(comparing)
+    comparing.add_argument("--score", default="final", help="final (default) or best evaluated return of each seed")
+    comparing.add_argument(
+        "--test", default="welch", help="welch (default), student, mann_whitney, ranked_t, permutation or bootstrap"
+    )
+    comparing.add_argument("--level", type=float, default=0.05, help="significance level (default: 0.05)")
+    comparing.add_argument(
+        "--correction", default="holm", help="for several comparisons: holm (default), bonferroni, fdr_bh or none"
+    )
+    comparing.add_argument("--target", type=float, help="optimal return, for the optimality gap (default: the best)")
+    comparing.set_defaults(run=lambda args: show(_compare(args)))
+
+    plotting = commands.add_parser("plot", help="plot learning curves, profiles and populations")
+    _add_selection(plotting)
+    plotting.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
+    plotting.add_argument("--kind", default="curves", help="curves (default), profiles, efficiency, slices or heatmap")
+    plotting.add_argument("--metric", help="of curves and efficiency (default: eval/episode_return_mean)")
+    plotting.add_argument("--x", help="of curves: env_steps (default) or wall_seconds")
+    plotting.add_argument("--center", help="of curves: iqm (default), mean or median")
+    plotting.add_argument("--band", help="of curves: bootstrap (default), percentile, deviation, error or none")
+    plotting.add_argument("--test", help="of curves: mark where this test decides between two algorithms")
+    plotting.add_argument(
+        "--hyperparam", action="append", default=[], help="of slices and heatmap; give two for heatmap"
+    )
+    plotting.set_defaults(run=lambda args: show(_plot(args)))
+
+    reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
+    _add_selection(reporting)
+    reporting.add_argument("--out", type=Path, required=True, help="the file: .html")
+    reporting.add_argument("--no-animation", action="store_true", help="do not render an episode of the best policy")
+    reporting.set_defaults(run=lambda args: show(_report(args)))
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS)
+    parser.add_argument(
+        "--by",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="key whose value makes an algorithm, such as system.name; may be repeated (default: all but seeds and"
+        " environments)",
+    )
+
+
+def _runs(args: argparse.Namespace) -> str:
+    from stoix_like.listings import run_lines
+
+    return "\n".join(run_lines(args.directory))
+
+
+def _compare(args: argparse.Namespace) -> str:
+    from stoix_like import analysis
+
+    settings = analysis.Settings(args.score, args.test, args.level, args.correction, args.target)
+    settings.check()
+    return str(analysis.compare(args.runs, settings, args.by))
+
+
+def _plot(args: argparse.Namespace) -> str:
+    from stoix_like import analysis
+    from stoix_like.analysis import figures
+    from stoix_like.errors import ConfigError, nearest
+
+    figures.check_output(args.out)
+    if args.kind not in figures.KINDS:
+        raise ConfigError(f"--kind {args.kind} is unknown: {nearest(args.kind, figures.KINDS)}")
+    options = {name: getattr(args, name) for name in ("metric", "x", "center", "band", "test")}
+    given = {name: value for name, value in options.items() if value is not None}
+    applicable = {"curves": set(options), "efficiency": {"metric"}}.get(args.kind, set())
+    if unusable := set(given) - applicable:
+        raise ConfigError(f"--{min(unusable)} does not apply to --kind {args.kind}: leave it out")
+    figure = figures.draw(analysis.read(args.runs, args.by), args.kind, hyperparams=args.hyperparam, **given)
+    figures.save(figure, args.out)
+    return f"drawn to {args.out}"
+
+
+def _report(args: argparse.Namespace) -> str:
+    from stoix_like.analysis import report
+
+    report.write(args.runs, args.out, by=args.by, animation=not args.no_animation)
+    return f"written to {args.out}"

@@ -1,0 +1,93 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stoix_like.analysis import statistics
+
+X, Y = np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]), np.asarray([4.0, 5.0, 6.0, 7.0, 8.0])
+
+
+def test_aggregates_of_one_task():
+    # [0, 1, 2, 3, 100]: mean 106 / 5 = 21.2, median 2; the IQM drops a quarter of 5, rounded down to 1, at each end:
+    # (1 + 2 + 3) / 3 = 2. Shortfalls from 3: 3, 2, 1, 0, 0; their mean is 1.2.
+    found = statistics.aggregates({"a": np.asarray([0.0, 1.0, 2.0, 3.0, 100.0])[:, None]}, target=3.0)["a"]
+    assert [found[name].estimate for name in ("mean", "median", "iqm", "optimality_gap")] == pytest.approx(
+        [21.2, 2.0, 2.0, 1.2]
+    )
+    assert all(interval.low <= interval.estimate <= interval.high for interval in found.values())
+
+
+def test_median_of_several_tasks_is_that_of_their_means():
+    # Means of the tasks 1, 2 and 6: mean 3, median 2.
+    scores = np.asarray([[0.0, 2.0, 5.0], [2.0, 2.0, 7.0]])
+    found = statistics.aggregates({"a": scores}, target=0.0)["a"]
+    assert (found["mean"].estimate, found["median"].estimate) == (3.0, 2.0)
+
+
+def test_intervals_do_not_depend_on_what_else_is_compared():
+    alone = statistics.aggregates({"a": X[:, None]}, target=5.0)["a"]
+    assert statistics.aggregates({"b": Y[:, None], "a": X[:, None]}, target=5.0)["a"] == alone
+
+
+def test_probability_of_improvement_counts_pairs_and_halves_ties():
+    # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
+    found = statistics.probability_of_improvement(np.asarray([[1.0], [3.0]]), np.asarray([[2.0], [1.0]]))
+    assert found.estimate == pytest.approx(0.625)
+
+
+def test_t_tests_by_hand():
+    # Means 3 and 6, variances 2.5: t = -3 / sqrt(2.5 / 5 + 2.5 / 5) = -3 with 8 degrees of freedom, in both tests.
+    expected = 2.0 * stats.t.sf(3.0, 8)
+    assert statistics.p_value("student", X, Y) == pytest.approx(expected)
+    assert statistics.p_value("welch", X, Y) == pytest.approx(expected)
+
+
+def test_permutation_test_is_exact_for_small_samples():
+    # Of the C(4, 2) = 6 splits of {1, 2, 8, 9}, two are as extreme as the observed one.
+    assert statistics.p_value("permutation", np.asarray([1.0, 2.0]), np.asarray([8.0, 9.0])) == pytest.approx(2 / 6)
+
+
+def test_mann_whitney_by_hand():
+    # All 3 × 3 pairs are won: the two most extreme of the C(6, 3) = 20 orders.
+    assert statistics.p_value("mann_whitney", X[:3], Y[2:]) == pytest.approx(0.1)
+
+
+def test_ranked_t_does_not_feel_an_outlier():
+    outlier = np.asarray([*Y[:-1], 1e6])
+    assert statistics.p_value("ranked_t", X, outlier) == statistics.p_value("ranked_t", X, Y)
+    assert statistics.p_value("welch", X, outlier) > 0.3
+
+
+@pytest.mark.parametrize("test", statistics.TESTS)
+def test_every_test_finds_what_is_there_and_is_symmetric(test):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=12), rng.normal(size=12)
+    assert statistics.p_value(test, x, y) > 0.1
+    assert statistics.p_value(test, x, y + 3.0) < 0.01
+    assert statistics.p_value(test, x, y + 3.0) == pytest.approx(statistics.p_value(test, y + 3.0, x), abs=5e-3)
+
+
+def test_cases_without_spread():
+    same, other = np.full(3, 500.0), np.full(3, 400.0)
+    assert statistics.p_value("welch", same, same) == 1.0
+    assert math.isnan(statistics.p_value("welch", same, other))
+    assert statistics.p_value("permutation", same, other) == pytest.approx(0.1)
+    assert math.isnan(statistics.p_value("welch", same[:1], other))
+    assert statistics.seeds_needed(same, other, "welch") is None
+
+
+def test_correction_of_several_tests():
+    # Holm: 3 × 0.01, max(2 × 0.02, the one before), max(1 × 0.04, the one before); an undefined p-value is not counted.
+    corrected = statistics.correct([0.04, math.nan, 0.01, 0.02], "holm")
+    assert corrected == pytest.approx([0.04, math.nan, 0.03, 0.04], nan_ok=True)
+    assert statistics.correct([0.04, 0.01], "bonferroni") == pytest.approx([0.08, 0.02])
+    assert statistics.correct([0.04, 0.01], "none") == [0.04, 0.01]
+
+
+def test_seeds_needed_agree_with_the_power_of_the_t_test():
+    # Effect size 1: the standard result is 17 per group for a power of 0.8 at level 0.05 (Cohen 1988, table 2.4.1).
+    x = np.asarray([-1.0, 0.0, 1.0])  # mean 0, deviation 1
+    needed = statistics.seeds_needed(x, x + 1.0, "student")
+    assert 15 <= needed <= 19

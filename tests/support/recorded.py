@@ -1,0 +1,74 @@
+"""Run directories written by hand."""
+
+import json
+
+from omegaconf import OmegaConf
+
+
+def write_run(
+    directory,
+    finals=(1.0,),
+    *,
+    seed=0,
+    system="ppo/ff_ppo",
+    env="CartPole-v1",
+    curves=None,
+    varied=None,
+    finished=True,
+    bests=None,
+    **system_keys,
+):
+    """Write a run: a single one, or a population if there are several returns.
+
+    `curves` `[evaluation][member]` are the returns of all evaluations; by default each run has one before training, 0,
+    and one after.
+    """
+    curves = curves or [[0.0] * len(finals), list(finals)]
+    alone, varied, bests = len(curves[-1]) == 1, varied or {}, bests or curves[-1]
+    config = {
+        "arch": {"seed": seed, "total_timesteps": 100 * (len(curves) - 1), "population": {"hyperparams": None}},
+        "system": {"name": system, "module": "stoix_like.x", "actor_lr": 0.001, **system_keys},
+        "env": {"env_name": "gymnax", "scenario": {"name": env}},
+        "network": {},
+        "checkpoint": {"keep": 1},
+        "logger": {"console": {"enabled": True}},
+    }
+    records = [
+        {
+            "env_steps": 100 * step,
+            "wall_seconds": 2.0 * step,
+            "eval/episode_return_mean": values[0] if alone else list(values),
+            "eval/episode_return_iqm": 0.0,
+            "train/entropy": None if step == 0 else (0.5 if alone else [0.5] * len(values)),
+        }
+        for step, values in enumerate(curves)
+    ]
+    members = [
+        {
+            "seed": seed + index,
+            **{name: values[index] for name, values in varied.items()},
+            "eval/episode_return_mean": final,
+            "absolute/episode_return_mean": best,
+            "failure": None if final is not None else "train/loss became non-finite",
+        }
+        for index, (final, best) in enumerate(zip(curves[-1], bests, strict=True))
+    ]
+    summary = {
+        "system": system,
+        "environment": f"gymnax/{env}",
+        "seed": seed,
+        "wall_seconds": 3.5,
+        "compile_seconds": 1.0,
+        "steps_per_second": 1e5,
+        "versions": {"python": "3.12.1", "jax": "0.11.2"},
+        "devices": ["cpu:cpu"],
+        "absolute/episode_return_mean": bests[0] if alone else list(bests),
+    }
+    if not alone:
+        summary |= {"population/members": members, "population/varied": list(varied)}
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if finished:
+        (directory / "summary.json").write_text(json.dumps(summary))
+    return directory
