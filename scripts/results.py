@@ -11,45 +11,41 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from stoix_like import recorded_runs
 from stoix_like.config import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
+from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, find_runs, flatten, identity, settings
 from stoix_like.run.records import aggregate
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-# Keys in which the members of one row may differ.
-OUTSIDE = ("arch.seed", "arch.population", "arch.compile_cache", "logger")
-# A mapping that one override sets as a whole.
-WHOLE = "arch.population.hyperparams"
-
-
-class Run(NamedTuple):
-    """A finished run: its resolved configuration, its `summary.json`, and its overrides without seed and logger."""
-
-    directory: Path
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    overrides: tuple[str, ...]
 
 
 class Member(NamedTuple):
-    """The result of one seed; `hyperparams` are those in which it differs from the run's configuration."""
+    """The result of one seed, and the overrides of its run without seed and logger."""
 
-    run: Run
-    seed: int
-    hyperparams: dict[str, float]
+    recorded: recorded_runs.Member
+    overrides: tuple[str, ...]
     final: float
     best: float | None
-    failed: bool
+
+    @property
+    def run(self) -> recorded_runs.Run:
+        return self.recorded.run
+
+    @property
+    def seed(self) -> int:
+        return self.recorded.seed
 
 
 class Published(NamedTuple):
@@ -72,58 +68,36 @@ class References(NamedTuple):
         return self.returns.get((summary["system"], summary["environment"]), [])
 
 
-def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """Find the run directories at or below the given paths."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        if not path.is_dir():
-            raise ConfigError(f"{path} is not a directory")
-        runs = sorted(file.parent.resolve() for file in path.rglob("metrics.jsonl"))
-        if not runs:
-            raise ConfigError(f"{path} holds no run: a run is a directory with a metrics.jsonl")
-        found |= dict.fromkeys(runs)
-    unfinished = [str(run) for run in found if not (run / "summary.json").exists()]
-    if unfinished:
-        raise ConfigError(f"not finished, since there is no summary.json: {', '.join(unfinished)}; leave them out")
-    return list(found)
-
-
-def read_run(directory: Path) -> Run:
-    """Read a run; overrides that were not recorded are derived from its configuration."""
+def read_members(directory: Path) -> list[Member]:
+    """Read the members of a finished run; overrides that were not recorded are derived from its configuration."""
+    run = recorded_runs.read_run(directory)
+    if run.status != FINISHED:
+        raise ConfigError(f"{directory} is not finished: it has no summary.json that can be read; leave it out")
     try:
-        summary = json.loads((directory / "summary.json").read_text())
-        config = _load(directory / "config.yaml")
         recorded = directory / ".hydra/overrides.yaml"
-        given = _load(recorded) if recorded.exists() else derive_overrides(config)
+        given = _load(recorded) if recorded.exists() else derive_overrides(run.config)
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
-    return Run(directory, config, summary, overrides)
+    return [_read_member(member, overrides) for member in recorded_runs.members(run)]
+
+
+def _read_member(member: recorded_runs.Member, overrides: tuple[str, ...]) -> Member:
+    final, best = (member.value(member.run.summary, name) for name in (RETURN, BEST_RETURN))
+    if math.isnan(final):
+        raise ConfigError(f"{member.run.directory}: the return of seed {member.seed} is not finite")
+    return Member(member, overrides, final, None if math.isnan(best) else best)
 
 
 def _load(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))
 
 
-def members(run: Run) -> Iterator[Member]:
-    """Yield the members of a run; without a population there is one."""
-    alone = [{**run.summary, "seed": run.config["arch"]["seed"]}]
-    varied = run.summary.get("population/varied", [])
-    for member in run.summary.get("population/members", alone):
-        final, best = (member.get(f"{kind}/episode_return_mean") for kind in ("eval", "absolute"))
-        if final is None:
-            raise ConfigError(f"{run.directory}: the return of seed {member['seed']} is not finite")
-        hyperparams = {name: member[name] for name in varied}
-        yield Member(run, member["seed"], hyperparams, final, best, member.get("failure") is not None)
-
-
-def group(runs: Iterable[Run]) -> list[list[Member]]:
+def group(members: Iterable[Member]) -> list[list[Member]]:
     """Group members that differ only in their seeds, sorted by seed; groups keep the order of their runs."""
     groups: dict[str, dict[int, Member]] = {}
-    for member in (member for run in runs for member in members(run)):
-        config = {key: value for key, value in flatten(member.run.config) if not _below(key, OUTSIDE)}
-        config |= {f"system.{name}": value for name, value in member.hyperparams.items()}
-        seeds = groups.setdefault(json.dumps(config, sort_keys=True), {})
+    for member in members:
+        seeds = groups.setdefault(identity(settings(member.recorded)), {})
         if member.seed in seeds:
             raise ConfigError(
                 f"seed {member.seed} occurs twice, in {seeds[member.seed].run.directory} and {member.run.directory}:"
@@ -131,20 +105,6 @@ def group(runs: Iterable[Run]) -> list[list[Member]]:
             )
         seeds[member.seed] = member
     return [[seeds[seed] for seed in sorted(seeds)] for seeds in groups.values()]
-
-
-def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a configuration by dotted key; a list is a leaf, an empty mapping has none."""
-    for name, value in node.items():
-        key = f"{path}.{name}" if path else str(name)
-        if isinstance(value, Mapping) and key != WHOLE:
-            yield from flatten(value, key)
-        else:
-            yield key, value
-
-
-def _below(key: str, prefixes: Iterable[str]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def derive_overrides(config: Mapping[str, Any]) -> list[str]:
@@ -204,10 +164,10 @@ def _format_value(value: Any) -> str:
 
 def commands(rows: Iterable[Member]) -> list[str]:
     """Return the shell commands of the runs of a group; runs that differ only in `arch.seed` share one."""
-    runs = {member.run.directory: member.run for member in rows}.values()
+    runs = {member.run.directory: member for member in rows}.values()
     seeds: dict[tuple[str, ...], list[int]] = {}
-    for run in runs:
-        seeds.setdefault(run.overrides, []).append(run.config["arch"]["seed"])
+    for member in runs:
+        seeds.setdefault(member.overrides, []).append(member.run.config["arch"]["seed"])
     return [_command(overrides, sorted(given)) for overrides, given in seeds.items()]
 
 
@@ -261,7 +221,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
     """Format the cells of a group, by the titles of their columns."""
     run, best = rows[0].run, [member.best for member in rows if member.best is not None]
     arch = run.config["arch"]
-    point = [f"`{name}={value:g}`" for name, value in rows[0].hyperparams.items()]
+    point = [f"`{name}={value:g}`" for name, value in rows[0].recorded.hyperparams.items()]
     cells = {
         "system": " ".join([f"`{run.summary['system']}`", *point]),
         "environment": run.config["env"]["scenario"]["name"],
@@ -294,7 +254,7 @@ def format_steps(number: float | None) -> str:
 
 
 def _format_seeds(rows: Sequence[Member]) -> str:
-    seeds, failed = [member.seed for member in rows], sum(member.failed for member in rows)
+    seeds, failed = [member.seed for member in rows], sum(member.recorded.failure is not None for member in rows)
     listed = f"{seeds[0]}–{seeds[-1]}" if _consecutive(seeds) else ", ".join(map(str, seeds))
     return f"{listed} ({failed} diverged)" if failed else listed
 
@@ -312,7 +272,7 @@ def _legend(groups: Sequence[Sequence[Member]], references: References | None) -
     return [*lines, *(["", "Published:", "", *sources] if sources else [])]
 
 
-def _measured_with(run: Run) -> str:
+def _measured_with(run: recorded_runs.Run) -> str:
     versions = (f"{name} {version}" for name, version in run.summary["versions"].items() if version)
     return f"{', '.join(versions)} on {', '.join(dict.fromkeys(run.summary['devices']))}"
 
@@ -338,7 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         references = read_references(args.reference) if args.reference else None
-        text = table(group(map(read_run, find_runs(args.runs))), references)
+        members = (member for directory in find_runs(args.runs) for member in read_members(directory))
+        text = table(group(members), references)
         if args.readme:
             replace_block(args.readme, text)
         else:

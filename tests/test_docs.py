@@ -29,6 +29,7 @@ OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
 GUIDES = [
     ROOT / "docs/guides/import_the_parts.md",
     ROOT / "docs/guides/use_a_trained_policy.md",
+    ROOT / "docs/guides/compare_runs.md",
     ROOT / "docs/guides/gymnasium_mujoco_atari.md",
     OWN_SYSTEM,
     OWN_ENVIRONMENT,

@@ -52,7 +52,8 @@ def write_run(directory, overrides=(), finals=(1.0,), bests=None, **summary):
         "versions": VERSIONS,
         "devices": ["cpu:cpu"],
     }
-    several = {"population/members": members, "population/varied": []} if len(finals) > 1 else numbers[0]
+    lists = {name: [number[name] for number in numbers] for name in numbers[0]}
+    several = {**lists, "population/members": members, "population/varied": []} if len(finals) > 1 else numbers[0]
     directory.mkdir(parents=True)
     (directory / "metrics.jsonl").write_text("")
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(config))
@@ -70,7 +71,8 @@ def cells(text):
 
 
 def rows(*directories, reference=None):
-    groups = results.group(map(results.read_run, results.find_runs(directories)))
+    members = (member for run in results.find_runs(directories) for member in results.read_members(run))
+    groups = results.group(members)
     return cells(results.table(groups, reference and results.read_references(reference)))
 
 
@@ -109,11 +111,11 @@ def test_runs_that_differ_only_in_seed_and_logger_share_a_row(tmp_path):
 def test_members_with_different_hyperparameters_have_separate_rows(tmp_path):
     given = "arch.population.hyperparams={clip_eps: [0.1, 0.3]}"
     members = [
-        {"seed": 42 + i, "clip_eps": eps, "failure": failure, "eval/episode_return_mean": final}
-        for i, (eps, final, failure) in enumerate([(0.1, 1.0, None), (0.1, 3.0, "NaN"), (0.3, 5.0, None)])
+        {"seed": 42 + i, "clip_eps": eps, "failure": failure}
+        for i, (eps, failure) in enumerate([(0.1, None), (0.1, "NaN"), (0.3, None)])
     ]
-    changes = {"population/members": members, "population/varied": ["clip_eps"]}
-    write_run(tmp_path / "varied", [given], **changes)
+    changes = {"population/members": members, "population/varied": ["clip_eps"], "absolute/episode_return_mean": None}
+    write_run(tmp_path / "varied", [given], [1.0, 3.0, 5.0], **changes)
     write_run(tmp_path / "single", ["system.clip_eps=0.3", "arch.seed=1"], [6.0])
     low, high = rows(tmp_path / "varied", tmp_path / "single")
     assert low["system"] == "`ppo/ff_ppo` `clip_eps=0.1`"
@@ -204,8 +206,8 @@ def test_missing_unfinished_and_damaged_runs_are_refused(tmp_path, capsys):
     for paths, message in (
         (["nowhere"], "nowhere is not a directory"),
         (["empty"], "empty holds no run"),
-        (["good", "unfinished"], "not finished, since there is no summary.json:"),
-        (["torn"], "torn/run cannot be read"),
+        (["good", "unfinished"], "unfinished/run is not finished"),
+        (["torn"], "torn/run is not finished"),
         (["nan"], "the return of seed 42 is not finite"),
         (["good", "twice"], "seed 42 occurs twice"),
     ):

@@ -20,6 +20,7 @@ from stoix_like.errors import ConfigError, nearest
 from stoix_like.listings import columns
 
 MIN_SEEDS = 5
+MAX_ALL_PAIRS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +174,7 @@ def compare(
     tables = score_tables(scores, tasks, notes)
     best = max(float(np.max(table)) for table in tables.values())
     target = best if settings.target is None else settings.target
-    pairs = [(index, *pair) for index in range(len(tasks)) for pair in itertools.combinations(scores, 2)]
+    pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(tables, notes)]
     samples = [(scores[first][index], scores[second][index]) for index, first, second in pairs]
     tests = [
         _test(tasks[index], first, second, *sample, settings)
@@ -191,6 +192,17 @@ def compare(
         notes.append("with fewer than 20 seeds, the bootstrap test decides too easily: prefer welch")
     found = statistics.aggregates(tables, target, settings.level)
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
+
+
+def _pairs(tables: dict[str, np.ndarray], notes: list[str]) -> list[tuple[str, str]]:
+    """Return the pairs to test: all of a few algorithms, otherwise the best against each other one."""
+    if len(tables) <= MAX_ALL_PAIRS:
+        return list(itertools.combinations(tables, 2))
+    best = max(tables, key=lambda label: float(np.mean(tables[label])))
+    notes.append(
+        f"more than {MAX_ALL_PAIRS} algorithms: only the one with the highest mean is tested against the others"
+    )
+    return [(best, other) for other in tables if other != best]
 
 
 def _algorithms(paths: str | Path | Iterable[str | Path] | Sequence[Algorithm], by: Sequence[str]) -> list[Algorithm]:

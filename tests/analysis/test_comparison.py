@@ -64,6 +64,13 @@ def test_a_small_difference_is_undecided_and_tells_the_seeds_it_needs(tmp_path):
     assert "seeds of each would decide it" in test.verdict(0.05)
 
 
+def test_of_many_algorithms_the_best_is_tested_against_the_others(tmp_path):
+    write_run(tmp_path / "a", [float(x) for x in range(16)], varied={"actor_lr": [0.1 * (x // 2) for x in range(16)]})
+    tests = analysis.compare(tmp_path).tests
+    assert {test.first for test in tests} == {"ppo/ff_ppo actor_lr=0.7"}
+    assert len(tests) == 7
+
+
 def test_several_environments_are_scaled_and_tested_apart(tmp_path):
     for env, factor in (("CartPole-v1", 1.0), ("Acrobot-v1", -100.0)):
         write_run(tmp_path / f"a-{env}", (1.0 * factor, 2.0 * factor), env=env)
