@@ -74,7 +74,8 @@ def from_mapping(schema: type[T], values: Mapping[str, Any], path: str) -> T:
     Integers may be written as floats (`1e6`). Fields with a default may be missing.
 
     Args:
-        schema: a dataclass; its fields may be int, float, bool, str, dict, tuple, optional, or nested dataclasses.
+        schema: a dataclass; its fields may be int, float, bool, str, dict, tuple, optional, bool or something else, or
+            nested dataclasses.
         values: part of the configuration, without interpolations.
         path: key of `values` in the configuration, for messages: `system`.
 
@@ -122,8 +123,11 @@ def convert(hint: Any, value: Any, key: str) -> Any:
             _check(constraint, converted, key)
         return converted
     if origin in (typing.Union, types.UnionType):
-        (option,) = (option for option in typing.get_args(hint) if option is not type(None))
-        return None if value is None else convert(option, value, key)
+        options = typing.get_args(hint)
+        if (value is None and type(None) in options) or (isinstance(value, bool) and bool in options):
+            return value
+        others = [option for option in options if option not in (type(None), bool)]
+        return convert(others[0] if others else bool, value, key)
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):

@@ -22,6 +22,7 @@ class Outer:
     names: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     inner: Inner = field(default_factory=Inner)
+    scope: bool | Annotated[str, one_of("all", "some")] = True
 
 
 def test_values_are_converted_to_their_annotated_types():
@@ -60,6 +61,8 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
         ({"limit": 0}, "outer.limit=0 is out of range"),
         ({"flag": "yes"}, "outer.flag=yes has the wrong type: it must be true or false"),
         ({"flag": 1}, "outer.flag=1 has the wrong type"),
+        ({"scope": "none"}, "outer.scope=none is not known: did you mean 'some'"),
+        ({"scope": None}, "'outer.scope' is not set"),
         ({"names": "a"}, "outer.names=a has the wrong type: it must be a list"),
         ({"options": 3}, "outer.options=3 has the wrong type: it must be a mapping"),
         ({"inner": 3}, "outer.inner=3 must be a mapping"),
@@ -71,6 +74,11 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
 def test_a_refusal_names_the_key_the_value_and_what_would_work(values, message):
     with pytest.raises(ConfigError, match=message):
         from_mapping(Outer, {"count": 1, "rate": 1.0, **values}, "outer")
+
+
+@pytest.mark.parametrize("scope", [True, False, "some"])
+def test_a_switch_may_have_further_values(scope):
+    assert from_mapping(Outer, {"count": 1, "rate": 0.1, "scope": scope}, "outer").scope == scope
 
 
 def test_a_refusal_names_the_missing_key():

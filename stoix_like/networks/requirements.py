@@ -53,6 +53,8 @@ class HeadRequirement(NamedTuple):
         batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
             declares `batch_norm = True`; such a torso fits no other system.
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
+        shares_torso_of: a network whose input layer and torso the head shares, parameters included, where its own
+            network has neither; empty where the head needs a torso of its own.
     """
 
     outputs: str
@@ -60,6 +62,12 @@ class HeadRequirement(NamedTuple):
     layer_norm: bool = False
     batch_norm: bool = False
     recurrent: bool = False
+    shares_torso_of: str = ""
+
+
+def shares_torso(network: Any) -> bool:
+    """Return whether a network has neither an input layer nor a torso, and so shares those of another one."""
+    return all(getattr(network, part, None) is None for part in _OTHER_PARTS)
 
 
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:
@@ -81,23 +89,28 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
     for path, requirement in requirements.items():
         name, _, part = path.partition(".")
         group = getattr(networks, name, None)
-        parts = (*_OTHER_PARTS, *(_RECURRENT_PARTS if requirement.recurrent else ()), part)
-        needed = {name: group} | {f"{name}.{other}": getattr(group, other, None) for other in parts}
+        torso_of = requirement.shares_torso_of if shares_torso(group) and requirement.shares_torso_of else name
+        body = getattr(networks, torso_of, None)
+        needed = {name: group, path: getattr(group, part, None)}
+        parts = (*_OTHER_PARTS, *(_RECURRENT_PARTS if requirement.recurrent else ()))
+        needed |= {f"{torso_of}.{other}": getattr(body, other, None) for other in parts}
         for missing, value in needed.items():
             if value is None:
                 _refuse(f"{key}.{missing} is not set, but system={system_name} needs it for {requirement.outputs}")
         for unread in () if requirement.recurrent else _RECURRENT_PARTS:
             if getattr(group, unread, None) is not None:
                 _refuse(f"{key}.{name}.{unread} is set, but system={system_name} is not recurrent")
-        head, torso = needed[path], needed[f"{name}.pre_torso"]
+        head, torso = needed[path], needed[f"{torso_of}.pre_torso"]
         if requirement.layer_norm and not getattr(torso, "use_layer_norm", True):
-            _refuse(f"{key}.{name}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation")
+            _refuse(
+                f"{key}.{torso_of}.pre_torso.use_layer_norm=false, but system={system_name} needs layer normalisation"
+            )
         batch_norm = getattr(type(torso), "batch_norm", False)
         if requirement.batch_norm != batch_norm:
             does, needs = (
                 ("normalises batches", "does not") if batch_norm else ("does not normalise batches", "needs it")
             )
-            _refuse(f"{key}.{name}.pre_torso={type(torso).__name__} {does}, but system={system_name} {needs}")
+            _refuse(f"{key}.{torso_of}.pre_torso={type(torso).__name__} {does}, but system={system_name} {needs}")
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
 
 

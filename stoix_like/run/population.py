@@ -112,9 +112,9 @@ def count_members(run: RunConfig) -> int:
 
 
 def float_fields(schema: type[SystemConfig]) -> list[str]:
-    """Return the names of the hyperparameters that may be traced: the float fields."""
+    """Return the names of the hyperparameters that may be traced: the float fields, optional ones included."""
     hints = typing.get_type_hints(schema)
-    return [field.name for field in dataclasses.fields(schema) if hints[field.name] is float]
+    return [field.name for field in dataclasses.fields(schema) if hints[field.name] in (float, float | None)]
 
 
 def _lists(config: PopulationConfig) -> dict[str, Sequence[Any]]:
@@ -217,4 +217,6 @@ def _ends(key: str, arguments: Sequence[Any]) -> tuple[float, float]:
 def _checked(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
     """Check the values of a hyperparameter against its annotation, and convert them."""
     hint = typing.get_type_hints(type(system), include_extras=True)[name]
+    if None in values:
+        raise ConfigError(f"{KEY}.hyperparams.{name}={list(values)} must be numbers: one program has no null members")
     return tuple(convert(hint, value, f"system.{name}") for value in values)

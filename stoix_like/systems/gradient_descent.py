@@ -97,6 +97,26 @@ def gradient_step(
     return optax.apply_updates(params, updates), opt_state, metrics
 
 
+def advance_schedules(opt_states: PyTree, steps: jax.Array) -> PyTree:
+    """Let the learning rate schedules in optimiser states count gradient steps that were left out.
+
+    Args:
+        opt_states: optimiser states, in any containers.
+        steps: number of steps, int32 scalar.
+
+    Returns:
+        The states, which differ in the counts of schedules alone.
+    """
+
+    def advance(state: Any) -> Any:
+        return state._replace(count=state.count + steps) if is_schedule(state) else state
+
+    def is_schedule(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    return jax.tree.map(advance, opt_states, is_leaf=is_schedule)
+
+
 def periodically(
     step: Callable[[PyTree], tuple[PyTree, Metrics]], operand: PyTree, count: jax.Array, period: int
 ) -> tuple[PyTree, Metrics]:

@@ -29,9 +29,9 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.exploration_noise import initial_noise_keys, persist_noise_keys
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyBaseConfig
-from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
 from stoix_like.utils.replay import Batch, Replay, make_replay
 
@@ -193,28 +193,3 @@ def make_critics(network: SimpleNamespace, num_critics: int, head: Any = None) -
         return FeedForwardCritic(*(copy.deepcopy(part) for part in parts))
 
     return MultiNetwork(tuple(critic() for _ in range(num_critics)))
-
-
-def persist_noise_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:
-    """Keep the noise key of each environment with some probability, for noise that is correlated in time.
-
-    The marginal distribution of the noise is unchanged; the correlation between successive steps is the probability of
-    keeping the key. A new episode starts with a new key.
-
-    Args:
-        keys: `[N]` keys of the last step.
-        timestep: the time step to act on.
-        key: a new key.
-        correlation: probability of keeping a key, in [0, 1].
-
-    Returns:
-        `[N]` keys for the noise of this step.
-    """
-    new_key, keep_key = jax.random.split(key)
-    keep = jax.random.bernoulli(keep_key, correlation, keys.shape)
-    return jnp.where(keep & ~timestep.starts_episode, keys, jax.random.split(new_key, keys.shape))
-
-
-def initial_noise_keys(num_envs: int) -> jax.Array:
-    """Return placeholder keys `[N]`, which `persist_noise_keys` replaces at the first step of an episode."""
-    return jax.random.split(jax.random.key(0), num_envs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -19,6 +19,8 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    Observation,
+    PyTree,
     RolloutState,
     System,
     SystemSpec,
@@ -27,11 +29,13 @@ from stoix_like.base_types import (
     Transition,
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import above, at_least
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
+from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.systems.annealing import AnnealedConfig
+from stoix_like.systems.exploration_noise import hold_noise_keys, initial_noise_keys
 from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
 from stoix_like.systems.on_policy import OnPolicyConfig
-from stoix_like.utils.jax_utils import Scalar, merge_leading_dims, standardize
+from stoix_like.utils.jax_utils import Scalar, explained_variance, merge_leading_dims, standardize
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.multistep import (
     VTraceOutput,
@@ -45,33 +49,41 @@ ADAM: Transform = partial(optax.adam, eps=1e-5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(OnPolicyConfig):
+class ActorCriticConfig(AnnealedConfig, OnPolicyConfig):
     """Hyperparameters of a policy and its value function.
 
     Attributes:
-        network_heads: heads that the system needs.
+        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
+        annealed: hyperparameters that may change over the run.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
         ent_coef: weight of the entropy bonus.
+        final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
-        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1 over the whole batch.
+        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
+            (True or `batch`), over each minibatch (`minibatch`), or not.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
             with Sebulba.
+        sde_sample_freq: steps for which an environment keeps its exploration noise, see `hold_noise_keys`; None draws
+            new noise in every step.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE),
+        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
     }
+    annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
+    final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
-    standardize_advantages: bool
+    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     normalize_observations: bool
     vtrace: bool = False
+    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
 
 class OnPolicyTransition(NamedTuple):
@@ -96,12 +108,28 @@ class OnPolicyTransition(NamedTuple):
 
 
 class OnPolicyShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser states, statistics of observations and of returns."""
+    """The shared state of an agent: parameters, optimiser states, statistics, and updates so far if any are needed."""
 
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
     statistics: Any
     return_statistics: Any = ()
+    updates: Any = ()
+
+
+class SharedTorsoCritic(NamedTuple):
+    """A critic whose parameters are those of its head alone; it is applied with those of a torso as well."""
+
+    critic: FeedForwardCritic
+
+    def init(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the head for observations `[N, ...]`."""
+        params = self.critic.init(key, observation)["params"]
+        return {"params": {"critic_head": params["critic_head"]}}
+
+    def apply(self, params: PyTree, observation: Observation) -> Any:
+        """Return the output of the head."""
+        return self.critic.apply(params, observation)
 
 
 @dataclass(frozen=True)
@@ -124,20 +152,22 @@ class ActorCritic(ABC):
     optim: optax.GradientTransformation
     normalizer: Normalizer
     reward_normalizer: RewardNormalizer
+    num_updates: int
 
     @staticmethod
     def make_networks(networks: SimpleNamespace) -> tuple[Any, Any]:
         """Build the actor and the critic from the modules of the network configuration."""
         actor, critic = networks.actor_network, networks.critic_network
+        body = actor if shares_torso(critic) else critic
+        value = FeedForwardCritic(critic.critic_head, body.pre_torso, body.input_layer)
         return (
             FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-            FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
+            SharedTorsoCritic(value) if body is actor else value,
         )
 
     def init_carry(self, num_envs: int) -> Any:
-        """Return the carry of `act` at the start of an episode: none."""
-        del num_envs
-        return ()
+        """Return the carry of `act` at the start of an episode: noise keys if noise is kept over several steps."""
+        return () if self.config.sde_sample_freq is None else initial_noise_keys(num_envs)
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -146,7 +176,8 @@ class ActorCritic(ABC):
         params = ActorCriticParams(self.actor.init(actor_key, observation), self.critic.init(critic_key, observation))
         statistics = self.normalizer.init(observation), self.reward_normalizer.init()
         returns = self.reward_normalizer.init_returns(len(timestep.reward))
-        return Agent(OnPolicyShared(params, self.optim.init(params), *statistics), returns)
+        updates = self.config.init_updates()
+        return Agent(OnPolicyShared(params, self.optim.init(params), *statistics, updates), returns)
 
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; the extras are the log-probabilities."""
@@ -154,16 +185,33 @@ class ActorCritic(ABC):
         pi = self.actor.apply(shared.params.actor_params, observation)
         if greedy:
             return state.carry, pi.mode(), ()
-        action = pi.sample(seed=key)
-        return state.carry, action, pi.log_prob(action)
+        carry, action = self.explore(pi, state, key)
+        return carry, action, pi.log_prob(action)
+
+    def explore(self, pi: Any, state: RolloutState, key: jax.Array) -> tuple[Any, jax.Array]:
+        """Sample actions; the carry holds the noise keys if noise is kept over several steps."""
+        steps = self.config.sde_sample_freq
+        if steps is None:
+            return state.carry, pi.sample(seed=key)
+        keys = hold_noise_keys(state.carry, state.timestep, key, steps)
+        return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+
+    def value(self, params: ActorCriticParams, observation: Any) -> jax.Array:
+        """Compute the values of observations, with those parameters of the actor that the critic has none of."""
+        variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
+        return self.critic.apply(variables, observation)
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout."""
         agent, batch = self.evaluate(agent, trajectory)
-        shared, metrics = self.learn(agent.shared, batch, key)
+        config = self.config.at(agent.shared.updates, self.num_updates)
+        shared, metrics = replace(self, config=config).learn(agent.shared, batch, key)
+        metrics |= {name: getattr(config, name) for name in config.final_values}
+        metrics |= {"explained_variance": explained_variance(batch.value, batch.target, self.axes.names)}
         # Updated last: probability ratios need the statistics of the behaviour policy.
         statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
-        return Agent(shared._replace(statistics=statistics), agent.local), metrics
+        updates = jax.tree.map(lambda count: count + 1, shared.updates)
+        return Agent(shared._replace(statistics=statistics, updates=updates), agent.local), metrics
 
     def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
         """Compute the values and advantages of a rollout, in one pass over all steps.
@@ -176,8 +224,7 @@ class ActorCritic(ABC):
             The agent with new statistics of returns, and the batch to learn from, `[B]`.
         """
         shared, returns, steps = self.normalize(agent.shared, agent.local, trajectory.transitions)
-        v_tm1 = self.critic.apply(shared.params.critic_params, steps.observation)
-        v_t = self.critic.apply(shared.params.critic_params, steps.next_observation)
+        v_tm1, v_t = (self.value(shared.params, obs) for obs in (steps.observation, steps.next_observation))
         batch = self.with_targets(shared, steps, v_tm1, v_t)
         return Agent(shared, returns), jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
 
@@ -203,7 +250,7 @@ class ActorCritic(ABC):
     def with_targets(self, shared: Any, steps: Transition, v_tm1: jax.Array, v_t: jax.Array) -> OnPolicyTransition:
         """Compute the advantages, standardised if configured, and the value targets; see `advantages`."""
         advantage, target = self.advantages(shared, steps, v_tm1, v_t)
-        if self.config.standardize_advantages:
+        if self.config.standardize_advantages in (True, "batch"):
             advantage = standardize(advantage, self.axes.names)
         return OnPolicyTransition(steps.observation, steps.action, steps.extras, v_tm1, advantage, target)
 
@@ -266,6 +313,8 @@ class ActorCritic(ABC):
 
     def sgd_step(self, shared: Any, behaviour: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
+        if self.config.standardize_advantages == "minibatch":
+            batch = batch._replace(advantage=standardize(batch.advantage, self.axes.names))
         params, opt_states, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
         )
@@ -278,7 +327,7 @@ class ActorCritic(ABC):
         pi = self.actor.apply(params.actor_params, batch.obs)
         policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
         entropy = jnp.mean(pi.entropy(seed=key))
-        value_loss = self.value_loss(self.critic.apply(params.critic_params, batch.obs), batch)
+        value_loss = self.value_loss(self.value(params, batch.obs), batch)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
         return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
 
@@ -326,6 +375,7 @@ def assemble(
         ),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
+        num_updates=spec.num_updates,
     )
     return System(
         init=agent.init,

@@ -52,6 +52,11 @@ class RecurrentConfig(ActorCriticConfig):
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that sequences divide the rollout, and minibatches the sequences; see `SystemConfig.check`."""
+        if self.sde_sample_freq is not None:
+            raise ConfigError(
+                f"system.sde_sample_freq={self.sde_sample_freq}: a recurrent system draws new noise in every step: use"
+                " null"
+            )
         if self.rollout_length % self.steps_per_sequence:
             raise ConfigError(
                 f"system.sequence_length={self.sequence_length} must divide"

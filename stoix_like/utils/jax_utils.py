@@ -227,6 +227,40 @@ def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon:
     return centred * jax.lax.rsqrt(mean(jnp.square(centred)) + epsilon)
 
 
+def explained_variance(
+    prediction: Float[Array, "*B"],
+    target: Float[Array, "*B"],
+    axis_names: Sequence[str] = (),
+    min_variance: Scalar = 1e-12,
+) -> Float[Array, ""]:
+    """Compute the share of the variance of the targets that predictions explain.
+
+        1 - var(target - prediction) / max(var(target), min_variance)
+
+    It is 1 for perfect predictions, 0 for constant ones, and negative for worse ones.
+
+    Args:
+        prediction: `[*B]` predictions, such as values.
+        target: `[*B]` targets, such as returns; both variances are those of all elements.
+        axis_names: mapped axes (vmap, shard_map) that the batch is spread over.
+        min_variance: lower limit of the variance of the targets, in their squared unit, so that constant targets give
+            a finite number.
+
+    Returns:
+        The share, a scalar.
+    """
+
+    def variance(x: Array) -> Array:
+        centred = x - mean(x)
+        return mean(jnp.square(centred))
+
+    def mean(x: Array) -> Array:
+        local = jnp.mean(x)
+        return jax.lax.pmean(local, tuple(axis_names)) if axis_names else local
+
+    return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), min_variance)
+
+
 @jax.custom_batching.custom_vmap
 def any_of_batch(flags: jax.Array) -> jax.Array:
     """Return whether any flag is True, in any entry of a vmapped axis: one condition for the whole batch.

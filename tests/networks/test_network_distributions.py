@@ -582,6 +582,12 @@ class TestStateDependentNoise:
         samples = pi.sample(seed=KEY, sample_shape=20_000)
         np.testing.assert_allclose(samples.std(), np.sqrt(2.0), rtol=0.02)
 
+    def test_log_prob_is_that_of_the_marginal_normal_distribution(self):
+        """Features (2, 1), deviations (0.5, 1), floor 0.7: the variance is 4 * 0.25 + 1 + 0.49 = 2.49."""
+        pi = StateDependentNoise(jnp.asarray([0.3]), jnp.asarray([2.0, 1.0]), jnp.asarray([[0.5], [1.0]]), 0.7)
+        expected = distrax.Normal(0.3, np.sqrt(2.49)).log_prob(jnp.asarray(1.1))
+        np.testing.assert_allclose(pi.log_prob(jnp.asarray([1.1])), expected, rtol=1e-5)
+
     def test_min_scale_remains_for_zero_features(self):
         pi = StateDependentNoise(jnp.ones((1, 2)), jnp.zeros((1, 4)), jnp.ones((4, 2)), 0.5)
         np.testing.assert_allclose(pi.stddev(), 0.5, rtol=1e-6)

@@ -7,6 +7,7 @@ from jaxtyping import TypeCheckError
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks import heads
+from stoix_like.networks.distributions import MultivariateNormalDiag
 from stoix_like.networks.layers import NoisyLinear
 
 KEY = jax.random.key(0)
@@ -205,6 +206,28 @@ def test_initial_policies_are_near_the_middle_of_the_bounds():
     np.testing.assert_allclose(normal.apply(normal.init(KEY, x), x).stddev(), 0.301, atol=0.02)
     gsde = heads.StateDependentNoiseHead(2)
     np.testing.assert_allclose(gsde.apply(gsde.init(KEY, x), jnp.ones((1, 6))).stddev(), 0.3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("head", "initial"),
+    [
+        # 0.3 and log 2, each with the lower limit of 0.001.
+        (heads.MultivariateNormalDiagHead(2, state_dependent_scale=False), 0.301),
+        (heads.NormalAffineTanhDistributionHead(2, -1.0, 1.0, state_dependent_scale=False), np.log(2.0) + 0.001),
+    ],
+)
+def test_a_deviation_may_be_the_same_in_all_states(head, initial):
+    """Its logarithm is a parameter: 1 more multiplies the deviation by e, except for the lower limit."""
+    x = jax.random.normal(KEY, (3, 6))
+    params = head.init(KEY, x)
+
+    def scale(params):
+        pi = head.apply(params, x)
+        return pi.stddev() if isinstance(pi, MultivariateNormalDiag) else pi.distribution.distribution.stddev()
+
+    np.testing.assert_allclose(scale(params), np.full((3, 2), initial), rtol=1e-5)
+    params["params"]["log_scale"]["value"] = jnp.ones(2)
+    np.testing.assert_allclose(scale(params), np.full((3, 2), np.e * (initial - 0.001) + 0.001), rtol=1e-5)
 
 
 def test_bfloat16_embeddings_give_float32_log_probs():

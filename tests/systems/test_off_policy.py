@@ -14,8 +14,8 @@ from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, T
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
+from stoix_like.systems.exploration_noise import initial_noise_keys, persist_noise_keys
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
-from stoix_like.systems.off_policy_actor_critic import initial_noise_keys, persist_noise_keys
 from stoix_like.utils.normalizer import make_normalizer
 
 NETWORKS = {

@@ -87,6 +87,20 @@ def test_standardize_uses_the_whole_mapped_batch():
     assert not np.allclose(alone, mapped, atol=1e-2)
 
 
+def test_explained_variance_matches_hand_computed_values():
+    """Targets 0, 2, 4, 6 have variance 5; errors 0, 0, 2, 2 have variance 1, and so 1 - 1 / 5 is explained."""
+    target = jnp.array([0.0, 2.0, 4.0, 6.0])
+    prediction = target - jnp.array([0.0, 0.0, 2.0, 2.0])
+    assert float(jax_utils.explained_variance(prediction, target)) == pytest.approx(0.8)
+    assert float(jax_utils.explained_variance(target + 3.0, target)) == pytest.approx(1.0)
+    assert float(jax_utils.explained_variance(jnp.ones(4), target)) == pytest.approx(0.0)
+    # Over two shards, whose own variances are 1.
+    shards = (prediction.reshape(2, 2), target.reshape(2, 2))
+    mapped = jax.vmap(lambda p, t: jax_utils.explained_variance(p, t, ("batch",)), axis_name="batch")(*shards)
+    np.testing.assert_allclose(mapped, 0.8, rtol=1e-6)
+    assert jnp.isfinite(jax_utils.explained_variance(target, jnp.ones(4)))
+
+
 @pytest.mark.parametrize("length", [1, 2, 12, 512, 1000])
 def test_random_order_is_a_permutation(length):
     order = jax.jit(jax_utils.random_order, static_argnums=1)(jax.random.key(3), length)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -90,3 +91,29 @@ def two_parameters(embedding: Array, action_dim: Shape, kernel_init: Initializer
     parameters = dense(embedding, (2, *shape), kernel_init)
     first, second = jnp.moveaxis(parameters, -1 - len(shape), 0)
     return first, second
+
+
+def location_and_spread(
+    embedding: Array, action_dim: Shape, kernel_init: Initializer | str, state_dependent: bool
+) -> tuple[Array, Array]:
+    """Return a location and a positive spread per entry of an action; call it in a compact method.
+
+    The spread is initially close to log 2: softplus(s) with s from the embedding, or log(2) exp(p) with free parameters
+    p, the same in all states.
+    """
+    if state_dependent:
+        loc, spread = two_parameters(embedding, action_dim, kernel_init)
+        return loc, jax.nn.softplus(spread)
+    loc = dense(embedding, action_shape(action_dim), kernel_init)
+    log_scale = _FreeParameter(action_shape(action_dim), name="log_scale")()
+    return loc, math.log(2.0) * jnp.broadcast_to(jnp.exp(log_scale), loc.shape)
+
+
+class _FreeParameter(nn.Module):
+    """Parameters that depend on no input, initially 0."""
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self) -> Array:
+        return self.param("value", nn.initializers.zeros, self.shape)

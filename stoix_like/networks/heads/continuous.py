@@ -22,7 +22,16 @@ from stoix_like.networks.distributions import (
     StateDependentNoise,
     squash,
 )
-from stoix_like.networks.heads.base import Bounds, Embedding, PolicyHead, Shape, action_shape, dense, two_parameters
+from stoix_like.networks.heads.base import (
+    Bounds,
+    Embedding,
+    PolicyHead,
+    Shape,
+    action_shape,
+    dense,
+    location_and_spread,
+    two_parameters,
+)
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
@@ -41,6 +50,8 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
         maximum: upper bounds, of the shape of an action or a scalar.
         min_scale: lower limit of the standard deviation before squashing.
         kernel_init: initialiser of the weights, or its name.
+        state_dependent_scale: whether s depends on the embedding; otherwise exp(p) log 2 with free parameters p stands
+            for softplus(s).
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -52,6 +63,7 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
     maximum: Bounds
     min_scale: Scalar = 1e-3
     kernel_init: Initializer | str = orthogonal(0.01)
+    state_dependent_scale: bool = True
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> Independent:
@@ -63,8 +75,8 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
         Returns:
             A distribution over actions `[..., *action_dim]`.
         """
-        loc, scale = two_parameters(embedding, self.action_dim, self.kernel_init)
-        normal = distrax.Normal(loc, jax.nn.softplus(scale) + self.min_scale)
+        loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
+        normal = distrax.Normal(loc, scale + self.min_scale)
         squashed = AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
         return Independent(squashed, len(action_shape(self.action_dim)))
 
@@ -79,6 +91,8 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
         init_scale: standard deviation for s = 0, close to the initial one, in units of the action.
         min_scale: lower limit of the standard deviation, in units of the action.
         kernel_init: initialiser of the weights, or its name.
+        state_dependent_scale: whether s depends on the embedding; otherwise the deviation is
+            `init_scale exp(p) + min_scale` with free parameters p, the same in all states.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -88,6 +102,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
     init_scale: Scalar = 0.3
     min_scale: Scalar = 1e-3
     kernel_init: Initializer | str = orthogonal(0.01)
+    state_dependent_scale: bool = True
 
     @nn.compact
     def __call__(self, embedding: Embedding) -> MultivariateNormalDiag:
@@ -99,8 +114,8 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
         Returns:
             A distribution over actions `[..., *action_dim]`.
         """
-        loc, scale = two_parameters(embedding, self.action_dim, self.kernel_init)
-        scale = jax.nn.softplus(scale) * (self.init_scale / math.log(2.0)) + self.min_scale
+        loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
+        scale = scale * (self.init_scale / math.log(2.0)) + self.min_scale
         return MultivariateNormalDiag(loc, scale, len(action_shape(self.action_dim)))
 
 

@@ -51,6 +51,7 @@ class PenaltyShared(NamedTuple):
     opt_states: ActorCriticOptStates
     statistics: Any
     return_statistics: Any
+    updates: Any
     kl_coef: jax.Array
 
 
@@ -74,6 +75,10 @@ class PenaltyPPO(ff_ppo.PPO):
             kl_coef = adapt_coefficient(before.kl_coef, kl, self.config.target_kl)
             agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
         return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
+
+    @property
+    def kl_limit(self) -> None:
+        """No limit: the penalty keeps the divergence near its target."""
 
     def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its penalty (equation 8)."""

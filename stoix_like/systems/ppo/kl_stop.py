@@ -1,0 +1,81 @@
+"""Updates that stop where the policy is too far from the behaviour policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Axes, Metrics, PyTree
+from stoix_like.systems.gradient_descent import advance_schedules
+from stoix_like.utils.jax_utils import Scalar
+
+Step = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
+"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
+
+# As in Spinning Up and stable-baselines3.
+TOLERANCE = 1.5
+
+
+class KLStop(NamedTuple):
+    """Functions around the gradient steps of one update.
+
+    Attributes:
+        start: `(shared) -> carry`, before the first step.
+        guard: `(step on shared) -> step on carry`.
+        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
+    """
+
+    start: Callable[[PyTree], PyTree]
+    guard: Callable[[Step], Step]
+    finish: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
+
+
+def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> KLStop:
+    """Build a limit on the divergence of one update from its behaviour policy.
+
+    The first minibatch whose `approx_kl` exceeds 1.5 times the target ends the update: its gradient step and those of
+    the remaining minibatches leave parameters and optimiser states as they are. Learning rate schedules count them.
+
+    Args:
+        target_kl: target divergence per update, in nats; None for no limit.
+        axes: the axes that a minibatch is spread over; all shards stop together.
+
+    Returns:
+        The functions; the metrics are means over the minibatches that were evaluated, and `skipped_steps` counts the
+        gradient steps that were not taken.
+    """
+    if target_kl is None:
+        return KLStop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
+
+    def guard(step: Step) -> Step:
+        def evaluate(shared: PyTree, inputs: PyTree) -> tuple[tuple[PyTree, jax.Array], Metrics]:
+            after, metrics = step(shared, inputs)
+            # NaN stops the update, too.
+            near = axes.mean(metrics["approx_kl"]) <= TOLERANCE * target_kl
+            after = jax.tree.map(lambda new, old: jnp.where(near, new, old), after, shared)
+            return (after, near), metrics | {"evaluated": jnp.ones(()), "taken": near.astype(jnp.float32)}
+
+        def guarded(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
+            shared, near = carry
+            _, like = jax.eval_shape(evaluate, shared, inputs)
+
+            def skip(shared: PyTree, _: PyTree) -> tuple[PyTree, Metrics]:
+                return (shared, near), jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+            return jax.lax.cond(near, evaluate, skip, shared, inputs)
+
+        return guarded
+
+    def finish(carry: PyTree, metrics: Metrics) -> tuple[PyTree, Metrics]:
+        shared, _ = carry
+        totals = jax.tree.map(jnp.sum, metrics)
+        evaluated, taken = totals.pop("evaluated"), totals.pop("taken")
+        skipped = metrics["taken"].size - taken
+        opt_states = advance_schedules(shared.opt_states, skipped.astype(jnp.int32))
+        means = {name: total / evaluated for name, total in totals.items()}
+        return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped}
+
+    return KLStop(lambda shared: (shared, jnp.ones((), bool)), guard, finish)
