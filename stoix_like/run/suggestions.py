@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from stoix_like.config import RunConfig, config_dir, group_choices
+from stoix_like.config import PRIMARY, RunConfig, config_dir, group_choices
 from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks
@@ -100,13 +100,14 @@ def _network_fits(
     return True
 
 
-def _default_network(system_name: str) -> str | None:
-    """Return the network that a system of this package chooses, None for one that leaves the choice."""
+def _default_network(system_name: str) -> str:
+    """Return the network that a system of this package chooses, or that of the primary configuration."""
     path = config_dir() / "system" / f"{system_name}.yaml"
     system: Any = OmegaConf.load(path) if path.is_file() else {}
-    defaults = system.get("defaults", ())
-    chosen = [dict(entry).get("override /network@_global_.network") for entry in defaults if not isinstance(entry, str)]
-    return next(iter(chosen), None)
+    primary: Any = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
+    entries = [dict(entry) for entry in (*system.get("defaults", ()), *primary.defaults) if not isinstance(entry, str)]
+    keys = ("override /network@_global_.network", "network")
+    return next(entry[key] for entry in entries for key in keys if key in entry)
 
 
 def _distance(network: Any, other: Any) -> tuple[int, int]:
