@@ -1,4 +1,4 @@
-"""A suite with one environment, whose legal actions depend on the state."""
+"""A suite of environments whose legal actions depend on the state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
-from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 
 
 class Masked(Environment):
@@ -33,12 +33,31 @@ class Masked(Environment):
         return Observation(jnp.full((2,), steps / 3), jnp.arange(3) != steps)
 
 
+class MaskedPair(Masked):
+    """The same with two choices, one of two and one of three; in step t, t mod 2 and t are illegal."""
+
+    action_space = MultiDiscrete((2, 3))
+
+    def step(self, key: jax.Array, state: jax.Array, action: jax.Array) -> tuple[jax.Array, TimeStep]:
+        """See `Environment.step`."""
+        wrong = (action[0] == state % 2) | (action[1] == state)
+        # To the step of `Masked`, a wrong choice is its illegal action.
+        return super().step(key, state, jnp.where(wrong, state, -1))
+
+    def _observation(self, steps: jax.Array) -> Observation:
+        mask = jnp.concatenate([jnp.arange(2) != steps % 2, jnp.arange(3) != steps])
+        return super()._observation(steps)._replace(action_mask=mask)
+
+
+SCENARIOS = {"masked": Masked, "masked_pair": MaskedPair}
+
+
 def scenarios() -> list[str]:
     """List the scenarios."""
-    return ["masked"]
+    return list(SCENARIOS)
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
     """Build the environments."""
-    del name, kwargs, params
-    return Vectorize(Masked())
+    del kwargs, params
+    return Vectorize(SCENARIOS[name]())

@@ -1,6 +1,7 @@
 """Tests of action masks in every system for discrete actions.
 
 In `masked`, one of three actions is illegal in each step; it costs 1 and ends the episode, and everything else is free.
+In `masked_pair`, so are one of two and one of three choices of a multi-discrete action.
 """
 
 import math
@@ -41,8 +42,8 @@ def masked(monkeypatch):
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
 
 
-def prepare(system, *overrides):
-    environment = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked"]
+def prepare(system, *overrides, scenario="masked"):
+    environment = ["env=gymnax", "env.env_name=masked", f"env.scenario.name={scenario}"]
     sizes = ["arch.total_num_envs=8", "arch.num_devices=1", "network.actor_network.pre_torso.layer_sizes=[8]"]
     return set_up(parse_config(compose_config([f"system={system}", *environment, *sizes, *overrides])))
 
@@ -58,16 +59,25 @@ def test_these_are_all_systems_for_discrete_actions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", DISCRETE)
-def test_no_illegal_action_is_ever_taken(system):
-    """Without the mask, a third of the random actions would be illegal."""
+@pytest.mark.parametrize(
+    ("system", "scenario"),
+    [*((system, "masked") for system in DISCRETE), ("ppo/ff_ppo_penalty", "masked_pair")],
+)
+def test_no_illegal_action_is_ever_taken(system, scenario):
+    """Without the mask, a third of the random actions of `masked` would be illegal, and two thirds of the pairs.
+
+    Random start steps and sticky actions choose legal actions, too.
+    """
     on_policy = system in ON_POLICY
     sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
+    pairs = ["env.random_start_steps=1", "env.sticky_actions=0.3"] if scenario == "masked_pair" else []
     run = prepare(
         system,
         *sizes,
+        *pairs,
         *("system.rollout_length=16", "arch.total_timesteps=1152", "arch.num_evaluation=2"),
         *("arch.num_eval_episodes=16", "arch.compile_cache=false", "arch.absolute_metric=false"),
+        scenario=scenario,
     )
     loop = TrainingLoop(run, MultiLogger([]))
     loop.train()
@@ -85,7 +95,7 @@ def test_no_illegal_action_is_ever_taken(system):
         assert float(experience.reward.min()) == 0.0
     entropy = loop.history[-1].get("train/entropy")
     if entropy is not None:
-        # Two of three actions are legal.
+        # Two of three actions are legal; of the pairs, one times two.
         assert 0.0 < entropy <= math.log(2.0) + 1e-5
 
 
