@@ -19,6 +19,7 @@ from stoix_like.networks.inputs import (
     FeatureInput,
     FlattenInput,
     StepCountInput,
+    TorsoInput,
     ViewDims,
 )
 from stoix_like.networks.requirements import MisfitError
@@ -64,7 +65,7 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
     if layer is None:
         return group
     takes, layer_key = getattr(torso, "view_dims", None), f"{key}.input_layer"
-    if isinstance(layer, (DictInput, FlattenInput, *_EXTENDING)):
+    if isinstance(layer, (DictInput, FlattenInput, TorsoInput, *_EXTENDING)):
         if takes is not None and 1 not in takes:
             problem = f"{key}.pre_torso={type(torso).__name__} takes images, but {layer_key} returns vectors"
             raise MisfitError(problem, "choose network=mlp")
@@ -83,6 +84,8 @@ def _as_vectors(layer: nn.Module, space: ObservationSpace, key: str) -> nn.Modul
     """Return an input layer that returns vectors from observations of a space."""
     if isinstance(layer, DictInput):
         return _fit_dict(layer, space, key)
+    if isinstance(layer, TorsoInput):
+        return layer.copy(**fit_input({"input_layer": layer.input_layer, "pre_torso": layer.pre_torso}, space, key))
     if isinstance(layer, _EXTENDING):
         return layer.copy(input_layer=_as_vectors(layer.input_layer, space, f"{key}.input_layer"))
     view = None if isinstance(layer, FlattenInput) else _selected(layer, space, key)

@@ -145,6 +145,31 @@ class DictInput(nn.Module):
         return embedding
 
 
+class TorsoInput(nn.Module):
+    """An input layer that embeds the output of another one by a torso, such as images before an action joins them.
+
+    Attributes:
+        pre_torso: maps the output of the other input layer to an embedding.
+        input_layer: the other input layer.
+    """
+
+    pre_torso: nn.Module
+    input_layer: nn.Module = ArrayInput()
+
+    @nn.compact
+    def __call__(self, observation: Any) -> Float[Array, "*batch F"]:
+        """Embed the output of the other input layer.
+
+        Args:
+            observation: an observation with a view `[..., *view]` that the torso takes.
+
+        Returns:
+            `[..., F]`, the output of the torso.
+        """
+        embedding: Array = self.pre_torso(self.input_layer(observation))
+        return embedding
+
+
 class StepCountInput(nn.Module):
     """An input layer that appends the steps since the episode started, see `env.step_count`.
 

@@ -91,6 +91,26 @@ class GymnaxWalk(environment.Environment):
         return spaces.Box(0.0, 1.0, (1,))
 
 
+class Spot(Environment):
+    """One step: an image of 6 x 6 pixels shows a spot, and the reward is minus the squared distance to its column."""
+
+    observation_space = Box(0, 255, (6, 6, 1), jnp.uint8)
+    action_space = Box(-1.0, 1.0, (1,))
+
+    def reset(self, key):
+        """See `Environment.reset`."""
+        row, column = jax.random.randint(key, (2,), 0, 6)
+        image = jnp.zeros((6, 6, 1), jnp.uint8).at[row, column].set(255)
+        return (image, column), restart(Observation(image))
+
+    def step(self, key, state, action):
+        """See `Environment.step`."""
+        del key
+        image, column = state
+        distance = action[0] - (column / 2.5 - 1.0)
+        return state, transition(Observation(image), -(distance**2), True, False)
+
+
 class AddReward(Wrapper):
     """A wrapper that adds a constant to rewards."""
 
