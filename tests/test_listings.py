@@ -70,12 +70,11 @@ def test_every_listed_network_can_be_set_up_with_its_systems():
             choice = [f"system={system}", f"network={network}"]
             schema = parse_config(compose_config(choice)).system
             discrete = Discrete in getattr(type(schema), "action_spaces", (Discrete,)) and "continuous" not in network
-            env = "gymnax/cartpole" if discrete else "gymnax/pendulum"
-            env = (
-                "gymnax/breakout"
-                if "cnn" in network or network == "resnet"
-                else "navix/empty_5x5"
-                if network == "grid"
-                else env
+            vectors, images = (
+                ("env=gymnax/cartpole", "env=gymnax/breakout")
+                if discrete
+                else ("env=gymnax/pendulum", "env._target_=own_envs.Spot")
             )
-            set_up(parse_config(compose_config([*choice, f"env={env}"])))
+            env = "env=navix/empty_5x5" if network == "grid" else vectors
+            env = images if network.startswith(("cnn", "resnet")) else env
+            set_up(parse_config(compose_config([*choice, env])))
