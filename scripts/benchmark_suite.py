@@ -61,13 +61,13 @@ def craftax(name: str, num_envs: int) -> tuple[Reset, Step]:
 
 def _with_params(env: Any, params: Any, num_envs: int) -> tuple[Reset, Step]:
     def reset(key: jax.Array) -> Any:
-        return jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), params)
+        return step(key, jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), params))
 
     def step(key: jax.Array, carry: Any) -> Any:
-        # The observation is carried, so that XLA cannot eliminate it.
+        # All outputs are carried, so that XLA cannot eliminate rewards and flags.
         keys = jax.random.split(key, num_envs)
         action = jax.vmap(env.action_space(params).sample)(keys)
-        return jax.vmap(env.step, (0, 0, 0, None))(keys, carry[1], action, params)[:2]
+        return jax.vmap(env.step, (0, 0, 0, None))(keys, carry[1], action, params)
 
     return reset, step
 
