@@ -16,13 +16,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import flashbax
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import Axes, Observation, PyTree, SystemConfig, SystemSpec, TimeStep, Trajectory, Transition
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.utils.frame_replay import store_frames_once
@@ -62,6 +63,16 @@ class ReplayConfig(SystemConfig):
         return self.n_step if self.store_next_observation else self.n_step + 1
 
     @property
+    def window_keys(self) -> str:
+        """The keys that determine the window, with their values, for messages."""
+        return f"system.n_step={self.n_step}"
+
+    @property
+    def block_length(self) -> int:
+        """Number of consecutive steps that are stored together; a window starts with each of these blocks."""
+        return 1
+
+    @property
     def per_env_rows(self) -> bool:
         """Whether the buffer stores steps in order, in one row per environment."""
         return self.window > 1 or self.prioritised
@@ -78,7 +89,7 @@ class ReplayConfig(SystemConfig):
             num_envs: environments of one shard.
             num_shards: shards of the whole run.
         """
-        return num_shards * (num_envs if self.per_env_rows else 1)
+        return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that buffer and batch divide over the shards, and that the first update can sample a batch.
@@ -93,6 +104,7 @@ class ReplayConfig(SystemConfig):
         unit = self.buffer_unit(num_envs, num_shards)
         if self.total_buffer_size % unit:
             factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
+            factors += f" × {self.block_length} steps per block" if self.block_length > 1 else ""
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
                 f" {multiples_near(self.total_buffer_size, unit)}"
@@ -115,14 +127,14 @@ class ReplayConfig(SystemConfig):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
                 f" environments, fewer than system.rollout_length={self.rollout_length} or the {self.window} step(s) of"
-                f" a window (system.n_step={self.n_step}): use at least"
+                f" a window ({self.window_keys}): use at least"
                 f" {total_envs * max(self.rollout_length, self.window)}"
             )
         self._check_start(total_envs, capacity)
 
     def _check_start(self, total_envs: int, capacity: int) -> None:
         """Check that the buffer, and the steps before the first update, can hold a batch."""
-        needed = -(-self.total_batch_size // total_envs) + self.window - 1
+        needed = (-(-self.total_batch_size // total_envs) - 1) * self.block_length + self.window
         if capacity < needed:
             raise ConfigError(
                 f"system.total_batch_size={self.total_batch_size} exceeds the windows that"
@@ -200,36 +212,16 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
     Returns:
         The functions of the replay buffer.
     """
-    buffer = _make_buffer(config, spec)
+    buffer = make_buffer(config, spec)
 
     def init(timestep: TimeStep) -> Any:
-        action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
-        observation = jax.tree.map(lambda x: x[0], timestep.observation)
-        step = Step(
-            observation,
-            jnp.zeros(action.shape, action.dtype),
-            jnp.zeros(()),
-            jnp.zeros((), bool),
-            truncated=jnp.zeros((), bool) if config.per_env_rows else None,
-            next_observation=observation if config.store_next_observation else None,
-        )
-        return buffer.init(step)
+        return buffer.init(example_step(config, spec, timestep))
 
     def add(state: Any, trajectory: Trajectory) -> Any:
-        steps = trajectory.transitions
-        stored = Step(
-            steps.observation,
-            steps.action,
-            steps.reward * config.reward_scale,
-            steps.terminated,
-            steps.truncated if config.per_env_rows else None,
-            steps.next_observation if config.store_next_observation else None,
-        )
-        stored = jax.tree.map(lambda x, like: x.astype(like.dtype), stored, state.experience)
+        stored = stored_steps(config, trajectory.transitions, state.experience)
         if not config.per_env_rows:
             return buffer.add(state, stored)
-        added = buffer.add(state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
-        return _prefer_new(buffer, added, steps.reward.shape[0], config.window) if config.prioritised else added
+        return add_rows(config, buffer, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
 
     def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
         drawn = buffer.sample(state, key)
@@ -239,7 +231,7 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
             windows = _step_targets(drawn.experience, config.gamma)
         if not config.prioritised:
             return windows
-        weight = windows.weight * _importance_weights(drawn.probabilities, importance_exponent, spec.axes)
+        weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)
         return windows._replace(weight=weight, indices=drawn.indices)
 
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
@@ -265,28 +257,52 @@ def end_episodes(local: PyTree) -> PyTree:
     """
 
     def is_buffer(node: Any) -> bool:
-        return isinstance(getattr(node, "experience", None), Step)
+        return hasattr(node, "experience") and hasattr(node, "current_index")
+
+    def is_step(node: Any) -> bool:
+        return isinstance(node, Step)
 
     def truncate(node: Any) -> Any:
-        if not is_buffer(node) or node.experience.truncated is None:
+        if not is_buffer(node):
             return node
-        truncated, terminated = node.experience.truncated, node.experience.terminated
-        # `[..., 1, 1]`, where `truncated` is `[..., N, L]`.
-        last = (node.current_index[..., None, None] - 1) % truncated.shape[-1]
-        truncated |= (jax.lax.broadcasted_iota(jnp.int32, truncated.shape, truncated.ndim - 1) == last) & ~terminated
-        return node.replace(experience=node.experience._replace(truncated=truncated))
+        truncate_last = partial(_truncate_last, node.current_index)
+        return node.replace(experience=jax.tree.map(truncate_last, node.experience, is_leaf=is_step))
 
     return jax.tree.map(truncate, local, is_leaf=is_buffer)
 
 
-def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
-    """Build the flashbax buffer of a configuration, with implicit rank promotion allowed in its functions."""
+def _truncate_last(current_index: jax.Array, step: Any) -> Any:
+    """Truncate the last stored step of each row, if it is the data of a step and did not terminate."""
+    if not isinstance(step, Step) or step.truncated is None:
+        return step
+    # `[..., N, L]`, or `[..., N, L, P]` with blocks of P steps, and in rows of all steps.
+    stored = step.truncated.shape
+    rows = (*stored[: current_index.ndim + 1], -1)
+    truncated, terminated = step.truncated.reshape(rows), step.terminated.reshape(rows)
+    block_length = truncated.shape[-1] // stored[current_index.ndim + 1]
+    last = (current_index[..., None, None] * block_length - 1) % truncated.shape[-1]
+    truncated |= (jax.lax.broadcasted_iota(jnp.int32, truncated.shape, truncated.ndim - 1) == last) & ~terminated
+    return step._replace(truncated=truncated.reshape(stored))
+
+
+def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
+    """Build the flashbax buffer of a configuration, with implicit rank promotion allowed in its functions.
+
+    Args:
+        config: checked hyperparameters.
+        spec: sizes.
+
+    Returns:
+        A buffer of items, or of rows of blocks `[N, L]`.
+    """
     size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
     else:
-        sizes: dict[str, Any] = {"max_length_time_axis": size // spec.num_envs, "min_length_time_axis": config.window}
-        rows = (spec.num_envs, batch, config.window, 1)
+        window = config.window // config.block_length
+        length = size // (spec.num_envs * config.block_length)
+        sizes: dict[str, Any] = {"max_length_time_axis": length, "min_length_time_axis": window}
+        rows = (spec.num_envs, batch, window, 1)
         if config.prioritised:
             # Systems apply the exponent before `set_priorities`, because it may be traced.
             sizes |= {"priority_exponent": 1.0, "device": jax.default_backend()}
@@ -296,6 +312,70 @@ def _make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
     # jax.numpy_rank_promotion is a context manager that also works as a decorator.
     return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
+
+
+def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:
+    """Return the data of one step, without its values.
+
+    Args:
+        config: determines which fields are stored.
+        spec: spaces.
+        timestep: `[N, ...]`, an example.
+
+    Returns:
+        Arrays without a leading axis.
+    """
+    action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
+    observation = jax.tree.map(lambda x: x[0], timestep.observation)
+    return Step(
+        observation,
+        jnp.zeros(action.shape, action.dtype),
+        jnp.zeros(()),
+        jnp.zeros((), bool),
+        truncated=jnp.zeros((), bool) if config.per_env_rows else None,
+        next_observation=observation if config.store_next_observation else None,
+    )
+
+
+def stored_steps(config: ReplayConfig, steps: Transition, like: Step) -> Step:
+    """Return what is stored of the steps of a rollout, with scaled rewards.
+
+    Args:
+        config: determines which fields are stored.
+        steps: `[T, N, ...]`.
+        like: stored steps, for their dtypes.
+
+    Returns:
+        `[T, N, ...]`.
+    """
+    stored = Step(
+        steps.observation,
+        steps.action,
+        steps.reward * config.reward_scale,
+        steps.terminated,
+        steps.truncated if config.per_env_rows else None,
+        steps.next_observation if config.store_next_observation else None,
+    )
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), stored, like)
+
+
+def add_rows(config: ReplayConfig, buffer: Any, state: Any, stored: PyTree) -> Any:
+    """Append blocks to the rows of a buffer.
+
+    Args:
+        config: checked hyperparameters.
+        buffer: from `make_buffer`.
+        state: its state.
+        stored: `[N, L, ...]`, the blocks of each environment in order.
+
+    Returns:
+        The next state, in which new windows have the largest priority so far.
+    """
+    added = buffer.add(state, stored)
+    if not config.prioritised:
+        return added
+    num_blocks = jax.tree.leaves(stored)[0].shape[1]
+    return _prefer_new(buffer, added, num_blocks, config.window // config.block_length)
 
 
 def _step_targets(step: Step, gamma: Any) -> Batch:
@@ -326,12 +406,20 @@ def _window_target(window: Step, n_step: int, gamma: Any) -> Batch:
     return Batch(observation, action, reward, discount, successor, weight, None)
 
 
-def _importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
+def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
     """Compute importance-sampling weights, scaled so that the largest one is 1.
 
         w_i = (min_j P(j) / P(i))^beta
 
     Source: Schaul et al. 2016, "Prioritized experience replay", section 3.4; the number of windows cancels.
+
+    Args:
+        probability: `[B]`, with which each window of the batch was sampled.
+        exponent: beta, in [0, 1].
+        axes: the axes that the batch is spread over.
+
+    Returns:
+        `[B]`, in [0, 1].
     """
     possible = probability > 0.0
     least = jnp.min(jnp.where(possible, probability, jnp.inf))
@@ -342,7 +430,7 @@ def _importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> ja
 
 def _prefer_new(buffer: Any, state: Any, num_steps: int, window: int) -> Any:
     """Set the priority of the windows completed by a rollout to the largest one so far; flashbax would round it."""
-    num_envs, length = state.experience.reward.shape
+    num_envs, length = jax.tree.leaves(state.experience)[0].shape[:2]
     start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps)
     # Other positions hold no window, or one that this write has partly overwritten.
     complete = (start >= 0) & (start >= state.running_index - length)

@@ -1,0 +1,169 @@
+"""Replay of overlapping sequences with the recurrent state before them, built on flashbax.
+
+Steps are stored in blocks of `sequence_period` steps, each with the recurrent state before its first step. A sequence
+starts with any stored block.
+
+Shape letters: T time, N environments per shard, P steps per block, L stored blocks per environment, W steps per
+sequence, B sequences per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.schema import INT32_MAX, between
+from stoix_like.utils.replay import (
+    ReplayConfig,
+    Step,
+    add_rows,
+    example_step,
+    importance_weights,
+    make_buffer,
+    stored_steps,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceReplayConfig(ReplayConfig):
+    """Hyperparameters of systems that learn from replayed sequences, sampled by priority.
+
+    Attributes:
+        prioritised: whether windows are sampled by priority.
+        burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
+        sequence_length: steps of a sequence that are learned from, after those of the burn-in.
+        sequence_period: steps between the starts of two sequences.
+    """
+
+    prioritised: ClassVar[bool] = True
+    burn_in_length: Annotated[int, between(0, 2**20)]
+    sequence_length: Annotated[int, between(1, 2**20)]
+    sequence_period: Annotated[int, between(1, 2**20)]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of consecutive steps per sequence, W; one more where the last successor is the next observation."""
+        return self.burn_in_length + self.sequence_length + (not self.store_next_observation)
+
+    @property
+    def window(self) -> int:
+        """Number of steps of the blocks of a sequence."""
+        return -(-self.num_steps // self.sequence_period) * self.sequence_period
+
+    @property
+    def window_keys(self) -> str:
+        """See `ReplayConfig`."""
+        return (
+            f"system.burn_in_length={self.burn_in_length} and system.sequence_length={self.sequence_length} in blocks of"
+            f" system.sequence_period={self.sequence_period}"
+        )
+
+    @property
+    def block_length(self) -> int:
+        """See `ReplayConfig`."""
+        return self.sequence_period
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that rollouts consist of whole blocks; see `ReplayConfig.check`."""
+        if self.rollout_length % self.sequence_period:
+            raise ConfigError(
+                f"system.rollout_length={self.rollout_length} must be a multiple of"
+                f" system.sequence_period={self.sequence_period}: use"
+                f" {multiples_near(self.rollout_length, self.sequence_period)}"
+            )
+        super().check(num_envs, num_shards)
+
+
+class Block(NamedTuple):
+    """Stored data of consecutive steps.
+
+    Attributes:
+        steps: `[P, ...]`.
+        is_first: `[P]` bool, whether a step is the first of its episode.
+        carry: `[...]`, the recurrent state before the first step.
+    """
+
+    steps: Step
+    is_first: jax.Array
+    carry: PyTree
+
+
+class SequenceBatch(NamedTuple):
+    """Batch of sequences.
+
+    Attributes:
+        steps: `[W, B, ...]`.
+        is_first: `[W, B]` bool, whether a step is the first of its episode.
+        carry: `[B, ...]`, the recurrent state of the behaviour policy before the first step.
+        weight: `[1, B]` importance-sampling weight of the loss.
+        indices: `[B]` positions of the sequences in the buffer, for `set_priorities`.
+    """
+
+    steps: Step
+    is_first: jax.Array
+    carry: PyTree
+    weight: jax.Array
+    indices: jax.Array
+
+
+class SequenceReplay(NamedTuple):
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
+
+    Attributes:
+        init: `(timestep, carry) -> state`, an empty buffer; `timestep` and `carry` `[N, ...]` are examples.
+        add: `(state, trajectory, carry) -> state`; `carry` `[T, N, ...]` are the recurrent states before each step.
+        sample: `(state, key, importance_exponent) -> SequenceBatch`.
+        set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
+    """
+
+    init: Callable[[TimeStep, PyTree], Any]
+    add: Callable[[Any, Trajectory, PyTree], Any]
+    sample: Callable[[Any, jax.Array, Any], SequenceBatch]
+    set_priorities: Callable[[Any, jax.Array, jax.Array], Any]
+
+
+def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec) -> SequenceReplay:
+    """Build the replay buffer of a configuration.
+
+    Args:
+        config: checked hyperparameters; floats may be traced.
+        spec: spaces, axes and sizes.
+
+    Returns:
+        The functions of the replay buffer.
+    """
+    buffer, period = make_buffer(config, spec), config.sequence_period
+
+    def init(timestep: TimeStep, carry: PyTree) -> Any:
+        step, first_carry = example_step(config, spec, timestep), jax.tree.map(lambda x: x[0], carry)
+        steps, is_first = jax.tree.map(lambda x: jnp.stack([x] * period), (step, jnp.zeros((), bool)))
+        return buffer.init(Block(steps, is_first, first_carry))
+
+    def in_blocks(x: jax.Array) -> jax.Array:
+        """Return an array `[T, N, ...]` as `[N, T / P, P, ...]`."""
+        return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1, period, *x.shape[2:])
+
+    def add(state: Any, trajectory: Trajectory, carry: PyTree) -> Any:
+        steps = stored_steps(config, trajectory.transitions, state.experience.steps)
+        steps, is_first = jax.tree.map(in_blocks, (steps, trajectory.transitions.is_first))
+        first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), carry)
+        return add_rows(config, buffer, state, Block(steps, is_first, first_carry))
+
+    def in_order(x: jax.Array) -> jax.Array:
+        """Return the blocks `[B, W / P, P, ...]` of sequences as `[W, B, ...]`."""
+        return jnp.swapaxes(x.reshape(x.shape[0], -1, *x.shape[3:]), 0, 1)[: config.num_steps]
+
+    def sample(state: Any, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+        drawn = buffer.sample(state, key)
+        steps, is_first = jax.tree.map(in_order, (drawn.experience.steps, drawn.experience.is_first))
+        carry = jax.tree.map(lambda x: x[:, 0], drawn.experience.carry)
+        weight = importance_weights(drawn.probabilities, importance_exponent, spec.axes)
+        return SequenceBatch(steps, is_first, carry, weight[None], drawn.indices)
+
+    return SequenceReplay(init, add, sample, buffer.set_priorities)
