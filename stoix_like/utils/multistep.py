@@ -229,6 +229,54 @@ def batch_n_step_bootstrapped_returns(
     return _maybe_stop(stop_target_gradients, *_swap(time_major, returns))[0]
 
 
+def batch_transformed_n_step_returns(
+    r_t: Sequences,
+    discount_t: Sequences,
+    v_t: Sequences,
+    n: int,
+    tx_pair: Any,
+    stop_target_gradients: bool = True,
+    *,
+    truncation_t: Flags | None = None,
+    time_major: bool = False,
+) -> Sequences:
+    """Compute n-step bootstrapped returns where values are learned on another scale.
+
+        G_t = h(sum_{k<n} gamma^k r_{t+k} + gamma^n h^-1(v_{t+n-1}))
+
+    There are fewer steps at the end of a sequence, and where an episode ends within the n steps.
+
+    Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3.
+
+    Args:
+        r_t: `[B, T]` rewards.
+        discount_t: `[B, T]` gamma, zero where the episode terminated.
+        v_t: `[B, T]` transformed values of the true successors.
+        n: number of steps, at least 1.
+        tx_pair: h and its inverse as the fields `apply` and `apply_inv`, such as `rlax.SIGNED_HYPERBOLIC_PAIR`.
+        stop_target_gradients: whether to stop the gradients of the result.
+        truncation_t: `[B, T]` whether the episode was truncated after the step; None if none was.
+        time_major: whether every array is `[T, B]`.
+
+    Returns:
+        `[B, T]` transformed returns from the observations at `tm1`.
+
+    Raises:
+        ValueError: if `n` is less than 1.
+    """
+    returns = batch_n_step_bootstrapped_returns(
+        r_t,
+        discount_t,
+        tx_pair.apply_inv(v_t),
+        n,
+        stop_target_gradients=stop_target_gradients,
+        truncation_t=truncation_t,
+        time_major=time_major,
+    )
+    transformed: Array = tx_pair.apply(returns)
+    return transformed
+
+
 def _windows(bias: Float[Array, "T *S"], slope: Float[Array, "T *S"], n: int) -> tuple[Array, Array]:
     """Compose the lines x -> bias_t + slope_t * x of n steps, fewer at the end, in time-major arrays.
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, between
+from stoix_like.schema import between
 from stoix_like.utils.replay import (
     ReplayConfig,
     Step,
@@ -60,8 +60,8 @@ class SequenceReplayConfig(ReplayConfig):
     def window_keys(self) -> str:
         """See `ReplayConfig`."""
         return (
-            f"system.burn_in_length={self.burn_in_length} and system.sequence_length={self.sequence_length} in blocks of"
-            f" system.sequence_period={self.sequence_period}"
+            f"system.burn_in_length={self.burn_in_length} and system.sequence_length={self.sequence_length} in blocks"
+            f" of system.sequence_period={self.sequence_period}"
         )
 
     @property
@@ -116,43 +116,45 @@ class SequenceReplay(NamedTuple):
     """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
 
     Attributes:
-        init: `(timestep, carry) -> state`, an empty buffer; `timestep` and `carry` `[N, ...]` are examples.
-        add: `(state, trajectory, carry) -> state`; `carry` `[T, N, ...]` are the recurrent states before each step.
+        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
+        add: `(state, trajectory) -> state`; the extras of a transition are the recurrent state before it.
         sample: `(state, key, importance_exponent) -> SequenceBatch`.
         set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
     """
 
-    init: Callable[[TimeStep, PyTree], Any]
-    add: Callable[[Any, Trajectory, PyTree], Any]
+    init: Callable[[TimeStep], Any]
+    add: Callable[[Any, Trajectory], Any]
     sample: Callable[[Any, jax.Array, Any], SequenceBatch]
     set_priorities: Callable[[Any, jax.Array, jax.Array], Any]
 
 
-def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec) -> SequenceReplay:
+def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec, carry: PyTree) -> SequenceReplay:
     """Build the replay buffer of a configuration.
 
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
+        carry: `[...]`, the recurrent state of one environment, an example.
 
     Returns:
         The functions of the replay buffer.
     """
     buffer, period = make_buffer(config, spec), config.sequence_period
 
-    def init(timestep: TimeStep, carry: PyTree) -> Any:
-        step, first_carry = example_step(config, spec, timestep), jax.tree.map(lambda x: x[0], carry)
+    def init(timestep: TimeStep) -> Any:
+        step = example_step(config, spec, timestep)
         steps, is_first = jax.tree.map(lambda x: jnp.stack([x] * period), (step, jnp.zeros((), bool)))
-        return buffer.init(Block(steps, is_first, first_carry))
+        return buffer.init(Block(steps, is_first, carry))
 
     def in_blocks(x: jax.Array) -> jax.Array:
         """Return an array `[T, N, ...]` as `[N, T / P, P, ...]`."""
         return jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1, period, *x.shape[2:])
 
-    def add(state: Any, trajectory: Trajectory, carry: PyTree) -> Any:
-        steps = stored_steps(config, trajectory.transitions, state.experience.steps)
-        steps, is_first = jax.tree.map(in_blocks, (steps, trajectory.transitions.is_first))
-        first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), carry)
+    def add(state: Any, trajectory: Trajectory) -> Any:
+        transitions = trajectory.transitions
+        steps = stored_steps(config, transitions, state.experience.steps)
+        steps, is_first = jax.tree.map(in_blocks, (steps, transitions.is_first))
+        first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), transitions.extras)
         return add_rows(config, buffer, state, Block(steps, is_first, first_carry))
 
     def in_order(x: jax.Array) -> jax.Array:

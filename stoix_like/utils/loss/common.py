@@ -38,8 +38,8 @@ def absolute_or_huber(error: Array, parameter: Scalar) -> Array:
 
 
 def values_of_actions(values: Array, action: Array) -> Array:
-    """Select the values `[B]` of the actions `[B]` from the values `[B, A]` of all actions."""
-    return jnp.take_along_axis(values, action[:, None], axis=-1)[:, 0]
+    """Select the values `[*B]` of the actions `[*B]` from the values `[*B, A]` of all actions."""
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
 
 
 def _huber(error: Array, parameter: Scalar) -> Array:

@@ -68,7 +68,7 @@ class DQN:
 
     config: Any
     axes: Axes
-    network: FeedForwardActor
+    network: Any
     optim: optax.GradientTransformation
     replay: Replay
     num_updates: int
@@ -76,13 +76,17 @@ class DQN:
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent, with an empty replay buffer."""
-        online = self.network.init(key, timestep.observation)
+        online = self.init_params(key, timestep.observation)
         # The target is a copy: one buffer cannot be donated twice.
         params = OnlineAndTarget(online, jax.tree.map(jnp.copy, online))
         shared = QShared(params, self.optim.init(online), jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
 
-    def act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network."""
+        return self.network.init(key, observation)
+
+    def act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
         """Choose the greedy action, or a random one with probability epsilon."""
         noise_key, key = jax.random.split(key)
         epsilon = {"epsilon": self.epsilon(shared.updates)}
@@ -91,7 +95,7 @@ class DQN:
         )
         return state.carry, _policy(output).sample(seed=key), ()
 
-    def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
         """Choose actions without parameter noise, with `evaluation_epsilon`."""
         epsilon = {"epsilon": self.config.evaluation_epsilon}
         output = self.network.apply(shared.params.online, state.timestep.observation, head_kwargs=epsilon)

@@ -22,6 +22,7 @@ from stoix_like.base_types import (
     SystemSpec,
     TimeStep,
     Trajectory,
+    Transition,
 )
 from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
@@ -77,16 +78,20 @@ class PQN:
 
     config: Config
     axes: Axes
-    network: FeedForwardActor
+    network: Any
     optim: optax.GradientTransformation
     epsilon: Callable[[jax.Array], jax.Array]
     reward_normalizer: RewardNormalizer
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
-        params = self.network.init(key, timestep.observation)
+        params = self.init_params(key, timestep.observation)
         statistics, returns = self.reward_normalizer.init(), self.reward_normalizer.init_returns(len(timestep.reward))
         return Agent(PQNShared(params, self.optim.init(params), jnp.zeros((), jnp.int32), statistics), returns)
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network."""
+        return self.network.init(key, observation)
 
     def act(
         self, shared: PQNShared, state: RolloutState, key: jax.Array, epsilon: Any = None
@@ -102,7 +107,7 @@ class PQN:
         reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
         agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
-        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(agent.shared.params, trajectory))
+        batch = self.evaluate(agent.shared.params, trajectory)
 
         def epoch(shared: PQNShared, key: jax.Array) -> tuple[PQNShared, Metrics]:
             return jax.lax.scan(self.sgd_step, shared, make_minibatches(key, batch, self.config.num_minibatches))
@@ -111,52 +116,62 @@ class PQN:
         metrics = jax.tree.map(jnp.mean, metrics) | {"epsilon": self.epsilon(shared.updates)}
         return Agent(shared._replace(updates=shared.updates + 1), agent.local), metrics
 
-    def evaluate(self, params: PyTree, trajectory: Trajectory) -> PQNTransition:
-        """Compute lambda-returns with the greedy action values of the true successors as bootstrap values."""
+    def evaluate(self, params: PyTree, trajectory: Trajectory) -> Any:
+        """Return what minibatches are drawn from: the steps of the rollout with their lambda-returns."""
         steps = trajectory.transitions
-        target = batch_q_lambda(
+        target = self.lambda_returns(steps, self.q(params, steps.next_observation))
+        batch = PQNTransition(steps.observation, steps.action, target)
+        return jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
+
+    def lambda_returns(self, steps: Transition, q_t: jax.Array) -> jax.Array:
+        """Compute lambda-returns `[T, N]`; bootstrap values are greedy action values of the true successors."""
+        return batch_q_lambda(
             steps.reward * self.config.reward_scale,
             self.config.gamma * (1.0 - steps.terminated),
-            self.q(params, steps.next_observation),
+            q_t,
             self.config.q_lambda,
             truncation_t=steps.truncated,
             time_major=True,
         )
-        return PQNTransition(steps.observation, steps.action, target)
 
-    def sgd_step(self, shared: PQNShared, batch: PQNTransition) -> tuple[PQNShared, Metrics]:
+    def sgd_step(self, shared: PQNShared, batch: Any) -> tuple[PQNShared, Metrics]:
         """Take one gradient step on one minibatch."""
         params, opt_state, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_state, batch
         )
         return shared._replace(params=params, opt_state=opt_state), metrics
 
-    def loss(self, params: PyTree, batch: PQNTransition) -> tuple[jax.Array, Metrics]:
+    def loss(self, params: PyTree, batch: Any) -> tuple[jax.Array, Metrics]:
         """Compute half the squared error to the lambda-return (equation 10)."""
-        q = jnp.take_along_axis(self.q(params, batch.observation), batch.action[:, None], axis=-1)[:, 0]
+        q = jnp.take_along_axis(self.q_of_batch(params, batch), batch.action[..., None], axis=-1)[..., 0]
         loss = baseline_loss(q, batch.target)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
+
+    def q_of_batch(self, params: PyTree, batch: Any) -> jax.Array:
+        """Compute the action values of a minibatch."""
+        return self.q(params, batch.observation)
 
     def q(self, params: PyTree, observation: Observation) -> jax.Array:
         """Compute action values `[..., A]`, with illegal actions masked."""
         return mask_logits(self.network.apply(params, observation).preferences, observation.action_mask)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build PQN.
+def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN] = PQN) -> System:
+    """Build PQN or a variant.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
+        network: the network of action values.
+        algorithm: PQN, or a subclass.
 
     Returns:
-        The system.
+        The system, without a carry.
     """
-    network = spec.networks.actor_network
-    pqn = PQN(
+    pqn = algorithm(
         config,
         spec.axes,
-        network=FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
+        network=network,
         optim=make_optimiser(config, spec, config.q_lr, transform=optax.radam),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
@@ -169,6 +184,12 @@ def build(config: Config, spec: SystemSpec) -> System:
         eval_act=partial(pqn.act, epsilon=config.evaluation_epsilon) if spec.evaluation_greedy else pqn.act,
         init_carry=lambda _: (),
     )
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build PQN; see `assemble`."""
+    network = spec.networks.actor_network
+    return assemble(config, spec, FeedForwardActor(network.action_head, network.pre_torso, network.input_layer))
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn", build)

@@ -1,0 +1,107 @@
+"""Parallelised Q-networks with recurrent networks (Gallici et al. 2024, arXiv:2407.04811, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, PyTree, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.errors import ConfigError
+from stoix_like.launch import entry_points
+from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
+from stoix_like.systems import recurrent
+from stoix_like.systems.q_learning.anakin import ff_pqn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_pqn.Config):
+    """Hyperparameters of recurrent PQN, those of PQN; minibatches are of environments.
+
+    Attributes:
+        network_heads: heads that the system needs; layer normalisation stands in for a target network.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True, recurrent=True)
+    }
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that minibatches divide the environments; see `SystemConfig.check`."""
+        if num_envs % self.num_minibatches:
+            raise ConfigError(
+                f"system.num_minibatches={self.num_minibatches} must divide the {num_envs} environments of a shard,"
+                f" whose whole rollouts minibatches consist of: use a divisor of {num_envs}"
+            )
+        super().check(num_envs, num_shards)
+
+
+class Sequences(NamedTuple):
+    """Rollouts `[N, T, ...]` with lambda-returns as targets, and the recurrent states `[N, ...]` before them."""
+
+    observation: Observation
+    is_first: jax.Array
+    action: jax.Array
+    target: jax.Array
+    first_carry: PyTree
+
+
+class RecurrentPQN(ff_pqn.PQN):
+    """PQN on sequences; every gradient step unrolls its minibatch from the states of the behaviour policy."""
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network."""
+        return recurrent.init_params(self.network, key, observation)
+
+    def act(
+        self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, epsilon: Any = None
+    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+        """Choose the greedy action, or a random one with probability epsilon."""
+        epsilon = self.epsilon(shared.updates) if epsilon is None else epsilon
+        timestep, head_kwargs = state.timestep, {"epsilon": epsilon}
+        carry, pi = recurrent.step(
+            self.network,
+            shared.params,
+            state.carry,
+            timestep.observation,
+            timestep.starts_episode,
+            head_kwargs=head_kwargs,
+        )
+        return carry, pi.sample(seed=key), ()
+
+    def evaluate(self, params: PyTree, trajectory: Trajectory) -> Sequences:
+        """Return the sequences of each environment with their lambda-returns."""
+        steps, first_carry = trajectory
+        observations = steps.observation, steps.is_first, steps.next_observation
+        *_, successor = recurrent.unroll_with_successors(self.network, params, first_carry, *observations)
+        target = self.lambda_returns(steps, _masked(successor, steps.next_observation))
+        observation, is_first, action, target = jax.tree.map(
+            lambda x: jnp.swapaxes(x, 0, 1), (steps.observation, steps.is_first, steps.action, target)
+        )
+        return Sequences(observation, is_first, action, target, first_carry)
+
+    def q_of_batch(self, params: PyTree, batch: Sequences) -> jax.Array:
+        """Compute the action values `[N, T, A]` of a minibatch."""
+        observation, is_first = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (batch.observation, batch.is_first))
+        _, pi = recurrent.unroll(self.network, params, batch.first_carry, observation, is_first)
+        return jnp.swapaxes(_masked(pi, observation), 0, 1)
+
+
+def _masked(pi: Any, observation: Observation) -> jax.Array:
+    return mask_logits(pi.preferences, observation.action_mask)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build recurrent PQN; see `ff_pqn.assemble`."""
+    network = recurrent.make_actor(spec.networks.actor_network)
+    return ff_pqn.assemble(config, spec, network, RecurrentPQN)._replace(init_carry=network.initialize_carry)
+
+
+run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,174 @@
+"""Recurrent replay distributed DQN (Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX).
+
+Double Q-learning of n-step returns on replayed sequences, on a rescaled value scale. The recurrent state before each
+sequence is that of the behaviour policy, brought up to date by a burn-in with the current parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from stoix_like.base_types import Agent, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
+from stoix_like.launch import entry_points
+from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
+from stoix_like.schema import between
+from stoix_like.systems import recurrent
+from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.systems.q_learning.exploration import make_epsilon_schedule
+from stoix_like.systems.q_learning.q_types import QShared
+from stoix_like.utils.loss.common import values_of_actions
+from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
+from stoix_like.utils.replay import Step
+from stoix_like.utils.sequence_replay import SequenceBatch, SequenceReplayConfig, make_sequence_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
+    """Hyperparameters of R2D2.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        rescale_values: whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
+        priority_exponent: exponent of the priority of a sequence in its sampling probability.
+        importance_sampling_exponent: exponent of the importance weights.
+        max_priority_weight: weight of the largest error of a sequence in its priority; the mean has the rest.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
+    }
+    rescale_values: bool
+    priority_exponent: Annotated[float, between(0.0, 1.0)]
+    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)]
+    max_priority_weight: Annotated[float, between(0.0, 1.0)]
+
+
+class R2D2(ff_dqn.DQN):
+    """DQN on sequences, with a recurrent network."""
+
+    def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the network."""
+        return recurrent.init_params(self.network, key, observation)
+
+    def act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
+        """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
+        return self._act(shared, state, key, self.epsilon(shared.updates))
+
+    def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
+        """Choose actions with `evaluation_epsilon`."""
+        return self._act(shared, state, key, self.config.evaluation_epsilon)
+
+    def _act(
+        self, shared: QShared, state: RolloutState, key: jax.Array, epsilon: Any
+    ) -> tuple[PyTree, jax.Array, PyTree]:
+        params, timestep = shared.params.online, state.timestep
+        inputs = timestep.observation, timestep.starts_episode
+        carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
+        return carry, pi.sample(seed=key), state.carry
+
+    def sample(self, agent: Agent, key: jax.Array) -> Any:
+        """Sample a batch of sequences by priority."""
+        return self.replay.sample(agent.local, key, self.config.importance_sampling_exponent)
+
+    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> jax.Array:
+        """Compute half the squared errors `[T, B]` to transformed n-step returns; zero where there is no target."""
+        del key
+        q_tm1, q_t_selector = self.values_of_sequences(params.online, batch)
+        _, q_t_value = self.values_of_sequences(params.target, batch)
+        first = self.config.burn_in_length
+        steps = jax.tree.map(lambda x: x[first : first + len(q_tm1)], batch.steps)
+        target = batch_transformed_n_step_returns(
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1)),
+            self.config.n_step,
+            rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+        return 0.5 * self.has_target(steps) * jnp.square(target - values_of_actions(q_tm1, steps.action))
+
+    def values_of_sequences(self, params: PyTree, batch: SequenceBatch) -> tuple[jax.Array, jax.Array]:
+        """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""
+        carry, first = batch.carry, self.config.burn_in_length
+        observation, is_first, next_observation = batch.steps.observation, batch.is_first, batch.steps.next_observation
+        if first:
+            before = jax.tree.map(lambda x: x[:first], (observation, is_first))
+            states, _ = recurrent.unroll(self.network, params, carry, *before)
+            carry = jax.lax.stop_gradient(jax.tree.map(lambda x: x[-1], states))
+        observation, is_first, next_observation = jax.tree.map(
+            lambda x: x[first:], (observation, is_first, next_observation)
+        )
+        if next_observation is None:
+            _, pi = recurrent.unroll(self.network, params, carry, observation, is_first)
+            q = mask_logits(pi.preferences, observation.action_mask)
+            return q[:-1], q[1:]
+        _, pi, pi_t = recurrent.unroll_with_successors(
+            self.network, params, carry, observation, is_first, next_observation
+        )
+        return (
+            mask_logits(pi.preferences, observation.action_mask),
+            mask_logits(pi_t.preferences, next_observation.action_mask),
+        )
+
+    def has_target(self, steps: Step) -> jax.Array:
+        """Return one for steps `[T, B]` with a target, zero for those whose bootstrap value is not stored."""
+        assert steps.truncated is not None
+        if self.config.store_next_observation:
+            return jnp.ones_like(steps.reward)
+        stored = 1.0 - steps.truncated
+        nothing, ended = jnp.zeros_like(stored), steps.terminated | steps.truncated
+        return batch_n_step_bootstrapped_returns(
+            nothing, nothing + 1.0, stored, self.config.n_step, truncation_t=ended, time_major=True
+        )
+
+    def set_priorities(self, local: PyTree, batch: Any, losses: jax.Array) -> PyTree:
+        """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""
+        errors, eta = jnp.sqrt(2.0 * losses), self.config.max_priority_weight
+        mixed = eta * jnp.max(errors, axis=0) + (1.0 - eta) * jnp.mean(errors, axis=0)
+        return self.replay.set_priorities(local, batch.indices, (mixed + 1e-6) ** self.config.priority_exponent)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build R2D2.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    network: Any = recurrent.make_actor(spec.networks.actor_network)
+    replay: Any = make_sequence_replay(config, spec, jax.tree.map(lambda x: x[0], network.initialize_carry(1)))
+    r2d2 = R2D2(
+        config,
+        spec.axes,
+        network,
+        optim=make_optimiser(config, spec, config.q_lr),
+        replay=replay,
+        num_updates=spec.num_updates,
+        epsilon=make_epsilon_schedule(config, spec.num_updates),
+    )
+    return System(
+        init=r2d2.init,
+        act=r2d2.act,
+        observe=r2d2.observe,
+        update=r2d2.update,
+        eval_act=r2d2.eval_act if spec.evaluation_greedy else r2d2.act,
+        init_carry=network.initialize_carry,
+    )
+
+
+run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
