@@ -443,6 +443,21 @@ def test_n_step_returns_match_the_definition_for_every_n():
         np.testing.assert_allclose(actual, by_definition(n), rtol=1e-4, atol=1e-5)
 
 
+def test_transformed_n_step_returns():
+    """With h(x) = 2 x, n = 2 and gamma = 1/2: values 4, 6, 8 stand for 2, 3, 4, and the second step is truncated.
+
+    G_3 = 4 + 4/2 = 6, G_2 = 2 + 3/2 = 3.5, G_1 = 1 + (2 + 3/2)/2 = 2.75, each times 2.
+    """
+    r, discount, v = jnp.array([[1.0, 2.0, 4.0]]), jnp.full((1, 3), 0.5), jnp.array([[4.0, 6.0, 8.0]])
+    double = rlax.TxPair(lambda x: 2.0 * x, lambda x: x / 2.0)
+    truncated = jnp.array([[False, True, False]])
+    returns = ms.batch_transformed_n_step_returns(r, discount, v, 2, double, truncation_t=truncated)
+    np.testing.assert_allclose(returns, [[5.5, 7.0, 12.0]])
+    b, pair = make_batch(), rlax.SIGNED_HYPERBOLIC_PAIR
+    expected = jax.vmap(lambda *arrays: rlax.transformed_n_step_returns(pair, *arrays, 3))(b.r_t, b.discount_t, b.v_t)
+    assert_close(ms.batch_transformed_n_step_returns(b.r_t, b.discount_t, b.v_t, 3, pair), expected)
+
+
 def test_n_step_returns_of_long_sequences_compile_to_a_small_program():
     b = make_batch(time=700)
 

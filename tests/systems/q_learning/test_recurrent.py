@@ -1,0 +1,181 @@
+"""Tests of the recurrent Q-learning systems with a network whose states and values are computed by hand.
+
+The state of `Accumulator` is the sum of `weight * view` since the episode started, and the values of its two actions
+are the state and its negative.
+"""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes, Observation, OnlineAndTarget, Trajectory, Transition
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import set_up
+from stoix_like.utils.replay import Step
+from stoix_like.utils.sequence_replay import SequenceBatch
+
+
+class Accumulator:
+    """A network for views `[..., 1]`; the parameters are the weight."""
+
+    def apply(self, weight, state, observation_and_starts, method, head_kwargs=None):
+        del head_kwargs
+        observation, is_first = observation_and_starts
+        increment = weight * observation.agent_view[..., 0]
+
+        def step(state, x):
+            increment, is_first = x
+            state = jnp.where(is_first, 0.0, state) + increment
+            return state, state
+
+        if method == "step":
+            states, _ = step(state, (increment, is_first))
+        else:
+            _, states = jax.lax.scan(step, state, (increment, is_first))
+        return states, SimpleNamespace(preferences=jnp.stack([states, -states], -1))
+
+
+def algorithm(system, *overrides):
+    """Return the algorithm object of a system, with the accumulator as its network."""
+    setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/cartpole", *overrides])))
+    found = setup.build_system().init.__self__
+    return dataclasses.replace(found, axes=Axes(), network=Accumulator())
+
+
+def column(values, dtype=jnp.float32):
+    """Return `[T, 1]`, one environment or sequence."""
+    return jnp.asarray(values, dtype)[:, None]
+
+
+def observed(values):
+    return Observation(column(values)[..., None])
+
+
+# Five steps; the second one after the burn-in is truncated, and its true successor is 7. The last one's is 4.
+VIEWS, NEXT_VIEWS = [1, 2, 3, 5, 1], [2, 3, 7, 1, 4]
+REWARDS, TRUNCATED, IS_FIRST = [0, 1, 2, 3, 4], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]
+SMALL = ["system.burn_in_length=1", "system.sequence_length=4", "system.n_step=2", "system.gamma=0.5"]
+
+
+def sequence(stored):
+    """Return a batch of one sequence whose stored state is 10."""
+    # Without stored successors, the sequence has one more step.
+    more = [] if stored else [4]
+    steps = Step(
+        observed([*VIEWS, *more]),
+        column([0] * (5 + len(more)), jnp.int32),
+        column([*REWARDS, *more]),
+        column([0] * (5 + len(more)), bool),
+        column([*TRUNCATED, *(0 for _ in more)], bool),
+        observed(NEXT_VIEWS) if stored else None,
+    )
+    is_first = column([*IS_FIRST, *(0 for _ in more)], bool)
+    return SequenceBatch(steps, is_first, jnp.asarray([10.0]), jnp.ones((1, 1)), jnp.asarray([0]))
+
+
+# Weight 1, online: the burn-in gives 11, and the states after it are 13, 16 | 5, 6. Weight 2, target: 12; the states
+# are 16, 22 | 10, 12, and those of the true successors 22, 36 | 12, 20. With two steps and gamma = 1/2:
+#   G_4 = 4 + 20/2 = 14                G_3 = 3 + (4 + 20/2)/2 = 10
+#   G_2 = 2 + 36/2 = 20, truncated     G_1 = 1 + (2 + 36/2)/2 = 11
+# The errors are 11 - 13, 20 - 16, 10 - 5 and 14 - 6. Without the burn-in, G_1 - q would be 12 - 14, and with a reset
+# state of the successor of step 2, G_2 = 2 + 14/2.
+ERRORS = [-2.0, 4.0, 5.0, 8.0]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_r2d2_bootstraps_from_true_successors_with_their_states(stored):
+    """Where successors are not stored, windows that end with the truncated step have no target."""
+    overrides = [f"system.store_next_observation={stored}", "system.rescale_values=false"]
+    r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
+    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
+    errors = ERRORS if stored else [0.0, 0.0, *ERRORS[2:]]
+    np.testing.assert_allclose(losses[:, 0], 0.5 * np.square(errors), rtol=1e-6)
+
+
+def test_r2d2_learns_rescaled_values():
+    """With states as rescaled values, the target of the last step is h(4 + h^-1(20) / 2).
+
+    h(x) = y - 1 + (y^2 - 1) / 1000 with y = sqrt(x + 1). h(x) = 20 has y = 500 (sqrt(1.084004) - 1) = 20.5776, that is
+    x = 422.436; and h(4 + 211.218) = sqrt(216.218) - 1 + 0.2152 = 13.9195.
+    """
+    r2d2 = algorithm("q_learning/rec_r2d2", *SMALL)
+    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(True), jax.random.key(0))
+    assert float(losses[-1, 0]) == pytest.approx(0.5 * (13.9195 - 6.0) ** 2, rel=1e-4)
+
+
+def test_r2d2_does_not_differentiate_through_the_burn_in():
+    """The gradient of the last state after the reset, 6 w, is -(14 - 6 w) 6; the first ones depend on w by 2 and 5."""
+    overrides = ["system.rescale_values=false"]
+    r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
+
+    def loss(weight):
+        return jnp.sum(r2d2.losses(OnlineAndTarget(weight, 2.0), sequence(True), jax.random.key(0)))
+
+    slopes = [2.0, 5.0, 5.0, 6.0]
+    assert float(jax.grad(loss)(1.0)) == pytest.approx(-sum(e * s for e, s in zip(ERRORS, slopes, strict=True)))
+
+
+def test_priorities_mix_the_largest_and_the_mean_error():
+    """0.9 * 8 + 0.1 * 19/4 = 7.675, and its root."""
+    r2d2 = algorithm("q_learning/rec_r2d2", "system.max_priority_weight=0.9", "system.priority_exponent=0.5")
+    r2d2 = dataclasses.replace(r2d2, replay=r2d2.replay._replace(set_priorities=lambda *arguments: arguments))
+    losses = 0.5 * jnp.square(column(ERRORS))
+    _, indices, priorities = r2d2.set_priorities((), sequence(True), losses)
+    assert indices.tolist() == [0]
+    np.testing.assert_allclose(priorities, [7.675**0.5], rtol=1e-5)
+
+
+def test_pqn_bootstraps_from_true_successors_with_their_states():
+    """From state 10, the states are 12, 15 | 5, 6, and those of the successors 15, 22 | 6, 10. gamma = lambda = 1/2:
+
+    G_4 = 4 + 10/2 = 9                  G_3 = 3 + (6 + 9)/4 = 6.75
+    G_2 = 2 + 22/2 = 13, truncated      G_1 = 1 + (15 + 13)/4 = 8
+    """
+    pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.5")
+    flags = column(TRUNCATED[1:], bool), column(IS_FIRST[1:], bool)
+    steps = Transition(
+        observed(VIEWS[1:]),
+        column([0] * 4, jnp.int32),
+        column(REWARDS[1:]),
+        column([0] * 4, bool),
+        flags[0],
+        observed(NEXT_VIEWS[1:]),
+        flags[1],
+        (),
+    )
+    batch = pqn.evaluate(1.0, Trajectory(steps, jnp.asarray([10.0])))
+    np.testing.assert_allclose(batch.target[0], [8.0, 13.0, 6.75, 9.0])
+    loss, _ = pqn.loss(1.0, batch)
+    assert float(loss) == pytest.approx(np.mean(np.square([-4.0, -2.0, 1.75, 3.0])) / 2)
+
+
+INVALID = {
+    "minibatches": (
+        ["system=q_learning/rec_pqn", "system.num_minibatches=16"],
+        "system.num_minibatches=16 must divide the 8 environments of a shard",
+    ),
+    "period": (
+        ["system=q_learning/rec_r2d2", "system.sequence_period=12"],
+        "system.rollout_length=16 must be a multiple of system.sequence_period=12: use 12 or 24",
+    ),
+    "length": (
+        ["system=q_learning/rec_r2d2", "system.total_buffer_size=512", "system.sequence_length=100"],
+        r"total_buffer_size=512 holds 64 step.*112 step.*burn_in_length=8 and system.sequence_length=100.*least 896",
+    ),
+    "early": (
+        ["system=q_learning/rec_r2d2", "system.warmup_steps=64"],
+        "warmup_steps=64: the first update finds 80 step.*use at least 80",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_sizes_raise_with_a_valid_alternative(name):
+    overrides, message = INVALID[name]
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(overrides)))

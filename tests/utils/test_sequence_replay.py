@@ -1,0 +1,96 @@
+"""Replay of sequences: their steps, states, priorities and ends."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
+from stoix_like.envs.environment import restart
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.utils.replay import end_episodes
+from stoix_like.utils.sequence_replay import SequenceReplayConfig, make_sequence_replay
+
+NUM_ENVS = 2
+
+
+def make(**values):
+    defaults = {
+        **{"rollout_length": 4, "warmup_steps": 4, "total_buffer_size": 32, "total_batch_size": 64, "epochs": 1},
+        **{"n_step": 1, "store_next_observation": True, "gamma": 0.5, "reward_scale": 0.5},
+        **{"burn_in_length": 1, "sequence_length": 3, "sequence_period": 2},
+    }
+    spec = SystemSpec(Box(0, 1, (1,)), Discrete(3), SimpleNamespace(), Axes(), 1, NUM_ENVS, 1, True)
+    replay = make_sequence_replay(SequenceReplayConfig(**{**defaults, **values}), spec, jnp.zeros((1,)))
+    timestep = restart(Observation(jnp.zeros((1,))))
+    return replay, replay.init(jax.tree.map(lambda x: jnp.stack([x] * NUM_ENVS), timestep))
+
+
+def rollout(first):
+    """Return four steps whose observations and states count from `first`, offset by 100 per environment."""
+    number = (first + jnp.arange(4.0))[:, None] + 100 * jnp.arange(NUM_ENVS)[None]
+    no = jnp.zeros(number.shape, bool)
+    steps = Transition(
+        observation=Observation(number[..., None]),
+        action=(number % 3).astype(jnp.int32),
+        reward=number,
+        terminated=no,
+        truncated=no,
+        next_observation=Observation(number[..., None] + 0.5),
+        is_first=number % 100 == 6,
+        extras=number[..., None] + 0.25,
+    )
+    return Trajectory(steps, ())
+
+
+@pytest.mark.parametrize(("stored", "length"), [(True, 4), (False, 5)])
+def test_sequences_are_consecutive_steps_with_the_state_before_them(stored, length):
+    """Rows hold 16 steps: after 24 of them, the oldest is 8; sequences start at even ones and end with step 23."""
+    replay, state = make(store_next_observation=stored)
+    add = jax.jit(replay.add)
+    for first in range(0, 24, 4):
+        state = add(state, rollout(first))
+    batch = replay.sample(state, jax.random.key(0), 1.0)
+    views = np.asarray(batch.steps.observation.agent_view[..., 0])
+    assert views.shape == (length, 64)
+    np.testing.assert_array_equal(views, views[0] + np.arange(length)[:, None])
+    starts = set(views[0])
+    # Sequences of five steps take three blocks of two.
+    assert starts == {start + env for start in range(8, 21 - 2 * (not stored), 2) for env in (0, 100)}
+    np.testing.assert_array_equal(batch.carry[:, 0], views[0] + 0.25)
+    np.testing.assert_array_equal(batch.steps.reward, views / 2)
+    np.testing.assert_array_equal(batch.steps.action, views % 3)
+    if stored:
+        np.testing.assert_array_equal(batch.steps.next_observation.agent_view[..., 0], views + 0.5)
+    else:
+        assert batch.steps.next_observation is None
+    assert not batch.is_first.any()
+
+
+def test_new_sequences_have_the_largest_priority_and_samples_follow_priorities():
+    """Steps 0 to 3 make one sequence per environment; three times its priority gives three of four samples."""
+    replay, state = make(total_batch_size=4000)
+    state = replay.add(state, rollout(0))
+    indices = replay.sample(state, jax.random.key(0), 1.0).indices
+    first, second = np.unique(indices)
+    state = replay.set_priorities(state, jnp.asarray([first, second]), jnp.asarray([3.0, 1.0]))
+    batch = replay.sample(state, jax.random.key(0), 1.0)
+    assert np.mean(np.asarray(batch.indices) == first) == pytest.approx(0.75, abs=0.002)
+    np.testing.assert_allclose(batch.weight[0], np.where(batch.indices == first, 1 / 3, 1.0), rtol=1e-5)
+    # Two new sequences per environment, of priority 3: 12 of 16 samples.
+    batch = replay.sample(replay.add(state, rollout(4)), jax.random.key(0), 1.0)
+    assert np.mean(~np.isin(batch.indices, (first, second))) == pytest.approx(0.75, abs=0.002)
+    is_first = np.asarray(batch.steps.observation.agent_view[..., 0]) % 100 == 6
+    np.testing.assert_array_equal(batch.is_first, is_first)
+
+
+def test_episodes_that_go_on_after_the_last_step_can_be_truncated():
+    """With axes of members and shards, as in the state of a run; step 3 is the last one."""
+    replay, state = make()
+    state = replay.add(state, rollout(0))
+    ended = end_episodes(jax.tree.map(lambda leaf: leaf[None, None], state))
+    truncated = jax.tree.map(lambda leaf: leaf[0, 0], ended).experience.steps.truncated
+    np.testing.assert_array_equal(truncated.reshape(NUM_ENVS, -1)[:, :5], [[False, False, False, True, False]] * 2)
+    assert truncated.sum() == NUM_ENVS
