@@ -17,6 +17,8 @@ PRESETS = {
     "cnn_qr_dqn": "q_learning/ff_qr_dqn",
     "cnn_rainbow": "q_learning/ff_rainbow",
     "cnn_rnn": "ppo/rec_ppo",
+    "cnn_rnn_dqn": "q_learning/rec_r2d2",
+    "cnn_rnn_pqn": "q_learning/rec_pqn",
     "cnn_sac": "sac/ff_sac",
     "cnn_sac_discrete": "sac/ff_sac_discrete",
     "resnet": "ppo/ff_ppo",

@@ -47,6 +47,8 @@ def refusal(*overrides):
         ((*VECTORS, "network=rnn"), r"rnn_layer is set, but .* is not recurrent: choose network=mlp"),
         (("system=ppo/rec_ppo", *VECTORS, "network=mlp"), "rnn_layer is not set, .* choose network=rnn"),
         (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
+        (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
+        (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
         ((*VECTORS, "network=cnn"), "choose network=mlp"),
         ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
     ],

@@ -30,10 +30,12 @@ ON_POLICY = [
     "impala/ff_impala",
     *(f"ppo/{name}" for name in PPO),
     "q_learning/ff_pqn",
+    "q_learning/rec_pqn",
     "vpg/ff_a2c",
     "vpg/ff_reinforce",
 ]
-DISCRETE = [*ON_POLICY, "sac/ff_sac_discrete", *(f"q_learning/{name}" for name in Q_LEARNING)]
+REPLAY = ["sac/ff_sac_discrete", "q_learning/rec_r2d2", *(f"q_learning/{name}" for name in Q_LEARNING)]
+DISCRETE = [*ON_POLICY, *REPLAY]
 B, A, ATOMS = 16, 3, 4
 
 
@@ -71,6 +73,7 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
     on_policy = system in ON_POLICY
     sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
     pairs = ["env.random_start_steps=1", "env.sticky_actions=0.3"] if scenario == "masked_pair" else []
+    sizes += ["system.total_batch_size=8"] if system == "q_learning/rec_r2d2" else []
     run = prepare(
         system,
         *sizes,
@@ -92,7 +95,7 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
     if not on_policy:
         # The warm-up, too.
         experience = loop.state.shards.local.experience
-        assert float(experience.reward.min()) == 0.0
+        assert float(getattr(experience, "steps", experience).reward.min()) == 0.0
     entropy = loop.history[-1].get("train/entropy")
     if entropy is not None:
         # Two of three actions are legal; of the pairs, one times two.

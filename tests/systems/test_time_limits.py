@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rlax
 from programs import train
 
 from stoix_like.base_types import Observation
@@ -28,6 +29,7 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
+from stoix_like.systems.recurrent import make_actor, unroll
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
@@ -36,26 +38,33 @@ VIEWS = jnp.eye(6)
 
 
 class Chain(probes.Probe):
-    """The chain; actions have no effect."""
+    """The chain; actions have no effect on values.
+
+    Args:
+        continuous: whether actions are continuous.
+        limits_end: whether every truncation is a termination instead.
+        optional_limit: whether episodes are truncated by action 1 only and otherwise continue with 1. A recurrent
+            network then also learns from the sequence that ends with the true successor.
+    """
 
     optimal_return = 0.0
     observation_space = Box(0.0, 1.0, (6,))
 
-    def __init__(self, continuous: bool = False, limits_end: bool = False) -> None:
+    def __init__(self, continuous: bool = False, limits_end: bool = False, optional_limit: bool = False) -> None:
         self.action_space = Box(-1.0, 1.0, (1,)) if continuous else Discrete(2)
-        self.limits_end = limits_end
+        self.limits_end, self.optional_limit = limits_end, optional_limit
 
     def first_view(self, key):
         return VIEWS[3 * jax.random.randint(key, (), 0, 2)]
 
     def outcome(self, state, action):
-        del action
         position = jnp.argmax(state.view)
         place, ends = position % 3, position >= 3
         leaves = place == 2
         following = jnp.where(leaves, position - 1, position + 1)
         terminated = leaves & (ends | self.limits_end)
-        return probes.Outcome(jnp.asarray(REWARDS)[place], terminated, leaves & ~terminated, VIEWS[following])
+        truncated = leaves & ~terminated & ((action == 1) if self.optional_limit else True)
+        return probes.Outcome(jnp.asarray(REWARDS)[place], terminated, truncated, VIEWS[following])
 
     def optimal_value(self, view, gamma):
         return view @ jnp.asarray(expected(gamma))
@@ -90,6 +99,17 @@ def q_values(networks, shared, hyperparams):
     output = FeedForwardActor(head, actor.pre_torso, actor.input_layer).apply(params, Observation(VIEWS))
     policy = output[0] if isinstance(output, tuple) else output
     return policy.preferences.max(-1)
+
+
+def recurrent_q_values(networks, shared, hyperparams):
+    """Compute the values of the greedy actions in the sequences 0, 1, 2."""
+    network = make_actor(networks.actor_network)
+    params = getattr(shared.params, "online", shared.params)
+    views = VIEWS.reshape(2, 3, 6).swapaxes(0, 1)
+    starts = jnp.asarray([[True], [False], [False]]) & jnp.ones((1, 2), bool)
+    _, policy = unroll(network, params, network.initialize_carry(2), Observation(views), starts)
+    values = policy.preferences.max(-1).T.ravel()
+    return rlax.SIGNED_HYPERBOLIC_PAIR.apply_inv(values) if "max_priority_weight" in hyperparams else values
 
 
 def critic_values(networks, shared, hyperparams):
@@ -144,6 +164,11 @@ ON_POLICY = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
 PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
+RECURRENT = [
+    *("+env.kwargs.optional_limit=true", "system.training_epsilon=1.0"),
+    *(f"network.actor_network.{torso}_torso.layer_sizes=[16]" for torso in ("pre", "post")),
+    "network.actor_network.rnn_layer.hidden_state_dim=16",
+]
 CASES = {
     "impala/ff_impala": Case([*ON_POLICY, "system.rms_eps=1e-4"], state_values),
     "ppo/ff_ppo_penalty": Case(PPO, state_values),
@@ -194,6 +219,21 @@ CASES = {
             "network.actor_network.pre_torso.layer_sizes=[32]",
         ],
         q_values,
+    ),
+    "q_learning/rec_pqn": Case(
+        [
+            *RECURRENT,
+            *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
+        ],
+        recurrent_q_values,
+    ),
+    "q_learning/rec_r2d2": Case(
+        [
+            *(*REPLAY, *RECURRENT, "system.q_lr=3e-3", "network.actor_network.action_head.layer_sizes=[16]"),
+            *("arch.total_timesteps=16000", "system.rollout_length=8", "system.total_batch_size=16", "system.n_step=2"),
+            *("system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4"),
+        ],
+        recurrent_q_values,
     ),
 }
 

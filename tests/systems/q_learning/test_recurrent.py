@@ -108,6 +108,38 @@ def test_r2d2_learns_rescaled_values():
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (13.9195 - 6.0) ** 2, rel=1e-4)
 
 
+def test_illegal_actions_are_excluded_from_the_bootstrap_value():
+    """With the second action alone, the last successor has the value -20: its target is 4 - 20/2."""
+    r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, "system.rescale_values=false")
+    batch = sequence(True)
+    legal = jnp.broadcast_to(jnp.asarray([[[False, True]]]), (5, 1, 2))
+    masked = batch.steps.next_observation._replace(action_mask=legal)
+    batch = batch._replace(steps=batch.steps._replace(next_observation=masked))
+    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), batch, jax.random.key(0))
+    assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 - 6.0) ** 2)
+    pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.0")
+    trajectory = rollout()
+    masked = Observation(trajectory.transitions.next_observation.agent_view, legal[1:])
+    trajectory = trajectory._replace(transitions=trajectory.transitions._replace(next_observation=masked))
+    # The successors have the values -15, -22, -6 and -10.
+    np.testing.assert_allclose(pqn.evaluate(1.0, trajectory).target[0], [-6.5, -9.0, 0.0, -1.0])
+
+
+def rollout():
+    """Return the steps after the burn-in as a rollout, from state 10."""
+    steps = Transition(
+        observed(VIEWS[1:]),
+        column([0] * 4, jnp.int32),
+        column(REWARDS[1:]),
+        column([0] * 4, bool),
+        column(TRUNCATED[1:], bool),
+        observed(NEXT_VIEWS[1:]),
+        column(IS_FIRST[1:], bool),
+        (),
+    )
+    return Trajectory(steps, jnp.asarray([10.0]))
+
+
 def test_r2d2_does_not_differentiate_through_the_burn_in():
     """The gradient of the last state after the reset, 6 w, is -(14 - 6 w) 6; the first ones depend on w by 2 and 5."""
     overrides = ["system.rescale_values=false"]
@@ -137,18 +169,7 @@ def test_pqn_bootstraps_from_true_successors_with_their_states():
     G_2 = 2 + 22/2 = 13, truncated      G_1 = 1 + (15 + 13)/4 = 8
     """
     pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.5")
-    flags = column(TRUNCATED[1:], bool), column(IS_FIRST[1:], bool)
-    steps = Transition(
-        observed(VIEWS[1:]),
-        column([0] * 4, jnp.int32),
-        column(REWARDS[1:]),
-        column([0] * 4, bool),
-        flags[0],
-        observed(NEXT_VIEWS[1:]),
-        flags[1],
-        (),
-    )
-    batch = pqn.evaluate(1.0, Trajectory(steps, jnp.asarray([10.0])))
+    batch = pqn.evaluate(1.0, rollout())
     np.testing.assert_allclose(batch.target[0], [8.0, 13.0, 6.75, 9.0])
     loss, _ = pqn.loss(1.0, batch)
     assert float(loss) == pytest.approx(np.mean(np.square([-4.0, -2.0, 1.75, 3.0])) / 2)
