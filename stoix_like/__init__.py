@@ -11,6 +11,7 @@ result.eval_return, result.run_dir
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from stoix_like.errors import ConfigError, MissingExtraError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 
 if TYPE_CHECKING:
+    from stoix_like.callbacks import Callback
     from stoix_like.inference.evaluation import evaluate
     from stoix_like.inference.policy import load_policy
     from stoix_like.run.experiment import Result
@@ -55,6 +57,7 @@ def train(
     env: Any = None,
     run_dir: str | Path | None = None,
     config_dir: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train a system, as the command line would.
 
@@ -66,6 +69,8 @@ def train(
             that can be imported is recorded by its import path. Otherwise pass `env` again to resume or load the run.
         run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
         config_dir: directory of your own YAML files, laid out like the package's `configs`.
+        callbacks: objects of subclasses of `stoix_like.callbacks.Callback`, called at evaluations; pass them again to
+            `resume`.
 
     Returns:
         The result of the run: `eval_return`, `run_dir`, `summary`, `history`, `members`.
@@ -88,10 +93,19 @@ def train(
         given += as_overrides(env)
     composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
-    return experiment.run(set_up(parse_config(composed)._replace(own_env=env)), directory)
+    return experiment.run(
+        set_up(parse_config(composed)._replace(own_env=env, own_callbacks=tuple(callbacks))), directory
+    )
 
 
-def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = False, env: Any = None) -> Result:
+def resume(
+    run_dir: str | Path,
+    overrides: Overrides = (),
+    *,
+    trust: bool = False,
+    env: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
@@ -100,6 +114,7 @@ def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = Fals
             logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
+        callbacks: the callbacks that were passed to `train`; their state is restored.
 
     Returns:
         The result of the whole run, including what was trained before.
@@ -110,4 +125,4 @@ def resume(run_dir: str | Path, overrides: Overrides = (), *, trust: bool = Fals
     """
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env)
+    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks)

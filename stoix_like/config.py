@@ -41,6 +41,7 @@ MAX_MEMBERS = 1_000_000
 # In a network, a block under this key replaces the block that it is in, where Hydra would merge the two.
 REPLACE = "_replace_"
 GROUPS = ("system", "env", "network", "arch", "checkpoint", "logger")
+CALLBACKS = "callbacks"
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
@@ -85,6 +86,7 @@ class ArchConfig(ABC):
             run starts there if it holds none yet.
         population: members trained in parallel.
         init_from: directory of a run whose parameters and statistics a new run starts from.
+        stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
     """
 
     architecture_name: str
@@ -105,6 +107,7 @@ class ArchConfig(ABC):
     resume_from: str | None
     population: PopulationConfig
     init_from: str | None = None
+    stop_at_return: float | None = None
 
     @property
     @abstractmethod
@@ -229,8 +232,10 @@ class RunConfig(NamedTuple):
         network: the composed network group; its modules are built once the action space is known.
         checkpoint: checkpoints to write.
         logger: loggers to use.
+        callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
         resolved: the whole configuration as plain values.
         own_env: an environment passed from Python, which `env` does not describe; None otherwise.
+        own_callbacks: callbacks passed from Python.
     """
 
     system_name: str
@@ -241,8 +246,10 @@ class RunConfig(NamedTuple):
     network: Mapping[str, Any]
     checkpoint: CheckpointConfig
     logger: LoggerConfig
+    callbacks: tuple[dict[str, Any], ...]
     resolved: dict[str, Any]
     own_env: Any = None
+    own_callbacks: tuple[Any, ...] = ()
 
 
 def config_dir() -> Path:
@@ -275,8 +282,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         if not isinstance(resolved.get(group), dict):
             raise ConfigError(f"the configuration has no group '{group}': add it")
     for key in resolved:
-        if key not in GROUPS:
-            raise ConfigError(f"unknown key '{key}': {nearest(key, GROUPS)}")
+        if key not in (*GROUPS, CALLBACKS):
+            raise ConfigError(f"unknown key '{key}': {nearest(key, (*GROUPS, CALLBACKS))}")
     network = resolved["network"] = _replace_blocks(resolved["network"], "network")
     system = dict(resolved["system"])
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
@@ -291,8 +298,15 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
         logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
+        callbacks=_parse_callbacks(resolved.get(CALLBACKS)),
         resolved=resolved,
     )
+
+
+def _parse_callbacks(given: Any) -> tuple[dict[str, Any], ...]:
+    if given is not None and not (isinstance(given, list) and all(isinstance(entry, dict) for entry in given)):
+        raise ConfigError(f"{CALLBACKS}={given} must be a list: [{{_target_: my_module.MyCallback, …}}, …]")
+    return tuple(given or ())
 
 
 def _parse_arch(arch: dict[str, Any]) -> ArchConfig:

@@ -18,6 +18,10 @@ class HostEnvironmentError(TrainingError):
     """An environment on the host that raised an exception; the message names the environment and the exception."""
 
 
+class CallbackError(TrainingError):
+    """A callback that raised an exception, or returned what cannot be recorded; the message names the callback."""
+
+
 class FaultyEnvironmentError(ConfigError):
     """An environment that does not follow the protocol.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -150,6 +151,17 @@ class Policy:
         key = jax.random.fold_in(jax.random.key(0), self._predictions)
         self._predictions += 1
         return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
+
+    def with_state(self, shared: Any, env_steps: int) -> Policy:
+        """Return this policy with another trained state; what is compiled is shared.
+
+        Args:
+            shared: a state with the structure of that of this policy.
+            env_steps: environment steps that it was trained for.
+        """
+        policy = copy.copy(self)
+        policy._shared, policy.env_steps = shared, env_steps
+        return policy
 
     def __repr__(self) -> str:
         """Return the run, and the shapes of observations and actions."""

@@ -12,11 +12,13 @@ import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from stoix_like.callbacks import Callback
 from stoix_like.config import Build, default_run_dir, parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import RunInfo, make_logger
 from stoix_like.run import records, warm_start
+from stoix_like.run.callbacks import Callbacks, make_callbacks
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
@@ -127,6 +129,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
+    make_callbacks(setup.config)  # refuses what cannot be built, before anything is written
     if setup.config.arch.resume_from is not None and not directory.is_to_start(setup.config.arch.resume_from, run_dir):
         return _resume(setup, Path(setup.config.arch.resume_from).absolute())
     directory.check_new(run_dir)
@@ -143,7 +146,13 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
             raise
 
 
-def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False, env: Any = None) -> Result:
+def resume(
+    run_dir: Path,
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+    env: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
@@ -151,6 +160,7 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False, en
         overrides: Hydra overrides of keys that may change: the budget, logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
+        callbacks: the callbacks that were passed from Python; their state is restored.
 
     Returns:
         The result of the run.
@@ -160,19 +170,21 @@ def resume(run_dir: Path, overrides: Sequence[str] = (), trust: bool = False, en
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    return _resume(set_up(with_env(parse_config(read_config(run_dir, overrides, trust)), env)), run_dir)
+    config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
+    return _resume(set_up(config._replace(own_callbacks=tuple(callbacks))), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     directory.check_is_run(run_dir)
+    make_callbacks(setup.config)
     with directory.locked(run_dir), Signals():
         host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
         summary = directory.read_summary(run_dir)
         if host_state is not None:
             check_unchanged(setup, host_state)
-            if host_state["progress"]["updates"] == setup.plan.num_updates and summary:
-                print(f"{run_dir} is complete: set a larger budget, arch.total_timesteps=…, to continue it")
+            if _is_complete(setup, host_state) and summary:
+                print(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it")
                 return _result(setup, run_dir, host_state["progress"], summary)
         else:
             check_same_config(setup, plain_config(run_dir))
@@ -186,6 +198,22 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
         directory.reopen(run_dir, setup.config.resolved)
         record_trusted(flatten(plain_config(run_dir)))
         return _train(setup, run_dir, resuming=host_state is not None)
+
+
+def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
+    """Return whether a run spent its budget, or was stopped by a callback under the same conditions."""
+    progress = host_state["progress"]
+    if progress["updates"] == setup.plan.num_updates:
+        return True
+    now, then = setup.config.resolved, host_state["config"]
+    same = now.get("callbacks") == then.get("callbacks") and now["arch"] == then["arch"]
+    return progress.get("stopped_by") is not None and same
+
+
+def _how_to_continue(host_state: dict[str, Any]) -> str:
+    if (name := host_state["progress"].get("stopped_by")) is not None:
+        return f"{name} stopped it; change callbacks or arch.stop_at_return"
+    return "set a larger budget, arch.total_timesteps=…"
 
 
 def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> Result | None:
@@ -209,17 +237,20 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     writer = checkpoint.Writer(run_dir, keep) if keep else None
     logger = make_logger(setup.config.logger, run_dir)
     videos = None if setup.drawn_env is None else Videos(setup, run_dir)
+    callbacks = Callbacks(setup, make_callbacks(setup.config))
     try:
         if resuming:
-            loop = TrainingLoop(setup, logger, writer, videos)
-            notes = _restore(loop, run_dir)
-            logger.start(_info(setup, run_dir, notes, loop.history))
+            loop = TrainingLoop(setup, logger, writer, videos, callbacks)
+            info = _info(setup, run_dir, _restore(loop, run_dir), loop.history)
+            logger.start(info)
         else:
             source = warm_start.find(setup)
-            logger.start(_info(setup, run_dir, () if source is None else (source.note,)))
-            loop = TrainingLoop(setup, logger, writer, videos)
+            info = _info(setup, run_dir, () if source is None else (source.note,))
+            logger.start(info)
+            loop = TrainingLoop(setup, logger, writer, videos, callbacks)
             if source is not None:
                 loop.warm_start(source)
+        callbacks.start(info)
         loop.train()
         summary = loop.summary()
         if writer is not None:
@@ -228,6 +259,8 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             write_json(run_dir / directory.SUMMARY, summary)
         except OSError as error:
             print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
+        loop.report_checkpoint()
+        callbacks.end(summary)
         logger.finish(summary)
     except ConfigError:
         raise

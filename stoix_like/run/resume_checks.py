@@ -23,6 +23,8 @@ CHANGEABLE = (
     "arch.compile_cache",
     "arch.resume_from",
     "arch.absolute_metric",
+    "arch.stop_at_return",
+    "callbacks",
     "env.timeout",
     "checkpoint",
     "logger",

@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
-from stoix_like.errors import HostEnvironmentError, TrainingError
+from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
+from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
@@ -43,6 +44,7 @@ class Progress:
         train_seconds: time spent in updates.
         interval_seconds: time spent in updates since the last evaluation.
         wall_seconds: time since the run started, without the pause between a stop and its resumption.
+        stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
     """
 
     updates: int = 0
@@ -52,6 +54,7 @@ class Progress:
     train_seconds: float = 0.0
     interval_seconds: float = 0.0
     wall_seconds: float = 0.0
+    stopped_by: str | None = None
 
 
 class TrainingLoop:
@@ -68,10 +71,16 @@ class TrainingLoop:
         logger: receives each record.
         writer: writer of checkpoints; None writes none.
         videos: recorder of videos; None records none.
+        callbacks: called at evaluations and checkpoints; None for none.
     """
 
     def __init__(
-        self, setup: RunSetup, logger: MultiLogger, writer: Writer | None = None, videos: Videos | None = None
+        self,
+        setup: RunSetup,
+        logger: MultiLogger,
+        writer: Writer | None = None,
+        videos: Videos | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.setup = setup
         self.progress = Progress()
@@ -79,6 +88,7 @@ class TrainingLoop:
         self.missing: tuple[str, ...] = ()
         self._logger = logger
         self._videos = videos
+        self._callbacks = callbacks
         self._started = time.perf_counter()
         self._num_logged = 0
         # Updates per call of the program, adapted so that a call takes about `SECONDS_PER_CALL`.
@@ -150,9 +160,12 @@ class TrainingLoop:
         self._state = to_state(items["shared"], rest, local)
         progress = dict(host_state["progress"])
         progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
-        self.progress = Progress(**progress)
+        self.progress = Progress(**{**progress, "stopped_by": None})
         self._num_logged = len(self.history)
         self._started -= self.progress.wall_seconds
+        if self._callbacks:
+            lost = self._callbacks.restore(host_state.get("callbacks", ()), checkpoint.step)
+            self.missing += tuple(f"the callback {name}" for name in lost)
         if "best" in items:
             self._best = Best.from_checkpoint(items["best"], host_state["best"])
 
@@ -180,9 +193,11 @@ class TrainingLoop:
         with Signals() as signals, self._saved_on_failure(), self._compiled.running(updates_left):
             if not self.history:
                 self._record({"steps_per_second": None, **self._evaluate()})
+                if self.progress.stopped_by is not None:
+                    self.save()
             start = self.progress.interval_start
             for target in self.setup.plan.evaluations:
-                if target > start and target >= self.progress.updates:
+                if target > start and target >= self.progress.updates and not self.progress.stopped_by:
                     trained = self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
                     self._record_video()
@@ -221,8 +236,9 @@ class TrainingLoop:
             **{name: value for name, value in self.history[-1].items() if name.startswith(("eval/", "population/"))},
             **self._absolute,
             **({} if self._alone else self._population_summary()),
+            "stopped_by": self.progress.stopped_by,
             "compile_seconds": self._compiled.seconds,
-            "steps_per_second": trained_steps / self.progress.train_seconds,
+            "steps_per_second": trained_steps / self.progress.train_seconds if trained_steps else None,
             "wall_seconds": self._elapsed(),
             "notes": list(self.setup.plan.notes),
             "versions": records.versions(),
@@ -268,6 +284,7 @@ class TrainingLoop:
                 break
             self._updates_per_call = max(1, min(8 * num_updates, int(num_updates * SECONDS_PER_CALL / seconds)))
             self._stop_if_asked(signals)
+            self.report_checkpoint()
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
         return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
@@ -313,7 +330,7 @@ class TrainingLoop:
     def _save_regularly(self) -> None:
         """Save after every `checkpoint.every_evals` evaluations, and after the last one."""
         every = self.setup.config.checkpoint.every_evals
-        complete = self.progress.updates == self.setup.plan.num_updates
+        complete = self.progress.updates == self.setup.plan.num_updates or self.progress.stopped_by is not None
         if complete or (every is not None and (len(self.history) - 1) % every == 0):
             self.save()
 
@@ -330,10 +347,17 @@ class TrainingLoop:
             "versions": records.versions(),
             "progress": dataclasses.asdict(self.progress),
         }
+        if self._callbacks:
+            host_state["callbacks"] = self._callbacks.state()
         if self._best is not None:
             items["best"] = self._best.shared
             host_state["best"] = self._best.host_values()
         self.writer.save(self.env_steps, items, host_state)
+
+    def report_checkpoint(self) -> None:
+        """Tell the callbacks if a checkpoint has become complete."""
+        if self._callbacks and self.writer is not None:
+            self._callbacks.saved(self.writer.newest, self.writer.run_dir)
 
     def _stop_if_asked(self, signals: Signals) -> None:
         """Save and exit if a signal was received."""
@@ -343,12 +367,12 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def _saved_on_failure(self) -> Iterator[None]:
-        """Save before an error of an environment on the host ends the run."""
+        """Save before an error of an environment on the host, or of a callback, ends the run."""
         try:
             yield
-        except HostEnvironmentError as error:
+        except (HostEnvironmentError, CallbackError) as error:
             saved = "nothing was saved" if self._state is None else self._save_now()
-            raise HostEnvironmentError(f"{error}; stopped after {self.env_steps:,} env steps, {saved}") from error
+            raise type(error)(f"{error}; stopped after {self.env_steps:,} env steps, {saved}") from error
 
     def _save_now(self) -> str:
         """Log and save, unless there is a checkpoint of this step; return what to tell the user."""
@@ -425,7 +449,7 @@ class TrainingLoop:
         }
 
     def _record(self, metrics: dict[str, Any]) -> None:
-        """Record an evaluation, which ends its interval."""
+        """Record an evaluation, which ends its interval, and tell the callbacks."""
         self._end_interval()
         self.history.append(
             {
@@ -435,6 +459,9 @@ class TrainingLoop:
                 **metrics,
             }
         )
+
+        if self._callbacks:
+            self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], self.state.shared)
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""

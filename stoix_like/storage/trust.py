@@ -15,6 +15,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from stoix_like import callbacks
 from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import sending_loggers
@@ -27,6 +28,9 @@ _FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base
 _WRAPPERS = re.compile(r"stoix_like\.envs\.wrappers\.[A-Za-z]\w*")
 # The import path of a function, see `stoix_like.envs.suites.pgx`.
 _OPPONENT = "env.kwargs.opponent"
+_CALLBACKS = re.compile(r"stoix_like\.callbacks\.[A-Za-z]\w*")
+# An environment that is passed from Python is never imported.
+_HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
@@ -76,17 +80,17 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
     for key, value in pairs:
         names = key.split(".")
-        if (key, value) == ("env._target_", ""):
-            continue  # an environment that is passed from Python, never imported
+        if (key, value) in _HARMLESS:
+            continue
         if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
             yield (
                 f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
-                " flax.linen and the wrappers of stoix_like.envs are trusted"
+                " flax.linen, the wrappers of stoix_like.envs and stoix_like.callbacks are trusted"
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
             yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
-        elif key == _OPPONENT and value != "random":
-            yield f"{key}={value} is imported when the run is loaded, but only random is trusted"
+        elif key == _OPPONENT or (names[0], names[-1]) == ("callbacks", "function"):
+            yield f"{key}={value} is imported when the run is loaded, but no function of this kind is trusted"
         elif names[0] == "env" and isinstance(value, str) and ":" in value:
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"
         elif isinstance(value, str) and "${" in value:
@@ -134,12 +138,15 @@ def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
 
 
 def _is_trusted(target: Any) -> bool:
-    """Return whether a name is one of the known functions or wrappers, or a flax module defined under that name."""
+    """Return whether a name is one of the known functions, wrappers and callbacks, or a flax module so named."""
     if target in _FUNCTIONS:
         return True
     if _fits(_WRAPPERS, target):
         found = getattr(wrappers, target.rpartition(".")[2], None)
         return isinstance(found, type) and issubclass(found, wrappers.Wrapper)
+    if _fits(_CALLBACKS, target):
+        found = getattr(callbacks, target.rpartition(".")[2], None)
+        return isinstance(found, type) and issubclass(found, callbacks.Callback)
     if not _fits(_MODULES, target):
         return False
     module, _, name = target.rpartition(".")

@@ -1,0 +1,192 @@
+"""The callbacks of a run: built from the configuration, called, and saved with its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.callbacks import Callback, StopAtReturn
+from stoix_like.config import RunConfig
+from stoix_like.envs.arguments import construct
+from stoix_like.envs.own import resolve
+from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.loggers import RunInfo
+from stoix_like.loggers.base import plain
+from stoix_like.run.setup import RunSetup
+
+if TYPE_CHECKING:
+    from stoix_like.inference.policy import Policy
+
+KEY = "callbacks"
+T = TypeVar("T")
+
+
+def make_callbacks(config: RunConfig) -> list[Callback]:
+    """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python.
+
+    Args:
+        config: the typed configuration.
+
+    Returns:
+        The callbacks, in the order in which they are called.
+
+    Raises:
+        ConfigError: a callback cannot be imported or built, or does not extend `Callback`.
+    """
+    built = [_build(entry, f"{KEY}.{number}") for number, entry in enumerate(config.callbacks)]
+    stop = config.arch.stop_at_return
+    short = [] if stop is None else [StopAtReturn(stop)]
+    for callback in config.own_callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"callbacks has a {type(callback).__name__}: use an object of a subclass of"
+                " stoix_like.callbacks.Callback"
+            )
+    return [*short, *built, *config.own_callbacks]
+
+
+def _build(entry: Any, key: str) -> Callback:
+    target = entry.get("_target_") if isinstance(entry, Mapping) else None
+    if not isinstance(target, str):
+        raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: my_module.MyCallback, …}}")
+    kwargs = {name: value for name, value in entry.items() if name != "_target_"}
+    built = construct(resolve(target, f"{key}._target_"), kwargs, target, key)
+    if not isinstance(built, Callback):
+        raise ConfigError(
+            f"{key}._target_={target} returned a {type(built).__name__}: use a subclass of"
+            " stoix_like.callbacks.Callback"
+        )
+    return built
+
+
+class Callbacks:
+    """The callbacks of a run as one; an exception of one of them ends the run with its name.
+
+    Args:
+        setup: the run.
+        callbacks: called in this order.
+    """
+
+    def __init__(self, setup: RunSetup, callbacks: Sequence[Callback]) -> None:
+        self._setup, self._callbacks = setup, list(callbacks)
+        self._policies: dict[int, Policy] = {}
+        self._checkpoint: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._callbacks)
+
+    def start(self, info: RunInfo) -> None:
+        """Call `on_start`.
+
+        Args:
+            info: description of the run.
+        """
+        for callback in self._callbacks:
+            _call(callback, lambda callback=callback: callback.on_start(info))  # type: ignore[misc]
+
+    def evaluated(self, record: dict[str, Any], shared: Any) -> str | None:
+        """Call `on_evaluation`, and add the metrics that it returns to the record.
+
+        Args:
+            record: the record of the evaluation.
+            shared: the shared state of all members.
+
+        Returns:
+            The name of the callback that stops the run, or None.
+        """
+        stopped_by = None
+        for callback in self._callbacks:
+            policy = self._policy(record, shared)
+            response = _call(callback, lambda: callback.on_evaluation(dict(record), policy))  # noqa: B023
+            if response is False:
+                stopped_by = stopped_by or type(callback).__name__
+            elif response is not None:
+                record |= self._checked(callback, response, record)
+        return stopped_by
+
+    def saved(self, env_steps: int | None, run_dir: Path) -> None:
+        """Call `on_checkpoint`, if there is a new one.
+
+        Args:
+            env_steps: environment steps of the newest complete checkpoint; None without one.
+            run_dir: the run directory.
+        """
+        if env_steps is None or env_steps == self._checkpoint:
+            return
+        self._checkpoint = env_steps
+        for callback in self._callbacks:
+            _call(callback, lambda callback=callback: callback.on_checkpoint(env_steps, run_dir))  # type: ignore[misc]
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Call `on_end`.
+
+        Args:
+            summary: the results.
+        """
+        for callback in self._callbacks:
+            _call(callback, lambda callback=callback: callback.on_end(dict(summary)))  # type: ignore[misc]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the state of each callback, in JSON values."""
+        return [
+            {"name": type(callback).__name__, "state": _call(callback, callback.state)} for callback in self._callbacks
+        ]
+
+    def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
+        """Restore the state of each callback from that of the same name.
+
+        Args:
+            states: from `state`.
+            env_steps: environment steps of the checkpoint.
+
+        Returns:
+            Names of the callbacks that the run had, and has no more.
+        """
+        self._checkpoint = env_steps
+        left = list(states)
+        for callback in self._callbacks:
+            own = next((entry for entry in left if entry["name"] == type(callback).__name__), None)
+            if own is not None:
+                left.remove(own)
+                _call(callback, lambda callback=callback, own=own: callback.restore(own["state"]))  # type: ignore[misc]
+        return [entry["name"] for entry in left]
+
+    def _policy(self, record: Mapping[str, Any], shared: Any) -> Policy:
+        """Return the policy of the member that evaluated best, with a copy of its state: training donates its own."""
+        # Above this module, and imported only where it is needed.
+        from stoix_like.inference.policy import Policy
+
+        population = self._setup.population
+        member = record.get("population/best_member", 0)
+        own = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
+        own = jax.tree.map(jnp.copy, own)
+        if member not in self._policies:
+            self._policies[member] = Policy(self._setup, own, population.of(member))
+        return self._policies[member].with_state(own, record["env_steps"])
+
+    def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metrics of a callback, if they can be recorded."""
+        name = type(callback).__name__
+        if not isinstance(response, Mapping):
+            raise CallbackError(f"{name}.on_evaluation returned {response!r}: return False, metrics by name, or None")
+        metrics = {str(key): plain(value) for key, value in response.items()}
+        for key, value in metrics.items():
+            if key in record:
+                raise CallbackError(f"{name}.on_evaluation returned {key}, which the record has already: rename it")
+            if not isinstance(value, (bool, int, float, list)) and value is not None:
+                raise CallbackError(f"{name}.on_evaluation returned {key}={value!r}: return numbers")
+        return metrics
+
+
+def _call(callback: Callback, function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except CallbackError:
+        raise
+    except Exception as error:
+        raise CallbackError(f"{type(callback).__name__}: {type(error).__name__}: {error}") from error
