@@ -13,7 +13,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-suites test-learning coverage soak bench bench-peers check docs format constraints clean
+.PHONY: help install train test test-slow test-exhaustive test-suites test-learning coverage soak bench bench-peers check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,10 +31,13 @@ train: $(INSTALLED) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.s
 	$(BIN)/stoix-like train $(ARGS)
 
 test: $(INSTALLED) ## run the quick tests
-	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow and not suites' $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow and not exhaustive and not suites' $(ARGS)
 
 test-slow: $(INSTALLED) ## run the tests that take long, or start many processes
 	$(BIN)/pytest -n $(JOBS) --dist loadscope -m slow $(ARGS)
+
+test-exhaustive: $(INSTALLED) ## run for every system what the slow tests run for one of a kind
+	$(BIN)/pytest -n $(JOBS) -m exhaustive $(ARGS)
 
 test-suites: $(INSTALLED) ## run the tests of every environment of the suites, tens of minutes
 	$(BIN)/pytest -n $(JOBS) -m suites $(ARGS)
@@ -43,7 +46,7 @@ test-learning: $(INSTALLED) ## run the training runs that must reach a return
 	$(BIN)/pytest -n $(JOBS) -m learning $(ARGS)
 
 coverage: $(INSTALLED) ## measure the coverage of the quick tests; the report goes to htmlcov/
-	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow and not suites' --cov --cov-report=term:skip-covered \
+	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not learning and not slow and not exhaustive and not suites' --cov --cov-report=term:skip-covered \
 		--cov-report=html $(ARGS)
 
 soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs for ten minutes; ARGS="--minutes 60 --seed 1" for more

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 from stoix_like.config import compose_config, parse_config
@@ -74,7 +75,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel runs (default: one per core)")
     parser.add_argument("--keep", type=Path, help="a directory that keeps the runs of the revision for the next call")
+    parser.add_argument(
+        "--ignore", nargs="+", default=(), metavar="METRIC", help="metrics to leave out, such as new ones"
+    )
     args = parser.parse_args()
+    ignored = {*TIMES, *args.ignore}
     cases = {name: overrides for name, overrides in all_cases().items() if args.only in name}
     if not cases:
         parser.error(f"--only {args.only}: no case has this text in its name; use one of {', '.join(all_cases())}")
@@ -89,8 +94,8 @@ def main() -> None:
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
             runs = {
                 name: (
-                    pool.submit(records, source, before / name, overrides),
-                    pool.submit(records, changed, Path(scratch) / "runs" / name, overrides),
+                    pool.submit(records, source, before / name, overrides, ignored),
+                    pool.submit(records, changed, Path(scratch) / "runs" / name, overrides, ignored),
                 )
                 for name, overrides in cases.items()
             }
@@ -128,8 +133,8 @@ def extract(commit: str, directory: Path) -> None:
         files.extractall(directory, filter="data")
 
 
-def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str]:
-    """Train with the code in `source`; return the lines of `metrics.jsonl` without times."""
+def records(source: Path, run_dir: Path, overrides: tuple[str, ...], ignored: Collection[str] = TIMES) -> list[str]:
+    """Train with the code in `source`; return the lines of `metrics.jsonl` without the ignored metrics."""
     metrics = run_dir / "metrics.jsonl"
     if not (run_dir / "summary.json").exists():
         shutil.rmtree(run_dir, ignore_errors=True)  # what an earlier call left unfinished
@@ -148,7 +153,7 @@ def records(source: Path, run_dir: Path, overrides: tuple[str, ...]) -> list[str
     kept = []
     for line in metrics.read_text().splitlines():
         record = json.loads(line)
-        kept.append(json.dumps({name: value for name, value in record.items() if name not in TIMES}))
+        kept.append(json.dumps({name: value for name, value in record.items() if name not in ignored}))
     return kept
 
 

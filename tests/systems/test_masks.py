@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from selections import select
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.config import compose_config, parse_config
@@ -60,10 +61,17 @@ def test_these_are_all_systems_for_discrete_actions():
     assert discrete == set(DISCRETE)
 
 
-@pytest.mark.slow
+# One system for each way to choose actions.
+CHOOSING = ("ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac_discrete", "q_learning/ff_dqn", "q_learning/ff_iqn")
+PAIRS = [("ppo/ff_ppo_penalty", "masked_pair")]
+
+
 @pytest.mark.parametrize(
     ("system", "scenario"),
-    [*((system, "masked") for system in DISCRETE), ("ppo/ff_ppo_penalty", "masked_pair")],
+    select(
+        [*((system, "masked") for system in DISCRETE), *PAIRS],
+        slow=[*((system, "masked") for system in CHOOSING), *PAIRS],
+    ),
 )
 def test_no_illegal_action_is_ever_taken(system, scenario):
     """Without the mask, a third of the random actions of `masked` would be illegal, and two thirds of the pairs.

@@ -1,9 +1,11 @@
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from selections import select
 
 from stoix_like.base_types import Axes, Observation
 from stoix_like.config import compose_config, parse_config
@@ -53,13 +55,16 @@ def values(loop, views):
 
 
 QUICK = ("policy", "value", "discount", "time_limit", "continuous_policy")
+SPREAD = ("policy", "time_limit")
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "1 device" else pytest.mark.slow) for name in LAYOUTS]
-)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in PROBES]
+    ("name", "layout"),
+    select(
+        itertools.product(PROBES, LAYOUTS),
+        quick=[(name, "1 device") for name in QUICK],
+        slow=[*((name, "1 device") for name in PROBES), *((name, "2 devices x 2 update batches") for name in SPREAD)],
+    ),
 )
 def test_policy_and_critic_learn_the_probes(name, layout):
     """The policy reaches the optimal return, and the critic the optimal values."""
