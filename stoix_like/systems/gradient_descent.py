@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -28,10 +29,12 @@ class GradientConfig(SystemConfig):
     Attributes:
         decay_learning_rates: whether learning rates decay linearly to zero over the run.
         max_grad_norm: largest global norm of the gradients of each optimiser.
+        adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
     """
 
     decay_learning_rates: bool
     max_grad_norm: Annotated[float, above(0.0)]
+    adam_eps: Annotated[float, above(0.0)] = 1e-8
 
     @property
     def gradient_steps(self) -> int:
@@ -52,7 +55,7 @@ def make_optimiser(
     spec: SystemSpec,
     lr: Scalar,
     period: int = 1,
-    transform: Transform = optax.adam,
+    transform: Transform | None = None,
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 
@@ -61,7 +64,7 @@ def make_optimiser(
         spec: sizes, for the decay.
         lr: learning rate.
         period: gradient steps of the system per step of this optimiser, at least 1.
-        transform: `(learning_rate) -> GradientTransformation`.
+        transform: `(learning_rate) -> GradientTransformation`; None for Adam.
 
     Returns:
         The optimiser.
@@ -73,6 +76,7 @@ def make_optimiser(
         def rate(count: Any) -> jax.Array:
             return schedule(count * period)
 
+    transform = partial(optax.adam, eps=config.adam_eps) if transform is None else transform
     return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
 
 

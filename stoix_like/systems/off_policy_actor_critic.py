@@ -148,7 +148,7 @@ class ActorCritic(ABC):
 
 
 def make_parts(
-    config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform = optax.adam
+    config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform | None = None
 ) -> dict[str, Any]:
     """Build the attributes of an `ActorCritic`.
 
@@ -156,7 +156,7 @@ def make_parts(
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         critics: the critics, from `make_critics`.
-        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics.
+        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics; None for Adam.
 
     Returns:
         The attributes by name.

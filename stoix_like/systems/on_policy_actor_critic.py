@@ -44,9 +44,6 @@ from stoix_like.utils.multistep import (
 )
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
-ADAM: Transform = partial(optax.adam, eps=1e-5)
-"""The optimiser of on-policy systems by default."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AnnealedConfig, OnPolicyConfig):
@@ -57,6 +54,7 @@ class ActorCriticConfig(AnnealedConfig, OnPolicyConfig):
         annealed: hyperparameters that may change over the run.
         actor_lr: Adam learning rate of the actor.
         critic_lr: Adam learning rate of the critic.
+        adam_eps: see `GradientConfig`.
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
@@ -77,6 +75,7 @@ class ActorCriticConfig(AnnealedConfig, OnPolicyConfig):
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
+    adam_eps: Annotated[float, above(0.0)] = 1e-5
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
@@ -350,7 +349,7 @@ class ActorCritic(ABC):
 
 
 def assemble(
-    config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic], transform: Transform = ADAM
+    config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic], transform: Transform | None = None
 ) -> System:
     """Build an on-policy actor-critic system.
 
@@ -358,7 +357,7 @@ def assemble(
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         algorithm: a subclass of `ActorCritic`.
-        transform: `(learning_rate) -> GradientTransformation` of the actor and the critic.
+        transform: `(learning_rate) -> GradientTransformation` of the actor and the critic; None for Adam.
 
     Returns:
         The system.

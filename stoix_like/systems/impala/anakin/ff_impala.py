@@ -12,7 +12,7 @@ from stoix_like.base_types import System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.schema import above, between, one_of
 from stoix_like.systems.gradient_descent import Transform
-from stoix_like.systems.on_policy_actor_critic import ADAM, assemble
+from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.jax_utils import Scalar
 
@@ -45,10 +45,10 @@ class IMPALA(ff_a2c.A2C):
         return self.config.clip_rho_threshold, self.config.clip_pg_rho_threshold
 
 
-def make_transform(config: Config) -> Transform:
-    """Return the configured optimiser, a function of the learning rate."""
+def make_transform(config: Config) -> Transform | None:
+    """Return the configured optimiser, a function of the learning rate; None for Adam."""
     if config.optimiser == "adam":
-        return ADAM
+        return None
     return partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
 
 

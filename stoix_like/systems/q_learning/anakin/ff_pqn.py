@@ -172,7 +172,7 @@ def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN
         config,
         spec.axes,
         network=network,
-        optim=make_optimiser(config, spec, config.q_lr, transform=optax.radam),
+        optim=make_optimiser(config, spec, config.q_lr, transform=partial(optax.radam, eps=config.adam_eps)),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )

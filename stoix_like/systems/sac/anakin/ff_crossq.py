@@ -102,7 +102,7 @@ class CrossQ(ff_sac.SAC):
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build CrossQ; see `ff_sac.assemble`."""
-    return ff_sac.assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1))
+    return ff_sac.assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps))
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)

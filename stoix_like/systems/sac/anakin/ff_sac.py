@@ -204,7 +204,7 @@ def assemble(
     algorithm: type[SAC] = SAC,
     num_critics: int = 2,
     critic_head: Any = None,
-    transform: Transform = optax.adam,
+    transform: Transform | None = None,
 ) -> System:
     """Build SAC or a variant.
 
@@ -214,7 +214,7 @@ def assemble(
         algorithm: SAC, or a subclass.
         num_critics: number of critics.
         critic_head: replaces the critic head of the network.
-        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics.
+        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics; None for Adam.
 
     Returns:
         The system.
