@@ -55,6 +55,7 @@ class HeadRequirement(NamedTuple):
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
         shares_torso_of: a network whose input layer and torso the head shares, parameters included, where its own
             network has neither; empty where the head needs a torso of its own.
+        optional: attributes of heads of the family that the system supports, with the values of the network.
     """
 
     outputs: str
@@ -63,6 +64,7 @@ class HeadRequirement(NamedTuple):
     batch_norm: bool = False
     recurrent: bool = False
     shares_torso_of: str = ""
+    optional: tuple[str, ...] = ()
 
 
 def shares_torso(network: Any) -> bool:
@@ -119,7 +121,8 @@ def _check_head(head: Any, requirement: HeadRequirement, what: str, system_name:
         if not hasattr(head, name):
             _refuse(f"{what} has no {name}, which system={system_name} sets")
     declared = getattr(type(head), "outputs", None)
-    unread = [name for name in _HYPERPARAMETERS if hasattr(head, name) and name not in requirement.hyperparams]
+    read = (*requirement.hyperparams, *requirement.optional)
+    unread = [name for name in _HYPERPARAMETERS if hasattr(head, name) and name not in read]
     if declared is not None and unread:
         _refuse(f"{what} has {', '.join(unread)}, which system={system_name} does not read")
     if declared not in (None, requirement.outputs):

@@ -44,11 +44,9 @@ class ReplayConfig(SystemConfig):
         gamma: discount per step.
         reward_scale: factor of the rewards, applied before they are stored.
         has_replay: see `SystemConfig`.
-        prioritised: whether windows are sampled by priority.
     """
 
     has_replay: ClassVar[bool] = True
-    prioritised: ClassVar[bool] = False
     total_buffer_size: Annotated[int, between(1, 2**53)]
     total_batch_size: Annotated[int, between(1, INT32_MAX)]
     epochs: Annotated[int, between(1, 1_000_000)]
@@ -56,6 +54,11 @@ class ReplayConfig(SystemConfig):
     store_next_observation: bool
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether windows are sampled by priority."""
+        return False
 
     @property
     def window(self) -> int:
@@ -149,6 +152,50 @@ class ReplayConfig(SystemConfig):
                 f" {total_envs} environments, too few for system.total_batch_size={self.total_batch_size}: use at least"
                 f" {rollouts * self.rollout_length}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrioritisedReplayConfig(ReplayConfig):
+    """Hyperparameters of systems that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
+
+    Attributes:
+        prioritised: whether windows are sampled by priority; the exponents have no effect otherwise.
+        priority_exponent: exponent of the last loss in the sampling probability of a window.
+        importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
+    """
+
+    prioritised: bool = False
+    priority_exponent: Annotated[float, between(0.0, 1.0)] = 0.5
+    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)] = 0.4
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        others = super().schedules(updates, num_updates)
+        if not self.prioritised:
+            return others
+        return {"importance-sampling exponent": self.importance_exponent(updates, num_updates), **others}
+
+    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
+        """Return the exponent of the importance weights after a number of updates, which may be traced."""
+        least = self.importance_sampling_exponent
+        return least + (1.0 - least) * updates / num_updates
+
+    def priorities(self, losses: jax.Array, weights: jax.Array) -> jax.Array:
+        """Compute the priorities of windows.
+
+            p = (max(loss, 0) + 1e-6)^priority_exponent
+
+        Source: Schaul et al. 2016, section 3.3, with the loss in place of the absolute error.
+
+        Args:
+            losses: `[B]`, with `loss` in its own units; it is negative only where a loss has more terms than the error.
+            weights: `[B]`, the weights of the batch.
+
+        Returns:
+            `[B]`, zero for windows of weight zero, which have no target.
+        """
+        priorities = (jnp.maximum(losses, 0.0) + 1e-6) ** self.priority_exponent
+        return jnp.where(weights > 0.0, priorities, 0.0)
 
 
 class Step(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import between
 from stoix_like.utils.replay import (
-    ReplayConfig,
+    PrioritisedReplayConfig,
     Step,
     add_rows,
     example_step,
@@ -31,17 +31,17 @@ from stoix_like.utils.replay import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceReplayConfig(ReplayConfig):
-    """Hyperparameters of systems that learn from replayed sequences, sampled by priority.
+class SequenceReplayConfig(PrioritisedReplayConfig):
+    """Hyperparameters of systems that learn from replayed sequences, sampled by priority by default.
 
     Attributes:
-        prioritised: whether windows are sampled by priority.
+        prioritised: whether sequences are sampled by priority.
         burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
         sequence_length: steps of a sequence that are learned from, after those of the burn-in.
         sequence_period: steps between the starts of two sequences.
     """
 
-    prioritised: ClassVar[bool] = True
+    prioritised: bool = True
     burn_in_length: Annotated[int, between(0, 2**20)]
     sequence_length: Annotated[int, between(1, 2**20)]
     sequence_period: Annotated[int, between(1, 2**20)]
@@ -102,14 +102,14 @@ class SequenceBatch(NamedTuple):
         is_first: `[W, B]` bool, whether a step is the first of its episode.
         carry: `[B, ...]`, the recurrent state of the behaviour policy before the first step.
         weight: `[1, B]` importance-sampling weight of the loss.
-        indices: `[B]` positions of the sequences in the buffer, for `set_priorities`.
+        indices: `[B]` positions of the sequences in the buffer, for `set_priorities`; None without priorities.
     """
 
     steps: Step
     is_first: jax.Array
     carry: PyTree
     weight: jax.Array
-    indices: jax.Array
+    indices: jax.Array | None
 
 
 class SequenceReplay(NamedTuple):
@@ -165,7 +165,13 @@ def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec, carry: 
         drawn = buffer.sample(state, key)
         steps, is_first = jax.tree.map(in_order, (drawn.experience.steps, drawn.experience.is_first))
         carry = jax.tree.map(lambda x: x[:, 0], drawn.experience.carry)
+        batch = SequenceBatch(steps, is_first, carry, jnp.ones((1, len(is_first[0]))), None)
+        if not config.prioritised:
+            return batch
         weight = importance_weights(drawn.probabilities, importance_exponent, spec.axes)
-        return SequenceBatch(steps, is_first, carry, weight[None], drawn.indices)
+        return batch._replace(weight=weight[None], indices=drawn.indices)
 
-    return SequenceReplay(init, add, sample, buffer.set_priorities)
+    def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
+        return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
+
+    return SequenceReplay(init, add, sample, set_priorities)

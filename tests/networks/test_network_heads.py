@@ -34,8 +34,10 @@ HEADS = {
     "categorical_critic": (heads.CategoricalCriticHead(5), [()]),
     "discrete_valued": (heads.DiscreteValuedTfpHead(-1.0, 1.0, 5, (2,)), [(2,)]),
     "quantile_critic": (heads.QuantileCriticHead(7), [(7,), (7,)]),
-    "implicit_quantile_critic": (heads.ImplicitQuantileCriticHead(7), [(7,), (7,)]),
+    "implicit_quantile_critic": (heads.ImplicitQuantileCriticHead(7, layer_sizes=(8,)), [(7,), (7,)]),
     "q": (heads.DiscreteQNetworkHead(3), [()]),
+    "noisy": (heads.NoisyDiscreteQNetworkHead(**Q), [()]),
+    "noisy_dueling": (heads.NoisyDuelingQNetwork(**Q, layer_sizes=(8,)), [()]),
     "dueling": (heads.DuelingQNetwork(**Q, layer_sizes=(8,)), [()]),
     "c51": (heads.DistributionalDiscreteQNetwork(**Q, **ATOMS), [(), (3, 5), (5,)]),
     "dueling_c51": (heads.DistributionalDuelingQNetwork(**Q, **ATOMS, layer_sizes=(8,)), [(), (3, 5), (5,)]),
@@ -46,7 +48,7 @@ HEADS = {
     "policy_value": (heads.PolicyValueHead(heads.CategoricalHead(3), heads.ScalarCriticHead()), [(), ()]),
     "linear": (heads.LinearHead(4, pre_shape=(2, 3)), [(2, 3, 4)]),
 }
-MASKED = ("categorical", "q", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn", "policy_value")
+MASKED = ("categorical", "q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn", "policy_value")
 
 
 def parts_of(output):
@@ -128,7 +130,7 @@ def test_multi_discrete_head_refuses_empty_masks_or_ignores_traced_ones():
     assert (samples[..., 1] == 2).all()
 
 
-@pytest.mark.parametrize("name", ["q", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn"])
+@pytest.mark.parametrize("name", ["q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn"])
 def test_epsilon_argument_overrides_attribute(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 3, 6))

@@ -17,6 +17,7 @@ REPLAYS = {
         *("env=gymnax/cartpole", "network.actor_network.rnn_layer.hidden_state_dim=8", "system.sequence_period=4"),
         *("system.burn_in_length=2", "system.sequence_length=6", "network.actor_network.rnn_layer.cell_type=lru"),
     ],
+    "q_learning/ff_iqn": ["env=gymnax/cartpole", "system.prioritised=true", "system.target_update_period=5"],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
     "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2", "system.normalize_observations=true"],
 }
@@ -25,7 +26,7 @@ REPLAYS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("system", REPLAYS)
 def test_resumed_run_with_replay_is_bit_identical(tmp_path, system):
-    """Includes priorities, windows across the end of the ring buffer, stored states, and correlated noise."""
+    """Includes priorities, windows across the end of the ring buffer, hard updates, stored states, correlated noise."""
     sizes = ["system.rollout_length=4", "system.warmup_steps=16", "system.total_buffer_size=256"]
     budget = ["arch.total_num_envs=4", "arch.total_timesteps=832", "arch.num_evaluation=4", "arch.num_eval_episodes=2"]
     small = ["system.total_batch_size=16", "system.epochs=2", "network.actor_network.pre_torso.layer_sizes=[8]"]

@@ -158,6 +158,7 @@ CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
 # The number of atoms or quantiles of the configured head, with which the tests compute values.
 HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
+PRIORITISED = ["system.prioritised=true", "system.total_batch_size=32"]
 # A small temperature: soft values include the entropy.
 ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
 ON_POLICY = [
@@ -198,9 +199,12 @@ CASES = {
         [*CONTINUOUS, *NOISE, *ATOMS, "system.num_atoms=51", "system.n_step=2"], critic_values, atol=0.1
     ),
     "q_learning/ff_dqn": Case(DQN, q_values),
-    "q_learning/ff_ddqn": Case(DQN, q_values),
+    "q_learning/ff_ddqn": Case(
+        [*DQN, "network=mlp_noisy_dueling_dqn", f"{HEAD}.layer_sizes=[16]", f"{HEAD}.sigma_zero=0.1", *PRIORITISED],
+        q_values,
+    ),
     # Small coefficients: the regulariser and the soft maximum bias the values.
-    "q_learning/ff_dqn_reg": Case([*DQN, "system.regularizer_weight=1e-3"], q_values),
+    "q_learning/ff_dqn_reg": Case([*DQN, "system.regularizer_weight=1e-3", "system.target_update_period=20"], q_values),
     "q_learning/ff_mdqn": Case([*DQN, "system.entropy_temperature=1e-3"], q_values),
     "q_learning/ff_c51": Case([*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.n_step=2"], q_values),
     "q_learning/ff_qr_dqn": Case(

@@ -26,7 +26,9 @@ from stoix_like.networks.heads.q_networks import (
     DistributionalDiscreteQNetwork,
     DistributionalDuelingQNetwork,
     DuelingQNetwork,
+    NoisyDiscreteQNetworkHead,
     NoisyDistributionalDuelingQNetwork,
+    NoisyDuelingQNetwork,
 )
 from stoix_like.networks.heads.quantiles import (
     ImplicitQuantileCriticHead,
@@ -57,7 +59,9 @@ __all__ = [
     "Mask",
     "MultiDiscreteHead",
     "MultivariateNormalDiagHead",
+    "NoisyDiscreteQNetworkHead",
     "NoisyDistributionalDuelingQNetwork",
+    "NoisyDuelingQNetwork",
     "NormalAffineTanhDistributionHead",
     "PolicyHead",
     "PolicyValueHead",

@@ -57,8 +57,28 @@ class DiscreteQNetworkHead(PolicyHead, nn.Module):
         Returns:
             A distribution over actions `[...]`; its `preferences` `[..., A]` are the action values.
         """
-        q = dense(embedding, (self.action_dim,), self.kernel_init)
-        return epsilon_greedy(self, q, epsilon, action_mask)
+        return epsilon_greedy(self, self._values(embedding), epsilon, action_mask)
+
+    def _values(self, embedding: Array) -> Array:
+        """Return action values `[..., A]`; call it in a compact method."""
+        return dense(embedding, (self.action_dim,), self.kernel_init)
+
+
+class NoisyDiscreteQNetworkHead(DiscreteQNetworkHead):
+    """Action values from a noisy layer.
+
+    The noise comes from the rng collection `noise`.
+
+    Source: Fortunato et al., Noisy Networks for Exploration (2018).
+
+    Attributes:
+        sigma_zero: initial scale of the noise.
+    """
+
+    sigma_zero: Scalar = 0.5
+
+    def _values(self, embedding: Array) -> Array:
+        return NoisyLinear(self.action_dim, kernel_init=self.kernel_init, sigma_zero=self.sigma_zero)(embedding)
 
 
 def epsilon_greedy(head: Any, q: Array, epsilon: Any, action_mask: Array | None) -> EpsilonGreedy:
@@ -219,7 +239,37 @@ class DistributionalDuelingQNetwork(_Dueling, PolicyHead, nn.Module):
         return _atom_policy(self, self._duel(embedding, self.num_atoms), epsilon, action_mask)
 
 
-class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
+class _NoisyDueling(_Dueling):
+    """The streams of a dueling head whose layers are noisy."""
+
+    def _layers(self: Any) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
+        kernel_init = parse_initializer(self.kernel_init)
+        torso = functools.partial(
+            NoisyMLPTorso,
+            self.layer_sizes,
+            activation=self.activation,
+            use_layer_norm=self.use_layer_norm,
+            kernel_init=kernel_init,
+            sigma_zero=self.sigma_zero,
+        )
+        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, sigma_zero=self.sigma_zero)
+
+
+class NoisyDuelingQNetwork(_NoisyDueling, DuelingQNetwork):
+    """Action values from dueling streams of noisy layers.
+
+    The noise comes from the rng collection `noise`.
+
+    Source: Fortunato et al., Noisy Networks for Exploration (2018), section 4.
+
+    Attributes:
+        sigma_zero: initial scale of the noise.
+    """
+
+    sigma_zero: Scalar = 0.5
+
+
+class NoisyDistributionalDuelingQNetwork(_NoisyDueling, DistributionalDuelingQNetwork):
     """Distributions of action values on evenly spaced atoms, from dueling streams of noisy layers (Rainbow).
 
     The noise comes from the rng collection `noise`.
@@ -231,15 +281,3 @@ class NoisyDistributionalDuelingQNetwork(DistributionalDuelingQNetwork):
     """
 
     sigma_zero: Scalar = 0.5
-
-    def _layers(self) -> tuple[Callable[[], nn.Module], Callable[[int], nn.Module]]:
-        kernel_init = parse_initializer(self.kernel_init)
-        torso = functools.partial(
-            NoisyMLPTorso,
-            self.layer_sizes,
-            activation=self.activation,
-            use_layer_norm=self.use_layer_norm,
-            kernel_init=kernel_init,
-            sigma_zero=self.sigma_zero,
-        )
-        return torso, functools.partial(NoisyLinear, kernel_init=kernel_init, sigma_zero=self.sigma_zero)

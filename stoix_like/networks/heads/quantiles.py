@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import flax.linen as nn
@@ -21,6 +22,7 @@ from stoix_like.networks.requirements import (
     VALUE_ANY_QUANTILES,
     VALUE_QUANTILES,
 )
+from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import prepend_dims
 
@@ -56,16 +58,19 @@ class QuantileCriticHead(nn.Module):
 class ImplicitQuantileCriticHead(nn.Module):
     """Quantiles at any levels, of one value or of one per action.
 
-        z_tau = W (x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
+        z_tau = f(x * relu(V cos(pi i tau) + b)),   i = 0 … num_cosines - 1
 
     Source: Dabney et al., Implicit Quantile Networks for Distributional Reinforcement Learning (2018), equation 4;
-    i starts at zero, as in the text of the paper.
+    i starts at zero, as in the text of the paper. f are dense layers, of which all but the last have an activation:
+    with the last alone, the quantiles of all inputs would be combinations of the same functions of the level.
 
     Attributes:
         num_quantiles: number of levels where none are passed.
         num_values: number of actions; None for a single value.
         num_cosines: number of cosine features of a level.
         kernel_init: initialiser of the weights, or its name.
+        layer_sizes: width of each layer of f before the last one, in units.
+        activation: name of the activation function of these layers.
     """
 
     outputs: ClassVar[str | None] = VALUE_ANY_QUANTILES
@@ -74,6 +79,8 @@ class ImplicitQuantileCriticHead(nn.Module):
     num_values: int | None = None
     num_cosines: int = 64
     kernel_init: Initializer | str = lecun_normal()
+    layer_sizes: Sequence[int] = ()
+    activation: str = "relu"
 
     @nn.compact
     def __call__(
@@ -100,7 +107,8 @@ class ImplicitQuantileCriticHead(nn.Module):
         cosines = jnp.cos(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
         level = jax.nn.relu(dense(cosines.astype(embedding.dtype), (embedding.shape[-1],), self.kernel_init))
         values = () if self.num_values is None else (self.num_values,)
-        return dense(embedding[..., None, :] * level, values, self.kernel_init), tau
+        layers = MLPTorso(self.layer_sizes, self.activation, kernel_init=self.kernel_init)
+        return dense(layers(embedding[..., None, :] * level), values, self.kernel_init), tau
 
 
 class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
@@ -154,6 +162,8 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
         num_quantiles: number of levels where none are passed.
         num_cosines: number of cosine features of a level.
         kernel_init: initialiser of the weights, or its name.
+        layer_sizes: see `ImplicitQuantileCriticHead`.
+        activation: see `ImplicitQuantileCriticHead`.
     """
 
     outputs: ClassVar[str | None] = ACTION_VALUE_ANY_QUANTILES
@@ -165,6 +175,8 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
     num_quantiles: int = 64
     num_cosines: int = 64
     kernel_init: Initializer | str = lecun_normal()
+    layer_sizes: Sequence[int] = ()
+    activation: str = "relu"
 
     @nn.compact
     def __call__(
@@ -186,6 +198,8 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
             A distribution over actions `[...]`, whose `preferences` `[..., A]` are the means of the quantiles; the
             quantiles `[..., Q, A]`; their levels `[..., Q]`.
         """
-        critic = ImplicitQuantileCriticHead(self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init)
+        critic = ImplicitQuantileCriticHead(
+            self.num_quantiles, self.action_dim, self.num_cosines, self.kernel_init, self.layer_sizes, self.activation
+        )
         quantiles, tau = critic(embedding, tau)
         return epsilon_greedy(self, quantiles.mean(-2), epsilon, action_mask), quantiles, tau

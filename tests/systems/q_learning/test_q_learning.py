@@ -114,7 +114,14 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
             return SimpleNamespace(weight=jnp.ones(1))
 
         def sgd_step(self, shared, batch, key):
-            return shared._replace(params=shared.params._replace(online=shared.params.online + 1.0)), jnp.zeros(1)
+            return (
+                shared._replace(params=shared.params._replace(online=shared.params.online + 1.0)),
+                jnp.zeros(1),
+                jnp.zeros(1),
+            )
+
+        def set_priorities(self, local, batch, losses):
+            return local
 
     config = SimpleNamespace(epochs=2, target_update_period=period, tau=0.5)
     dqn = Counting(config, None, None, None, None, 3, lambda updates: jnp.zeros(()))

@@ -26,21 +26,27 @@ class Config(ff_dqn.BaseConfig, CategoricalConfig):
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"))
+        "actor_network.action_head": HeadRequirement(
+            ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), optional=("sigma_zero",)
+        )
     }
 
 
 class C51(ff_dqn.DQN):
     """DQN that learns the distribution of returns."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute cross-entropies `[B]` to the projected target distribution of the greedy action (algorithm 1)."""
-        del key
-        _, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation)
-        q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation)
-        return categorical_double_q_learning(
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` and the online action values `[B, A]`.
+
+        The losses are cross-entropies to the projected target distribution of the greedy action (algorithm 1).
+        """
+        online_key, target_key = jax.random.split(key)
+        q_tm1, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, online_key)
+        q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation, target_key)
+        losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
         )
+        return losses, q_tm1
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -14,16 +14,17 @@ from stoix_like.utils.replay import Batch
 class DoubleDQN(ff_dqn.DQN):
     """DQN that selects the next action with the online parameters and evaluates it with the target parameters."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the loss of each window `[B]` (equation 4)."""
-        del key
-        q_tm1 = self.q(params.online, batch.observation)[0]
-        q_t_value = self.q(params.target, batch.next_observation)[0]
-        q_t_selector = self.q(params.online, batch.next_observation)[0]
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` (equation 4) and the online action values `[B, A]`."""
+        online_key, target_key, selector_key = jax.random.split(key, 3)
+        q_tm1 = self.q(params.online, batch.observation, online_key)[0]
+        q_t_value = self.q(params.target, batch.next_observation, target_key)[0]
+        q_t_selector = self.q(params.online, batch.next_observation, selector_key)[0]
         huber = self.config.huber_loss_parameter
-        return double_q_learning_per_example(
+        losses = double_q_learning_per_example(
             q_tm1, q_t_value, batch.action, batch.reward, batch.discount, q_t_selector, huber
         )
+        return losses, q_tm1
 
 
 def build(config: ff_dqn.Config, spec: SystemSpec) -> System:

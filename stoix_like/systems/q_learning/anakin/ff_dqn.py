@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,26 +26,31 @@ from stoix_like.base_types import (
 from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
-from stoix_like.utils.replay import Batch, Replay, make_replay
+from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(EpsilonConfig, OffPolicyConfig):
+class BaseConfig(EpsilonConfig, OffPolicyConfig, PrioritisedReplayConfig):
     """Hyperparameters shared by all variants of DQN.
 
     Attributes:
+        network_heads: heads that the system needs.
         q_lr: Adam learning rate.
         target_update_period: gradient steps between two copies of the online parameters to the target parameters (hard
             update); None or 0 for a soft update by `tau` after every step.
         max_abs_reward: magnitude to which rewards are clipped before they are stored, in units of reward.
     """
 
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(ACTION_VALUES, optional=("sigma_zero",))
+    }
     q_lr: Annotated[float, above(0.0)]
     target_update_period: Annotated[int | None, between(0, INT32_MAX)] = None
     max_abs_reward: Annotated[float, above(0.0)]
@@ -116,26 +121,27 @@ class DQN:
             step, key = step_and_key
             sample_key, loss_key = jax.random.split(key)
             batch = self.sample(agent, sample_key)
-            shared, losses = self.sgd_step(agent.shared, batch, loss_key)
+            shared, losses, values = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, step))
             local = self.set_priorities(agent.local, batch, losses)
-            return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses)}
+            return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), "q_value": jnp.mean(values)}
 
         steps = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
         agent, metrics = jax.lax.scan(epoch, agent, (steps, jax.random.split(key, epochs)))
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
 
-    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array]:
-        """Take one gradient step on the online parameters; return the losses `[B]`, too."""
+    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, jax.Array]:
+        """Take one gradient step on the online parameters; also return the losses and values of the actions `[B]`."""
         params, opt_state, updates = shared
 
-        def loss(online: PyTree) -> tuple[jax.Array, jax.Array]:
-            losses = self.losses(OnlineAndTarget(online, params.target), batch, key)
-            return jnp.mean(batch.weight * losses), losses
+        def loss(online: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            losses, q_tm1 = self.losses(OnlineAndTarget(online, params.target), batch, key)
+            return jnp.mean(batch.weight * losses), (losses, q_tm1)
 
-        online, opt_state, losses = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
-        return QShared(params._replace(online=online), opt_state, updates), losses
+        online, opt_state, (losses, q_tm1) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
+        values = jnp.take_along_axis(q_tm1, batch.action[:, None], axis=-1)[:, 0]
+        return QShared(params._replace(online=online), opt_state, updates), losses, values
 
     def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
         """Update the target parameters after a number of gradient steps: softly, or by a copy in every period."""
@@ -145,27 +151,33 @@ class DQN:
             target = optax.incremental_update(params.online, params.target, self.config.tau)
         return params._replace(target=target)
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the loss of each window `[B]`, with the largest target value as bootstrap value (algorithm 1)."""
-        del key
-        q_tm1 = self.q(params.online, batch.observation)[0]
-        q_t = self.q(params.target, batch.next_observation)[0]
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` and the online action values `[B, A]` of windows.
+
+        The bootstrap value is the largest target value (algorithm 1).
+        """
+        online_key, target_key = jax.random.split(key)
+        q_tm1 = self.q(params.online, batch.observation, online_key)[0]
+        q_t = self.q(params.target, batch.next_observation, target_key)[0]
         huber = self.config.huber_loss_parameter
-        return q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
+        return q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber), q_tm1
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
-        """Sample a batch."""
-        return self.replay.sample(agent.local, key)
+        """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
+        exponent = self.config.importance_exponent(agent.shared.updates, self.num_updates)
+        return self.replay.sample(agent.local, key, exponent)
 
     def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
-        """Set the priorities of a batch from its losses; by default, do nothing."""
-        del batch, losses
-        return local
+        """Set the priorities of a batch from its losses, if windows are sampled by priority."""
+        return self.replay.set_priorities(local, batch.indices, self.config.priorities(losses, batch.weight))
 
     def q(
         self, params: PyTree, observation: Observation, noise_key: jax.Array | None = None, **head_kwargs: Any
     ) -> tuple[Any, ...]:
-        """Compute action values `[B, A]`, with illegal actions masked, and the other outputs of the head."""
+        """Compute action values `[B, A]`, with illegal actions masked, and the other outputs of the head.
+
+        Noisy layers take their noise from `noise_key`; None for no noise.
+        """
         rngs = None if noise_key is None else {"noise": noise_key}
         output = self.network.apply(params, observation, head_kwargs=head_kwargs, rngs=rngs)
         others = output[1:] if isinstance(output, tuple) else ()

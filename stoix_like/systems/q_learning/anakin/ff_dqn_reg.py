@@ -29,13 +29,13 @@ class Config(ff_dqn.BaseConfig):
 class DQNReg(ff_dqn.DQN):
     """DQN with a penalty on the values of the actions taken."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the loss of each window `[B]` (section 4.2)."""
-        del key
-        q_tm1 = self.q(params.online, batch.observation)[0]
-        q_t = self.q(params.target, batch.next_observation)[0]
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` (section 4.2) and the online action values `[B, A]`."""
+        online_key, target_key = jax.random.split(key)
+        q_tm1 = self.q(params.online, batch.observation, online_key)[0]
+        q_t = self.q(params.target, batch.next_observation, target_key)[0]
         weight = self.config.regularizer_weight
-        return dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight)
+        return dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight), q_tm1
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -42,20 +42,24 @@ class Config(ff_dqn.Config):
 class IQN(ff_dqn.DQN):
     """DQN that learns the quantiles of returns at random levels."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the quantile regression losses `[B]` towards the return of the greedy action (equation 3)."""
-        online_key, target_key = jax.random.split(key)
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` and the online action values `[B, A]`.
+
+        The losses are those of quantile regression towards the return of the greedy action (equation 3).
+        """
+        online_key, target_key, *noise_keys = jax.random.split(key, 5)
         size = batch.action.shape[0]
         levels = jax.random.uniform(online_key, (size, self.config.num_online_quantiles))
         levels_t = jax.random.uniform(target_key, (size, self.config.num_target_quantiles))
-        _, dist_tm1, _ = self.q(params.online, batch.observation, tau=levels)
-        _, dist_t, _ = self.q(params.target, batch.next_observation, tau=levels_t)
+        q_tm1, dist_tm1, _ = self.q(params.online, batch.observation, noise_keys[0], tau=levels)
+        _, dist_t, _ = self.q(params.target, batch.next_observation, noise_keys[1], tau=levels_t)
         # Levels of their own: the largest mean of those of the target would be biased upwards.
-        selector = self.q(params.target, batch.next_observation)[0][:, None]
+        selector = self.q(params.target, batch.next_observation, noise_keys[2])[0][:, None]
         huber = self.config.huber_loss_parameter
-        return implicit_quantile_q_learning_per_example(
+        losses = implicit_quantile_q_learning_per_example(
             dist_tm1, levels, batch.action, batch.reward, batch.discount, selector, dist_t, huber
         )
+        return losses, q_tm1
 
 
 def build(config: Config, spec: SystemSpec) -> System:

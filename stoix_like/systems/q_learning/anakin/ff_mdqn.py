@@ -33,24 +33,26 @@ class Config(ff_dqn.Config):
 class MunchausenDQN(ff_dqn.DQN):
     """DQN with soft targets and rewards augmented by the log-probability of the action taken."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the loss of each window `[B]` (equation 2).
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` (equation 2) and the online action values `[B, A]`.
 
         A window of several steps adds only the log-probability of its first action.
         """
-        del key
-        return munchausen_q_learning_per_example(
-            q_tm1=self.q(params.online, batch.observation)[0],
-            q_tm1_target=self.q(params.target, batch.observation)[0],
+        keys = jax.random.split(key, 3)
+        q_tm1 = self.q(params.online, batch.observation, keys[0])[0]
+        losses = munchausen_q_learning_per_example(
+            q_tm1=q_tm1,
+            q_tm1_target=self.q(params.target, batch.observation, keys[1])[0],
             a_tm1=batch.action,
             r_t=batch.reward,
             d_t=batch.discount,
-            q_t_target=self.q(params.target, batch.next_observation)[0],
+            q_t_target=self.q(params.target, batch.next_observation, keys[2])[0],
             entropy_temperature=self.config.entropy_temperature,
             munchausen_coefficient=self.config.munchausen_coefficient,
             clip_value_min=self.config.clip_value_min,
             huber_loss_parameter=self.config.huber_loss_parameter,
         )
+        return losses, q_tm1
 
 
 def build(config: Config, spec: SystemSpec) -> System:

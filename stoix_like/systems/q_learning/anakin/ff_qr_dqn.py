@@ -38,18 +38,22 @@ class Config(ff_dqn.Config):
 class QRDQN(ff_dqn.DQN):
     """DQN that learns quantiles of returns."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> jax.Array:
-        """Compute the quantile regression losses `[B]` towards the return of the greedy action (algorithm 1)."""
-        del key
-        _, dist_tm1 = self.q(params.online, batch.observation)
-        q_t, dist_t = self.q(params.target, batch.next_observation)
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses `[B]` and the online action values `[B, A]`.
+
+        The losses are those of quantile regression towards the return of the greedy action (algorithm 1).
+        """
+        online_key, target_key = jax.random.split(key)
+        q_tm1, dist_tm1 = self.q(params.online, batch.observation, online_key)
+        q_t, dist_t = self.q(params.target, batch.next_observation, target_key)
         levels = jnp.broadcast_to(jnp.asarray(quantile_levels(self.config.num_quantiles)), dist_tm1.shape[:2])
         # The mean over quantiles selects the action.
         selector = q_t[:, None]
         huber = self.config.huber_loss_parameter
-        return quantile_q_learning_per_example(
+        losses = quantile_q_learning_per_example(
             dist_tm1, levels, batch.action, batch.reward, batch.discount, selector, dist_t, huber
         )
+        return losses, q_tm1
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from stoix_like.base_types import Agent, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
+from stoix_like.base_types import Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
@@ -37,8 +37,6 @@ class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
     Attributes:
         network_heads: heads that the system needs.
         rescale_values: whether values are learned on the scale h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x.
-        priority_exponent: exponent of the priority of a sequence in its sampling probability.
-        importance_sampling_exponent: exponent of the importance weights.
         max_priority_weight: weight of the largest error of a sequence in its priority; the mean has the rest.
     """
 
@@ -46,9 +44,12 @@ class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, recurrent=True)
     }
     rescale_values: bool
-    priority_exponent: Annotated[float, between(0.0, 1.0)]
-    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)]
     max_priority_weight: Annotated[float, between(0.0, 1.0)]
+
+    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
+        """Return the exponent of the importance weights, which is constant."""
+        del updates, num_updates
+        return self.importance_sampling_exponent
 
 
 class R2D2(ff_dqn.DQN):
@@ -74,12 +75,11 @@ class R2D2(ff_dqn.DQN):
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
         return carry, pi.sample(seed=key), state.carry
 
-    def sample(self, agent: Agent, key: jax.Array) -> Any:
-        """Sample a batch of sequences by priority."""
-        return self.replay.sample(agent.local, key, self.config.importance_sampling_exponent)
+    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses and the values of the actions `[T, B]`.
 
-    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> jax.Array:
-        """Compute half the squared errors `[T, B]` to transformed n-step returns; zero where there is no target."""
+        The losses are half the squared errors to transformed n-step returns; zero where there is no target.
+        """
         del key
         q_tm1, q_t_selector = self.values_of_sequences(params.online, batch)
         _, q_t_value = self.values_of_sequences(params.target, batch)
@@ -94,7 +94,8 @@ class R2D2(ff_dqn.DQN):
             truncation_t=steps.truncated,
             time_major=True,
         )
-        return 0.5 * self.has_target(steps) * jnp.square(target - values_of_actions(q_tm1, steps.action))
+        values = values_of_actions(q_tm1, steps.action)
+        return 0.5 * self.has_target(steps) * jnp.square(target - values), values
 
     def values_of_sequences(self, params: PyTree, batch: SequenceBatch) -> tuple[jax.Array, jax.Array]:
         """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""
