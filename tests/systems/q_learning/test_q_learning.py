@@ -120,10 +120,7 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
                 jnp.zeros(1),
             )
 
-        def set_priorities(self, local, batch, losses):
-            return local
-
-    config = SimpleNamespace(epochs=2, target_update_period=period, tau=0.5)
+    config = SimpleNamespace(epochs=2, prioritised=False, target_update_period=period, tau=0.5)
     dqn = Counting(config, None, None, None, None, 3, lambda updates: jnp.zeros(()))
     agent, targets = Agent(QShared(OnlineAndTarget(0.0, 0.0), (), jnp.zeros((), jnp.int32)), ()), []
     agent = jax.tree.map(jnp.asarray, agent)

@@ -169,6 +169,8 @@ class DQN:
 
     def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from its losses, if windows are sampled by priority."""
+        if not self.config.prioritised:
+            return local
         return self.replay.set_priorities(local, batch.indices, self.config.priorities(losses, batch.weight))
 
     def q(
