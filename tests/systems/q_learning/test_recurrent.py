@@ -92,7 +92,7 @@ def test_r2d2_bootstraps_from_true_successors_with_their_states(stored):
     """Where successors are not stored, windows that end with the truncated step have no target."""
     overrides = [f"system.store_next_observation={stored}", "system.rescale_values=false"]
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
-    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
+    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
     errors = ERRORS if stored else [0.0, 0.0, *ERRORS[2:]]
     np.testing.assert_allclose(losses[:, 0], 0.5 * np.square(errors), rtol=1e-6)
 
@@ -104,7 +104,7 @@ def test_r2d2_learns_rescaled_values():
     x = 422.436; and h(4 + 211.218) = sqrt(216.218) - 1 + 0.2152 = 13.9195.
     """
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL)
-    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(True), jax.random.key(0))
+    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(True), jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (13.9195 - 6.0) ** 2, rel=1e-4)
 
 
@@ -115,7 +115,7 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     legal = jnp.broadcast_to(jnp.asarray([[[False, True]]]), (5, 1, 2))
     masked = batch.steps.next_observation._replace(action_mask=legal)
     batch = batch._replace(steps=batch.steps._replace(next_observation=masked))
-    losses = r2d2.losses(OnlineAndTarget(1.0, 2.0), batch, jax.random.key(0))
+    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), batch, jax.random.key(0))
     assert float(losses[-1, 0]) == pytest.approx(0.5 * (-6.0 - 6.0) ** 2)
     pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.0")
     trajectory = rollout()
@@ -146,7 +146,7 @@ def test_r2d2_does_not_differentiate_through_the_burn_in():
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
 
     def loss(weight):
-        return jnp.sum(r2d2.losses(OnlineAndTarget(weight, 2.0), sequence(True), jax.random.key(0)))
+        return jnp.sum(r2d2.losses(OnlineAndTarget(weight, 2.0), sequence(True), jax.random.key(0))[0])
 
     slopes = [2.0, 5.0, 5.0, 6.0]
     assert float(jax.grad(loss)(1.0)) == pytest.approx(-sum(e * s for e, s in zip(ERRORS, slopes, strict=True)))

@@ -14,6 +14,7 @@ from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -36,7 +37,7 @@ class C51(ff_dqn.DQN):
     """DQN that learns the distribution of returns."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` and the online action values `[B, A]`.
+        """Compute the losses and the values of the actions `[B]`.
 
         The losses are cross-entropies to the projected target distribution of the greedy action (algorithm 1).
         """
@@ -46,7 +47,7 @@ class C51(ff_dqn.DQN):
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
         )
-        return losses, q_tm1
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -8,6 +8,7 @@ from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import double_q_learning_per_example
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -15,7 +16,7 @@ class DoubleDQN(ff_dqn.DQN):
     """DQN that selects the next action with the online parameters and evaluates it with the target parameters."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` (equation 4) and the online action values `[B, A]`."""
+        """Compute the losses (equation 4) and the values of the actions `[B]`."""
         online_key, target_key, selector_key = jax.random.split(key, 3)
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
         q_t_value = self.q(params.target, batch.next_observation, target_key)[0]
@@ -24,7 +25,7 @@ class DoubleDQN(ff_dqn.DQN):
         losses = double_q_learning_per_example(
             q_tm1, q_t_value, batch.action, batch.reward, batch.discount, q_t_selector, huber
         )
-        return losses, q_tm1
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: ff_dqn.Config, spec: SystemSpec) -> System:

@@ -33,6 +33,7 @@ from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make_replay
 
 
@@ -123,7 +124,7 @@ class DQN:
             batch = self.sample(agent, sample_key)
             shared, losses, values = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, step))
-            local = self.set_priorities(agent.local, batch, losses)
+            local = self.set_priorities(agent.local, batch, losses) if self.config.prioritised else agent.local
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), "q_value": jnp.mean(values)}
 
         steps = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
@@ -132,15 +133,14 @@ class DQN:
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
 
     def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, jax.Array]:
-        """Take one gradient step on the online parameters; also return the losses and values of the actions `[B]`."""
+        """Take one gradient step on the online parameters; also return losses and values, see `losses`."""
         params, opt_state, updates = shared
 
         def loss(online: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            losses, q_tm1 = self.losses(OnlineAndTarget(online, params.target), batch, key)
-            return jnp.mean(batch.weight * losses), (losses, q_tm1)
+            losses, values = self.losses(OnlineAndTarget(online, params.target), batch, key)
+            return jnp.mean(batch.weight * losses), (losses, values)
 
-        online, opt_state, (losses, q_tm1) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
-        values = jnp.take_along_axis(q_tm1, batch.action[:, None], axis=-1)[:, 0]
+        online, opt_state, (losses, values) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
         return QShared(params._replace(online=online), opt_state, updates), losses, values
 
     def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
@@ -152,7 +152,7 @@ class DQN:
         return params._replace(target=target)
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` and the online action values `[B, A]` of windows.
+        """Compute the losses and the values of the actions `[B]`.
 
         The bootstrap value is the largest target value (algorithm 1).
         """
@@ -160,7 +160,8 @@ class DQN:
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         huber = self.config.huber_loss_parameter
-        return q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber), q_tm1
+        losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
+        return losses, values_of_actions(q_tm1, batch.action)
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
@@ -168,9 +169,7 @@ class DQN:
         return self.replay.sample(agent.local, key, exponent)
 
     def set_priorities(self, local: PyTree, batch: Batch, losses: jax.Array) -> PyTree:
-        """Set the priorities of a batch from its losses, if windows are sampled by priority."""
-        if not self.config.prioritised:
-            return local
+        """Set the priorities of a batch from its losses."""
         return self.replay.set_priorities(local, batch.indices, self.config.priorities(losses, batch.weight))
 
     def q(

@@ -12,6 +12,7 @@ from stoix_like.launch import entry_points
 from stoix_like.schema import at_least
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import dqn_reg_loss_per_example
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -30,12 +31,13 @@ class DQNReg(ff_dqn.DQN):
     """DQN with a penalty on the values of the actions taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` (section 4.2) and the online action values `[B, A]`."""
+        """Compute the losses (section 4.2) and the values of the actions `[B]`."""
         online_key, target_key = jax.random.split(key)
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         weight = self.config.regularizer_weight
-        return dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight), q_tm1
+        losses = dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight)
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -15,6 +15,7 @@ from stoix_like.schema import between
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import implicit_quantile_q_learning_per_example
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -43,7 +44,7 @@ class IQN(ff_dqn.DQN):
     """DQN that learns the quantiles of returns at random levels."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` and the online action values `[B, A]`.
+        """Compute the losses and the values of the actions `[B]`.
 
         The losses are those of quantile regression towards the return of the greedy action (equation 3).
         """
@@ -59,7 +60,7 @@ class IQN(ff_dqn.DQN):
         losses = implicit_quantile_q_learning_per_example(
             dist_tm1, levels, batch.action, batch.reward, batch.discount, selector, dist_t, huber
         )
-        return losses, q_tm1
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -12,6 +12,7 @@ from stoix_like.launch import entry_points
 from stoix_like.schema import Range, above, between
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import munchausen_q_learning_per_example
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -34,7 +35,7 @@ class MunchausenDQN(ff_dqn.DQN):
     """DQN with soft targets and rewards augmented by the log-probability of the action taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` (equation 2) and the online action values `[B, A]`.
+        """Compute the losses (equation 2) and the values of the actions `[B]`.
 
         A window of several steps adds only the log-probability of its first action.
         """
@@ -52,7 +53,7 @@ class MunchausenDQN(ff_dqn.DQN):
             clip_value_min=self.config.clip_value_min,
             huber_loss_parameter=self.config.huber_loss_parameter,
         )
-        return losses, q_tm1
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -18,6 +18,7 @@ from stoix_like.schema import at_least
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
@@ -42,7 +43,7 @@ class Rainbow(ff_dqn.DQN):
     """DQN with distributional double targets; the configuration adds noisy dueling layers and priorities."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses `[B]` and the online action values `[B, A]`.
+        """Compute the losses and the values of the actions `[B]`.
 
         The losses are cross-entropies to the projected target distribution of the greedy online action.
         """
@@ -53,7 +54,7 @@ class Rainbow(ff_dqn.DQN):
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t_selector
         )
-        return losses, q_tm1
+        return losses, values_of_actions(q_tm1, batch.action)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
