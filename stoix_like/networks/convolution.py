@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -44,9 +45,12 @@ def convolve_slices(
     feature_group_count: int = 1,
     **_: Any,
 ) -> Float[Array, "B Y X D"]:
-    """Compute a convolution as one product of shifted slices and the kernel.
+    """Compute a convolution as one product of a matrix and the kernel.
 
         y_{ij} = sum_{uv} x_{i s + u, j t + v} K_{uv}
+
+    The matrix holds shifted slices of the images. Where the strides divide the height and width of the kernel, it holds
+    the blocks of s x t pixels, each once, and the products are shifted and added.
 
     Args:
         images: `[B, H, W, C]`.
@@ -71,6 +75,9 @@ def convolve_slices(
     if isinstance(padding, str):
         padding = jax.lax.padtype_to_pads(images.shape[1:3], (height, width), strides, padding)
     x = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    if math.prod(strides) > 1 and height % strides[0] == width % strides[1] == 0:
+        blocks = jnp.moveaxis(_blocks(jnp.moveaxis(kernel, -1, 0), strides), 0, -1)
+        return _add_products(_blocks(x, strides), blocks, precision)
     rows, columns = (
         (size - span) // step + 1 for size, span, step in zip(x.shape[1:3], (height, width), strides, strict=True)
     )
@@ -84,3 +91,24 @@ def convolve_slices(
     return jnp.dot(patches.reshape(-1, len(matrix)), matrix, precision=precision).reshape(
         -1, rows, columns, kernel.shape[3]
     )
+
+
+def _blocks(images: Float[Array, "B H W C"], sizes: Sequence[int]) -> Float[Array, "B Y X D"]:
+    """Make the pixels of each block the channels of one pixel; what exceeds whole blocks is cut off."""
+    rows, columns = (size // block for size, block in zip(images.shape[1:3], sizes, strict=True))
+    x = images[:, : rows * sizes[0], : columns * sizes[1]]
+    x = x.reshape(x.shape[0], rows, sizes[0], columns, sizes[1], x.shape[3])
+    return x.swapaxes(2, 3).reshape(x.shape[0], rows, columns, math.prod(sizes) * x.shape[5])
+
+
+def _add_products(
+    images: Float[Array, "B H W C"], kernel: Float[Array, "h w C D"], precision: Any
+) -> Float[Array, "B Y X D"]:
+    """Compute a convolution with strides of 1 as the sum of shifted products of all pixels and all of the kernel."""
+    height, width, channels, outputs = kernel.shape
+    matrix = jnp.moveaxis(kernel, 2, 0).reshape(channels, -1)
+    products = jnp.dot(images.reshape(-1, channels), matrix, precision=precision)
+    products = products.reshape(*images.shape[:3], height, width, outputs)
+    rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
+    shifted = (products[:, u : u + rows, v : v + columns, u, v] for u in range(height) for v in range(width))
+    return functools.reduce(jnp.add, shifted)

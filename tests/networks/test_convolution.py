@@ -33,6 +33,8 @@ def assert_close(found, expected):
         ((2, 3), (3, 1), (7, 8), "SAME"),
         ((3, 3), (2, 2), (6, 6), ((2, 0), (1, 3))),
         ((1, 1), (2, 2), (5, 5), "VALID"),
+        ((4, 4), (2, 2), (9, 10), "SAME"),
+        ((2, 6), (1, 3), (5, 11), "VALID"),
     ],
 )
 def test_slices_equal_a_convolution_in_value_and_gradients(kernel, strides, size, padding):

@@ -149,12 +149,12 @@ SMALL = ["system.total_batch_size=32", "system.warmup_steps=64", "arch.total_num
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(["system=q_learning/ff_dqn", "network=cnn_dqn", "env=envpool/atari_pong"], marks=pytest.mark.slow),
+        pytest.param(["system=q_learning/ff_dqn", "network=cnn_dqn", "env=envpool/pong"], marks=pytest.mark.slow),
         pytest.param(
-            ["system=q_learning/ff_rainbow", "network=cnn_rainbow", "env=envpool/atari_pong"], marks=pytest.mark.slow
+            ["system=q_learning/ff_rainbow", "network=cnn_rainbow", "env=envpool/pong"], marks=pytest.mark.slow
         ),
         pytest.param(
-            ["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/atari_pong"], marks=pytest.mark.slow
+            ["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/pong"], marks=pytest.mark.slow
         ),
     ],
 )
