@@ -153,9 +153,7 @@ SMALL = ["system.total_batch_size=32", "system.warmup_steps=64", "arch.total_num
         pytest.param(
             ["system=q_learning/ff_rainbow", "network=cnn_rainbow", "env=envpool/pong"], marks=pytest.mark.slow
         ),
-        pytest.param(
-            ["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/pong"], marks=pytest.mark.slow
-        ),
+        pytest.param(["system=q_learning/ff_dqn", "network=cnn_dqn", "env=gymnasium/pong"], marks=pytest.mark.slow),
     ],
 )
 def test_a_million_steps_of_atari_need_about_seven_gibibytes(overrides):
