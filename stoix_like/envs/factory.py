@@ -90,6 +90,7 @@ class EnvConfig:
     rescale_actions: bool = True
     clip_actions: bool = True
     flatten_observation: bool = False
+    observation_indices: tuple[int, ...] | None = None
     frame_stack: Annotated[int, between(1, 1024)] = 1
     step_count: bool = False
     reward_scale: Annotated[float, above(0.0)] = 1.0
@@ -205,6 +206,8 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
     space = env.observation_space
     if config.flatten_observation and (isinstance(space, Dict) or len(space.shape) != 1):
         env = wrappers.FlattenObservation(env)
+    if config.observation_indices is not None:
+        env = wrappers.SelectEntries(env, config.observation_indices)
     if config.observation_clip is not None:
         env = wrappers.ClipObservation(env, config.observation_clip)
     if config.frame_stack > 1:

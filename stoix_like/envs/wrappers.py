@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -334,6 +334,41 @@ class FlattenObservation(Wrapper):
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, _flat(timestep)
+
+
+class SelectEntries(Wrapper):
+    """A wrapper that keeps some entries of a vector view and drops the others, such as velocities.
+
+    Args:
+        env: environments whose observations are vectors.
+        indices: the entries to keep, in their new order.
+
+    Raises:
+        ConfigError: if the observations are not vectors, or the indices are not distinct entries of them.
+    """
+
+    def __init__(self, env: VectorEnvironment, indices: Sequence[int]) -> None:
+        super().__init__(env)
+        setting, space = f"env.observation_indices={list(indices)}", env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ConfigError(f"{setting} needs observations that are vectors, not {space}: flatten them, or leave it")
+        size = space.shape[0]
+        if not indices or len(set(indices)) < len(indices) or not set(indices) <= set(range(size)):
+            raise ConfigError(f"{setting} must be distinct entries of observations [{size}]: use 0 to {size - 1}")
+        self._indices = np.asarray(indices)
+        self.observation_space = _box_of_shape(space, lambda bound: bound[self._indices])
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """See `Wrapper.on_start`."""
+        return env_state, self._select(timestep)
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        return env_state, self._select(timestep)
+
+    def _select(self, timestep: TimeStep) -> TimeStep:
+        return _with_view(timestep, timestep.observation.agent_view[:, self._indices])
 
 
 class StackedState(NamedTuple):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -47,16 +46,16 @@ def export_policy(policy: Policy, path: str | Path) -> Path:
     path = Path(path)
     _check_ending(path)
 
-    def act(*inputs: jax.Array) -> jax.Array:
+    def act(*inputs: jax.Array) -> Any:
         """Choose actions from plain arrays; the trained state is a constant of the program."""
-        *fields, key_data = inputs
-        return policy.act(policy.observation_of(fields), jax.random.wrap_key_data(key_data, impl=KEY_KIND))
+        *arrays, key_data = inputs
+        return policy.act_on(arrays, jax.random.wrap_key_data(key_data, impl=KEY_KIND))
 
     (batch,) = export.symbolic_shape("b", constraints=["b >= 1"])
-    inputs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in policy.input_shapes.values()]
+    inputs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in policy.argument_shapes.values()]
     key_data = jax.ShapeDtypeStruct((2,), jnp.uint32)
     written = export.export(jax.jit(act), platforms=PLATFORMS)(*inputs, key_data).serialize()
-    _compare(policy, export.deserialize(written).call)
+    _compare(policy, jax.jit(act), export.deserialize(written).call)
     write_bytes(path, written)
     return path
 
@@ -69,14 +68,18 @@ def _check_ending(path: Path) -> None:
         )
 
 
-def _compare(policy: Policy, exported: Callable[..., jax.Array]) -> None:
-    """Check that the exported function returns the policy's actions on random observations."""
+def _compare(policy: Policy, act: Callable[..., Any], exported: Callable[..., Any]) -> None:
+    """Check that the exported function returns what the policy does on random arguments."""
     for batch in _CHECKED_BATCHES:
         key = jax.random.key(batch, impl=KEY_KIND)
-        observation = policy.random_observations(key, batch)
-        expected = np.asarray(policy(observation, key))
-        found = np.asarray(exported(*jax.tree.leaves(observation), jax.random.key_data(key)))
-        # Separate compilations may round differently.
-        close = partial(np.allclose, rtol=1e-4, atol=1e-5) if expected.dtype.kind == "f" else np.array_equal
-        if found.dtype != expected.dtype or not close(found, expected):
-            raise RuntimeError(f"batch={batch}: the exported function and the policy differ on random observations")
+        arguments = (*policy.random_arguments(key, batch), jax.random.key_data(key))
+        for expected, found in zip(*(jax.tree.leaves(call(*arguments)) for call in (act, exported)), strict=True):
+            if not _agree(np.asarray(found), np.asarray(expected)):
+                raise RuntimeError(f"batch={batch}: the exported function and the policy differ on random observations")
+
+
+def _agree(found: np.ndarray, expected: np.ndarray) -> bool:
+    if expected.dtype.kind not in "fc":
+        return found.dtype == expected.dtype and np.array_equal(found, expected)
+    # Separate compilations may round differently.
+    return found.dtype == expected.dtype and np.allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.base_types import Observation, RolloutState
+from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError
@@ -47,7 +47,7 @@ class Policy:
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`.
 
     Raises:
-        ConfigError: if the system is recurrent: a function of one observation has no recurrent state.
+        ConfigError: if the system is recurrent, and this class is not `RecurrentPolicy`; see `make_policy`.
     """
 
     def __init__(
@@ -64,11 +64,8 @@ class Policy:
         self.env_steps = env_steps
         mode = config.system.mode_hyperparams if self.greedy else {}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
-        if _is_recurrent(self._system.init_carry(1)):
-            raise ConfigError(
-                f"system={config.system_name} is recurrent, but a policy acts on single observations: use"
-                " `stoix-like evaluate`"
-            )
+        if is_recurrent(self._system) and not isinstance(self, RecurrentPolicy):
+            raise ConfigError(f"system={config.system_name} is recurrent: use RecurrentPolicy, or `make_policy`")
         self._env = setup.eval_env
         self.observation_space = self._env.observation_space
         self.action_space = self._env.unwrapped.action_space
@@ -114,13 +111,8 @@ class Policy:
         Raises:
             ValueError: see `__call__`.
         """
-        if key is None:
-            if not self.greedy:
-                raise ValueError("key=None, but this policy samples actions: pass a key, or load it with greedy=True")
-            key = jax.random.key(0)
         batch, leading = self._batched(observation)
-        shared = self._shared._replace(params=params) if self._has_params else params
-        action = self._compiled(shared, batch, key)
+        action = self._compiled(self._with_params(params), batch, self._key_of(key))
         return action.reshape(*leading, *action.shape[1:])
 
     def predict(
@@ -143,13 +135,7 @@ class Policy:
         Raises:
             ValueError: see `__call__`; or `deterministic` disagrees with the policy.
         """
-        if deterministic is not None and deterministic != self.greedy:
-            raise ValueError(
-                f"deterministic={deterministic}, but this policy {'is greedy' if self.greedy else 'samples actions'}:"
-                f" load it with greedy={deterministic}"
-            )
-        key = jax.random.fold_in(jax.random.key(0), self._predictions)
-        self._predictions += 1
+        key = self._next_key(deterministic)
         return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
 
     def with_state(self, shared: Any, env_steps: int) -> Policy:
@@ -186,8 +172,8 @@ class Policy:
     def export(self, path: str | Path) -> Path:
         """Write the policy to a StableHLO file, which needs only jax to run on a CPU, a GPU or a TPU.
 
-        The file holds a function of one array `[b, ...]` for each of `inputs`, with any batch size b, and of key data,
-        uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
+        The file holds a function of one array `[b, ...]` for each of `argument_shapes`, with any batch size b, and of
+        key data, uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
 
             act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
             action = act(observation, jax.random.key_data(jax.random.key(0)))
@@ -204,17 +190,26 @@ class Policy:
         """
         return export_policy(self, path)
 
-    def act(self, observation: Observation, key: jax.Array) -> jax.Array:
-        """Choose actions, without checks and conversions, inside a jitted function.
+    @property
+    def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of each array that `act_on` takes, without a batch axis: `input_shapes`."""
+        return self.input_shapes
+
+    def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
+        """Choose actions from plain arrays, without checks and conversions, inside a jitted function.
 
         Args:
-            observation: `[B, ...]` observations.
+            arrays: `[B, ...]`, one for each of `argument_shapes`.
             key: a typed PRNG key.
 
         Returns:
             The actions `[B, ...]`, in the units of the suite.
         """
-        return self._act(self._shared, observation, key)
+        return self._act(self._shared, self.observation_of(arrays), key)
+
+    def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
+        """Draw arrays `[batch, ...]` for `act_on`."""
+        return jax.tree.leaves(self.random_observations(key, batch))
 
     def observation_of(self, fields: Iterable[Any]) -> Observation:
         """Build an observation from one array for each of `inputs`."""
@@ -223,9 +218,37 @@ class Policy:
 
     def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:
         carry = self._system.init_carry(jax.tree.leaves(observation)[0].shape[0])
-        state = RolloutState((), jax.vmap(restart)(observation), carry)
-        _, action, _ = self._system.eval_act(shared, state, key)
-        return self._env.native_action(action)
+        return self._act_from(shared, observation, carry, None, key)[0]
+
+    def _act_from(
+        self, shared: Any, observation: Observation, carry: Any, is_first: jax.Array | None, key: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Return actions and the next carry; `is_first` `[B]` marks first observations, None means that all are."""
+        timestep = jax.vmap(restart)(observation)
+        if is_first is not None:
+            length = jnp.where(is_first, 0, 1)
+            timestep = timestep._replace(episode=timestep.episode._replace(episode_length=length))
+        carry, action, _ = self._system.eval_act(shared, RolloutState((), timestep, carry), key)
+        return self._env.native_action(action), carry
+
+    def _with_params(self, params: Any) -> Any:
+        return self._shared._replace(params=params) if self._has_params else params
+
+    def _key_of(self, key: jax.Array | None) -> jax.Array:
+        if key is None and not self.greedy:
+            raise ValueError("key=None, but this policy samples actions: pass a key, or load it with greedy=True")
+        return jax.random.key(0) if key is None else key
+
+    def _next_key(self, deterministic: bool | None) -> jax.Array:
+        """Return the key of the next call of `predict`."""
+        if deterministic is not None and deterministic != self.greedy:
+            raise ValueError(
+                f"deterministic={deterministic}, but this policy {'is greedy' if self.greedy else 'samples actions'}:"
+                f" load it with greedy={deterministic}"
+            )
+        key = jax.random.fold_in(jax.random.key(0), self._predictions)
+        self._predictions += 1
+        return key
 
     def _batched(self, observation: Any) -> tuple[Observation, tuple[int, ...]]:
         """Flatten the batch axes of an observation to one, and return their original shape."""
@@ -268,14 +291,143 @@ class Policy:
         return jax.vmap(draw)(jax.random.split(key, batch))
 
 
+class RecurrentPolicy(Policy):
+    """A trained policy with a recurrent state, which the caller keeps between steps.
+
+        state = policy.initial_state(batch)
+        action, state = policy(observation, state, is_first)
+
+    Everything else is as in `Policy`.
+    """
+
+    def __init__(
+        self,
+        setup: RunSetup,
+        shared: Any,
+        hyperparams: dict[str, float],
+        *,
+        greedy: bool | None = None,
+        env_steps: int = 0,
+    ) -> None:
+        super().__init__(setup, shared, hyperparams, greedy=greedy, env_steps=env_steps)
+        self._state_like = jax.eval_shape(lambda: self._system.init_carry(1))
+        self._compiled = jax.jit(self._act_from)
+
+    def initial_state(self, batch: int | Sequence[int] = ()) -> Any:
+        """Return the state at the start of an episode.
+
+        Args:
+            batch: number of environments, or the shape of their batch; by default, that of a single observation.
+
+        Returns:
+            Arrays `[*batch, H]`.
+        """
+        leading = (batch,) if isinstance(batch, int) else tuple(batch)
+        state = self._system.init_carry(math.prod(leading))
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), state)
+
+    def __call__(  # type: ignore[override]
+        self, observation: Any, state: Any, is_first: Any = None, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        """Choose actions.
+
+        Args:
+            observation: `[..., *observation_space.shape]`, see `Policy.__call__`.
+            state: from `initial_state` or from the last call, with the same batch axes.
+            is_first: `[...]` bool, True where an observation is the first of its episode, before which the state is
+                reset; by default, False everywhere.
+            key: a typed PRNG key; optional for a greedy policy.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`, and the state for the next call.
+
+        Raises:
+            ValueError: if an argument has a wrong shape, dtype or field, or a sampling policy gets no key.
+        """
+        return self.apply(self.params, observation, state, is_first, key)
+
+    def apply(  # type: ignore[override]
+        self, params: Any, observation: Any, state: Any, is_first: Any = None, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        """Choose actions with other parameters, as a pure function; see `Policy.apply` and `__call__`."""
+        batch, leading = self._batched(observation)
+        flags = jnp.zeros(leading, bool) if is_first is None else jnp.asarray(is_first, bool)
+        if flags.shape != leading:
+            raise ValueError(f"is_first has shape {flags.shape}: this call takes {leading}, as the observation")
+        action, state = self._compiled(
+            self._with_params(params), batch, self._flat_state(state, leading), flags.reshape(-1), self._key_of(key)
+        )
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), (action, state))
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool | None = None
+    ) -> tuple[np.ndarray, Any]:
+        """Choose actions in a loop over environments on the host, as `predict` of sb3-contrib's RecurrentPPO does.
+
+        A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
+
+        Args:
+            observation: see `Policy.predict`.
+            state: from the last call; None before the first one.
+            episode_start: `[...]` bool, True where an observation is the first of its episode; by default, nowhere.
+            deterministic: must agree with `greedy`; by default, it does.
+
+        Returns:
+            The actions `[..., *action_space.shape]` as a numpy array, and the state for the next call.
+
+        Raises:
+            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+        """
+        key, view = self._next_key(deterministic), self._env.unwrapped.view_of(observation)
+        if state is None:
+            state = self.initial_state(self._batched(view)[1])
+        action, state = self(view, state, episode_start, key)
+        return np.asarray(action), state
+
+    @property
+    def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """See `Policy.argument_shapes`: `input_shapes`, the arrays of the state by number, and `is_first`."""
+        leaves = jax.tree.leaves(self._state_like)
+        states = {f"state.{i}": jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for i, leaf in enumerate(leaves)}
+        return self.input_shapes | states | {"is_first": jax.ShapeDtypeStruct((), jnp.dtype(bool))}
+
+    def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
+        """Choose actions from plain arrays, see `Policy.act_on`; also returns the arrays of the next state."""
+        split = len(self.input_shapes)
+        observation, states, is_first = self.observation_of(arrays[:split]), arrays[split:-1], arrays[-1]
+        state = jax.tree.unflatten(jax.tree.structure(self._state_like), states)
+        action, state = self._act_from(self._shared, observation, state, is_first, key)
+        return action, *jax.tree.leaves(state)
+
+    def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
+        """Draw arrays `[batch, ...]` for `act_on`."""
+        state_key, first_key = jax.random.split(key)
+        state = self.initial_state(batch)
+        states = [leaf + jax.random.normal(state_key, leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+        return [*super().random_arguments(key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]
+
+    def _flat_state(self, state: Any, leading: tuple[int, ...]) -> Any:
+        """Flatten the batch axes of a state to one."""
+        wanted = jax.tree.map(lambda leaf: (*leading, *leaf.shape[1:]), self._state_like)
+        found = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf)), state)
+        if found != wanted:
+            raise ValueError(
+                f"state has the shapes {found}: pass what policy.initial_state({leading}) returns, {wanted}"
+            )
+        return jax.tree.map(
+            lambda leaf, like: jnp.asarray(leaf, like.dtype).reshape(-1, *like.shape[1:]), state, self._state_like
+        )
+
+
 def _arrays(observation: Observation) -> dict[str, Any]:
     """Return the arrays of an observation by name, see `Policy.input_shapes`, in the order of jax."""
     fields = ((name, value) for name, value in observation._asdict().items() if value is not None)
     return {path: array for name, value in fields for path, array in entries(value, name).items()}
 
 
-def _is_recurrent(carry: Any) -> bool:
-    """Whether the carry holds more than noise keys, which every call draws anew."""
+def is_recurrent(system: System) -> bool:
+    """Return whether the carry of a system holds more than noise keys, which every call draws anew."""
+    carry = jax.eval_shape(lambda: system.init_carry(1))
     return any(not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(carry))
 
 
@@ -289,6 +441,14 @@ def _fitting(name: str, value: Any, wanted: jax.ShapeDtypeStruct) -> jax.Array:
     return jnp.asarray(array, wanted.dtype)
 
 
+def make_policy(
+    setup: RunSetup, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
+) -> Policy:
+    """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent; see `Policy`."""
+    kind = RecurrentPolicy if is_recurrent(setup.build_system()) else Policy
+    return kind(setup, shared, hyperparams, greedy=greedy, env_steps=env_steps)
+
+
 def load_policy(
     run_dir: str | Path,
     which: str = "best",
@@ -298,6 +458,9 @@ def load_policy(
     env: Any = None,
 ) -> Policy:
     """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
+
+    The policy of a recurrent run keeps no state: `action, state = policy(observation, state, is_first)`, starting from
+    `state = policy.initial_state(batch)`; see `RecurrentPolicy`.
 
     Args:
         run_dir: the directory of the run.
@@ -317,4 +480,4 @@ def load_policy(
     run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)
     hyperparams = run.setup.population.of(chosen.member)
-    return Policy(run.setup, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+    return make_policy(run.setup, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)

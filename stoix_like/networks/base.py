@@ -278,7 +278,7 @@ class ScannedRNN(_Network):
         return self._joined([_initial_state(cell, batch) for cell in self._make_cells(parent=None)])
 
 
-def _initial_state(cell: Any, batch: tuple[int, ...]) -> Any:
+def _initial_state(cell: Any, batch: tuple[Any, ...]) -> Any:
     return cell.initialize_carry(jax.random.key(0), (*batch, cell.features))
 
 

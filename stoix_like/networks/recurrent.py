@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -61,7 +62,7 @@ class LinearCell(nn.Module):
         return state, self.read(state, x)
 
     @nn.nowrap
-    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
+    def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
         """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.features))
 
@@ -140,6 +141,6 @@ class LRUCell(LinearCell):
         return jax.nn.gelu(self.decode(parts) + self.skip(x))
 
     @nn.nowrap
-    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> State:
+    def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
         """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
         return jnp.zeros((*input_shape[:-1], self.features), jnp.complex64)

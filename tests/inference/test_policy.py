@@ -16,7 +16,7 @@ from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedState, choose_member, load_shared, open_run
-from stoix_like.inference.policy import Policy, load_policy
+from stoix_like.inference.policy import Policy, RecurrentPolicy, load_policy, make_policy
 from stoix_like.run.setup import set_up
 
 
@@ -246,6 +246,53 @@ def test_recurrent_system_raises():
         Policy(setup, {}, {})
 
 
+def recurrent_policy(cell_type, greedy=True):
+    """Return the policy of an untrained recurrent system, and its run and shared state."""
+    rnn, sizes = "network.actor_network.rnn_layer", ["arch.total_num_envs=4", "env=gymnax/pendulum"]
+    cells = [f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=4"]
+    setup, shared = untrained("system=ppo/rec_ppo", *sizes, *cells)
+    return make_policy(setup, shared, {}, greedy=greedy), setup, shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell_type", ["optimised_lstm", "lru"])
+def test_a_recurrent_policy_continues_from_its_state(cell_type, tmp_path):
+    """Along random observations, actions are those of `eval_act`, and a first observation resets the state."""
+    policy, setup, shared = recurrent_policy(cell_type)
+    views = np.asarray(policy.random_observations(jax.random.key(1), 12).agent_view).reshape(4, 3, -1)
+    system, carry, state = setup.build_system(), policy._system.init_carry(3), policy.initial_state(3)
+    eval_act = jax.jit(system.eval_act)
+    exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
+    _, first = setup.eval_env.reset(jax.random.split(jax.random.key(0), 3))
+    stored, sb3_state = jax.tree.leaves(state), None
+    for t, view in enumerate(views):
+        is_first = np.array([t == 0, t in (0, 2), False])
+        length, observation = np.where(is_first, 0, 7), Observation(view)
+        timestep = first._replace(observation=observation, episode=first.episode._replace(episode_length=length))
+        carry, action, _ = eval_act(shared, RolloutState((), timestep, carry), jax.random.key(0))
+        found, state = policy(view, state, is_first)
+        np.testing.assert_allclose(found, 2 * np.clip(action, -1, 1), rtol=1e-4, atol=1e-5)
+        called, sb3_state = policy.predict(view, sb3_state, episode_start=is_first, deterministic=True)
+        np.testing.assert_array_equal(called, found)
+        also, *stored = exported.call(view, *stored, is_first, np.zeros(2, np.uint32))
+        np.testing.assert_allclose(also, found, rtol=1e-4, atol=1e-5)
+    again, _ = policy(views[-1][1], jax.tree.map(lambda leaf: leaf[1], policy.initial_state((3,))))
+    alone, _ = policy(views[-1][1], policy.initial_state())
+    np.testing.assert_allclose(again, alone, rtol=1e-5)
+    assert np.abs(found[1] - again).max() > 1e-5
+
+
+def test_a_recurrent_policy_refuses_other_states():
+    policy, *_ = recurrent_policy("gru", greedy=False)
+    view = np.zeros((3, 3), np.float32)
+    with pytest.raises(ValueError, match=r"state has the shapes .*\(2, 4\).* pass what policy.initial_state\(\(3,\)\)"):
+        policy(view, policy.initial_state(2), key=jax.random.key(0))
+    with pytest.raises(ValueError, match=r"is_first has shape \(2,\): this call takes \(3,\)"):
+        policy(view, policy.initial_state(3), np.zeros(2, bool), jax.random.key(0))
+    with pytest.raises(ValueError, match="key=None, but this policy samples actions"):
+        policy(view, policy.initial_state(3))
+
+
 # One system for each way to act.
 ACTING = ("ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac", "ddpg/ff_ddpg", "q_learning/ff_dqn", "q_learning/ff_rainbow")
 
@@ -257,13 +304,19 @@ def test_every_system_has_a_policy(system, tmp_path):
     setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
     low, high = (-2.0, 2.0) if continuous else (0, 1)
     for greedy in (True, False):
-        policy = Policy(setup, shared, {}, greedy=greedy)
+        policy = make_policy(setup, shared, {}, greedy=greedy)
         view, key = policy.random_observations(jax.random.key(2), 5), jax.random.key(3)
-        action = policy(view, key)
+        inputs = [view.agent_view]
+        if isinstance(policy, RecurrentPolicy):
+            state, is_first = policy.initial_state(5), np.arange(5) > 2
+            inputs = [*inputs, *jax.tree.leaves(state), is_first]
+            action, _ = policy(view, state, is_first, key)
+        else:
+            action = policy(view, key)
         assert action.shape == (5, *policy.action_space.shape)
         assert ((low <= action) & (action <= high)).all()
         exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
-        found = exported.call(view.agent_view, jax.random.key_data(key))
+        found, *_ = jax.tree.leaves(exported.call(*inputs, jax.random.key_data(key)))
         np.testing.assert_allclose(found, action, rtol=1e-4, atol=1e-5)
 
 
