@@ -224,7 +224,7 @@ def _row(rows: Sequence[Member], references: References | None) -> dict[str, str
     point = [f"`{name}={value:g}`" for name, value in rows[0].recorded.hyperparams.items()]
     cells = {
         "system": " ".join([f"`{run.summary['system']}`", *point]),
-        "environment": run.config["env"]["scenario"]["name"],
+        "environment": run.config["env"]["scenario"]["task_name"],
         "seeds": _format_seeds(rows),
         "env steps": format_steps(arch["total_timesteps"]),
         "episodes": f"{arch['num_eval_episodes']} {'greedy' if arch['evaluation_greedy'] else 'sampled'}",

@@ -147,21 +147,26 @@ def experiments() -> list[Experiment]:
     return [_read_experiment(name) for name in group_choices("experiment")]
 
 
-def tuned_experiment(system: str, scenario: str) -> str | None:
+def tuned_experiment(system: str, task: str) -> str | None:
     """Return the experiment that tunes a system for an environment, where it changes more than the budget.
 
     Args:
         system: name of the system, `sac/ff_sac`.
-        scenario: name of the environment in its suite, `Pendulum-v1`.
+        task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
 
     Returns:
         The name of the experiment, or None.
     """
     for experiment in experiments():
         tunes = experiment.keys - {"arch.total_timesteps"}
-        if tunes and experiment.system == system and _load("env", experiment.env)["scenario"]["name"] == scenario:
+        if tunes and experiment.system == system and _task(experiment.env) == task:
             return experiment.name
     return None
+
+
+def _task(env: str) -> str:
+    scenario = _load("env", env)["scenario"]
+    return str(scenario.get("task_name", scenario["name"]))
 
 
 def _read_experiment(name: str) -> Experiment:

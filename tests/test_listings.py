@@ -39,6 +39,8 @@ def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_
         # Its experiment sets the budget alone.
         ("ppo/ff_ppo", "CartPole-v1", None),
         ("q_learning/ff_dqn", "Pendulum-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
     ],
 )
 def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):

@@ -108,9 +108,9 @@ def _tuned(setup: RunSetup) -> list[str]:
     hydra = HydraConfig.get()
     if "experiment" in hydra.runtime.choices or any(word.startswith("system.") for word in hydra.overrides.task):
         return []
-    scenario = setup.config.env.scenario.name
-    experiment = tuned_experiment(setup.config.system_name, scenario)
-    return [] if experiment is None else [f"tuned settings for {scenario}: +experiment={experiment}"]
+    task = setup.config.env.scenario.task_name
+    experiment = tuned_experiment(setup.config.system_name, task)
+    return [] if experiment is None else [f"tuned settings for {task}: +experiment={experiment}"]
 
 
 def run(setup: RunSetup, run_dir: Path) -> Result:

@@ -58,8 +58,8 @@ class RunSetup(NamedTuple):
 
     @property
     def environment_name(self) -> str:
-        """The suite and the scenario, `gymnax/CartPole-v1`."""
-        return f"{self.config.env.env_name}/{self.config.env.scenario.name}"
+        """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
+        return f"{self.config.env.env_name}/{self.config.env.scenario.task_name}"
 
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
         """Build the system.

@@ -40,7 +40,7 @@ def own(name="Corridor", **changes):
 def test_every_yaml_builds_its_environment(choice):
     config = composed(f"env={choice}")
     assert config.env_name == choice.partition("/")[0]
-    assert config.scenario.task_name == config.scenario.name
+    assert config.scenario.task_name.startswith(config.scenario.name)
     env = make(config)
     _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 2))
     views, spaces = entries(timestep.observation.agent_view), entries(env.observation_space)

@@ -29,6 +29,7 @@ Q_LEARNING = ["ff_c51", "ff_ddqn", "ff_dqn", "ff_dqn_reg", "ff_iqn", "ff_mdqn", 
 PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty", "rec_ppo"]
 ON_POLICY = [
     "impala/ff_impala",
+    "impala/rec_impala",
     *(f"ppo/{name}" for name in PPO),
     "q_learning/ff_pqn",
     "q_learning/rec_pqn",

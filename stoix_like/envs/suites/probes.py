@@ -14,6 +14,9 @@ Each probe tests one part of an algorithm:
 | multi_discrete | several such actions | 1 | 1 |
 | continuous_action | constant continuous action | 0 | 0 |
 | continuous_policy | continuous action that depends on the observation | 0 | 0 |
+| repeat_first | action that depends on the first observation of the episode | 1 | gamma^steps_left |
+
+Without memory, the return of repeat_first is at most one half on average.
 """
 
 from __future__ import annotations
@@ -35,6 +38,13 @@ class ProbeState(NamedTuple):
     """The agent's view `[D]` float32, and the steps since the episode started, int32."""
 
     view: jax.Array
+    steps: jax.Array
+
+
+class RepeatState(NamedTuple):
+    """The cue of the first step, -1 or 1, and the steps since the episode started, int32."""
+
+    cue: jax.Array
     steps: jax.Array
 
 
@@ -280,6 +290,46 @@ class ContinuousPolicy(OneStepProbe):
         return -((action[0] - view[0]) ** 2)
 
 
+class RepeatFirst(Environment):
+    """Probe with a reward of one for repeating, in the last step, the cue of the first: is it remembered?
+
+    The view is the cue, -1 or 1 in the first step and 0 later, and the number of steps left divided by the delay. In
+    the last step, action 1 is correct after cue 1, and action 0 after cue -1; a policy without memory guesses.
+
+    Args:
+        delay: steps between the first and the last step.
+    """
+
+    optimal_return = 1.0
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Discrete(2)
+
+    def __init__(self, delay: int = 4) -> None:
+        self.delay = _positive(delay, "delay")
+
+    def reset(self, key: jax.Array) -> tuple[RepeatState, TimeStep]:
+        """See `Environment.reset`."""
+        cue = _sign(key)[0]
+        return RepeatState(cue, jnp.zeros((), jnp.int32)), restart(self._observation(cue, 0))
+
+    def step(self, key: jax.Array, state: RepeatState, action: jax.Array) -> tuple[RepeatState, TimeStep]:
+        """See `Environment.step`."""
+        del key
+        last = state.steps == self.delay
+        reward = last & ((action == 1) == (state.cue > 0))
+        observation = self._observation(0.0, state.steps + 1)
+        return RepeatState(state.cue, state.steps + 1), transition(observation, reward, last, False)
+
+    def _observation(self, cue: Any, steps: Any) -> Observation:
+        left = jnp.maximum(1.0 - steps / self.delay, 0.0)
+        return Observation(jnp.stack([jnp.asarray(cue, jnp.float32), left.astype(jnp.float32)]))
+
+    def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
+        """Compute the value of the optimal policy, see `Probe.optimal_value`."""
+        return gamma ** (view[..., 1] * self.delay)
+
+
+MEMORY_PROBES: dict[str, type[Environment]] = {"repeat_first": RepeatFirst}
 PROBES: dict[str, type[Probe]] = {
     "value": Value,
     "observed_value": ObservedValue,
@@ -296,7 +346,7 @@ PROBES: dict[str, type[Probe]] = {
 
 def scenarios() -> list[str]:
     """List the names of the probes."""
-    return list(PROBES)
+    return [*PROBES, *MEMORY_PROBES]
 
 
 def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
@@ -315,14 +365,14 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     """
     check_scenario("probe", name, scenarios())
     check_names("env.params", params, (), name)
-    return Vectorize(construct(PROBES[name], kwargs, name))
+    return Vectorize(construct((PROBES | MEMORY_PROBES)[name], kwargs, name))
 
 
 def _sign(key: jax.Array) -> jax.Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
-def _positive(limit: int) -> int:
-    if limit < 1:
-        raise ValueError(f"limit={limit} must be at least 1")
-    return limit
+def _positive(steps: int, name: str = "limit") -> int:
+    if steps < 1:
+        raise ValueError(f"{name}={steps} must be at least 1")
+    return steps

@@ -111,15 +111,15 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     recorded = []
     evaluate = ff_ppo.PPO.evaluate
 
-    def spy(self, shared, trajectory):
+    def spy(self, agent, trajectory):
         scale = 1.0 + 9.0 * jax.lax.axis_index("batch")
         steps = trajectory.transitions._replace(reward=scale * trajectory.transitions.reward)
-        batch = evaluate(self, shared, trajectory._replace(transitions=steps))
+        agent, batch = evaluate(self, agent, trajectory._replace(transitions=steps))
         moments = jnp.stack([jnp.mean(batch.advantage), jnp.mean(batch.advantage**2)])
         jax.debug.callback(
             lambda all_moments: recorded.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
         )
-        return batch
+        return agent, batch
 
     monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
@@ -167,13 +167,13 @@ def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
     """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
     batches = {}
 
-    def spy(self, shared, trajectory):
+    def spy(self, agent, trajectory):
         for half in (0.0, 1.0):
             steps = trajectory.transitions
             stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + half * jnp.log(2.0)))
-            batch = evaluate(self, shared, stale)
+            after, batch = evaluate(self, agent, stale)
             jax.debug.callback(lambda batch, half=half: batches.update({(self.config.vtrace, half): batch}), batch)
-        return batch
+        return after, batch
 
     evaluate = ff_ppo.PPO.evaluate
     monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)

@@ -1,0 +1,31 @@
+"""IMPALA with recurrent networks (Espeholt et al. 2018, arXiv:1802.01561)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stoix_like.base_types import System, SystemSpec
+from stoix_like.launch import entry_points
+from stoix_like.systems.impala.anakin import ff_impala
+from stoix_like.systems.on_policy_actor_critic import assemble
+from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic, RecurrentConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentConfig, ff_impala.Config):
+    """Hyperparameters of recurrent IMPALA."""
+
+
+class RecurrentIMPALA(RecurrentActorCritic, ff_impala.IMPALA):
+    """IMPALA with recurrent networks; the current policy is unrolled from the states of the behaviour policy."""
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build recurrent IMPALA; see `on_policy_actor_critic.assemble`."""
+    return assemble(config, spec, RecurrentIMPALA, ff_impala.make_transform(config))
+
+
+run_experiment, hydra_entry_point = entry_points("impala/rec_impala", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

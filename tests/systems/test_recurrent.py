@@ -1,0 +1,189 @@
+"""Tests of recurrent on-policy systems: states, values of true successors, sequences, memory."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparisons import assert_same_state, without_times
+
+from stoix_like.base_types import Agent, Observation, Trajectory, Transition
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.networks import utils
+from stoix_like.networks.base import RecurrentCritic
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, UnrolledNetwork
+
+NETWORKS = [
+    f"network.{name}_network.{part}"
+    for name in ("actor", "critic")
+    for part in ("pre_torso.layer_sizes=[8]", "post_torso.layer_sizes=[8]", "rnn_layer.hidden_state_dim=8")
+]
+RUN = ["arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"]
+SMALL = [*NETWORKS, *RUN, "system.rollout_length=8", "arch.total_num_envs=4"]
+
+
+def training_loop(*overrides, writer=None):
+    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
+
+
+class Same(nn.Module):
+    """The identity."""
+
+    def __call__(self, x):
+        return x
+
+
+class First(nn.Module):
+    """A head that returns the first entry of the embedding."""
+
+    def __call__(self, x):
+        return x[..., 0]
+
+
+class SumCell(nn.Module):
+    """A cell whose state is the sum of its inputs."""
+
+    features: int
+
+    def __call__(self, state, x):
+        return state + x, state + x
+
+    @nn.nowrap
+    def initialize_carry(self, rng, input_shape):
+        return jnp.zeros(input_shape)
+
+
+def column(values, dtype=jnp.float32):
+    """Return the values as `[T, 1]`, the steps of one environment."""
+    return jnp.asarray(values, dtype)[:, None]
+
+
+OBSERVATIONS, SUCCESSORS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0], [2.0, 4.0, 100.0, 16.0, 200.0, 64.0]
+IS_FIRST, TRUNCATED, TERMINATED = [0, 0, 0, 1, 0, 1], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0]
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    """Return recurrent PPO whose values are the sums of the observations of an episode."""
+    monkeypatch.setitem(utils._RNN_CELLS, "sum", SumCell)
+    overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
+    lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
+    found = set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))).build_system().init.__self__
+    critic = UnrolledNetwork(RecurrentCritic(First(), Same(), 1, "sum", Same()), "critic_hidden_state")
+    config = dataclasses.replace(found.config, standardize_advantages=False)
+    return dataclasses.replace(found, critic=critic, config=config)
+
+
+@pytest.mark.slow
+def test_values_of_successors_continue_from_the_state_of_their_step(agent):
+    """An episode that started with 10 is truncated at 17, a second one terminates at 24, a third one starts with 32.
+
+    Sums:       11, 13, 17;  8, 24;  32.    Successors: 13, 17, 17 + 100;  24, 24 + 200;  32 + 64.
+    Targets are half the values of the successors, and 0 where the episode terminated.
+    """
+    views, successors = column(OBSERVATIONS)[..., None], column(SUCCESSORS)[..., None]
+    steps = Transition(
+        Observation(views),
+        column([0] * 6, jnp.int32),
+        column([0] * 6),
+        column(TERMINATED, bool),
+        column(TRUNCATED, bool),
+        Observation(successors),
+        column(IS_FIRST, bool),
+        column([0] * 6),
+    )
+    actor = agent.init(jax.random.key(0), example(views))
+    first_carry = jax.random.normal(jax.random.key(1), (1, 8))
+    before = Agent(actor.shared, RecurrentLocal((), jnp.full((1, 1), 10.0)))
+    after, batch = agent.evaluate(before, Trajectory(steps, first_carry))
+    # Three sequences of two steps.
+    np.testing.assert_allclose(batch.value, [[11, 13], [17, 8], [24, 32]])
+    np.testing.assert_allclose(batch.target, [[6.5, 8.5], [58.5, 12], [0, 48]])
+    np.testing.assert_allclose(batch.obs.hidden_states.critic_hidden_state, [[10], [13], [8]])
+    np.testing.assert_allclose(after.local.critic_hidden_state, [[32]])
+    # The actor's states before each sequence are those of a step-by-step rollout.
+    policy, params, state = agent.actor.network, actor.shared.params.actor_params, first_carry
+    for t in range(6):
+        if t % 2 == 0:
+            np.testing.assert_allclose(batch.obs.hidden_states.policy_hidden_state[t // 2], state[0], rtol=1e-5)
+        inputs = Observation(views[t]), steps.is_first[t]
+        state, _ = policy.apply(params, state, inputs, method="step")
+
+
+def example(views):
+    """Return what an agent reads of a time step to initialise itself."""
+    setup = set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", "env=probe/value"])))
+    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), 1))
+    return timestep._replace(observation=Observation(views[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sequence_length", ["null", "2"])
+def test_the_first_probability_ratio_is_one(sequence_length):
+    """In every rollout, also one that starts within an episode, and in every sequence."""
+    one_step = ["system.epochs=1", "system.num_minibatches=1", f"system.sequence_length={sequence_length}"]
+    rates = ["system.actor_lr=0.1", "env.time_limit=13", "system.normalize_observations=true"]
+    loop = training_loop("system=ppo/rec_ppo", *one_step, *rates)
+    for _ in range(3):
+        metrics = loop.advance(1)
+        assert metrics["train/clip_fraction"] == 0.0
+        assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["system.sequence_length=3"], r"system.sequence_length=3 must divide system.rollout_length=8: .* or null"),
+        (["system.num_minibatches=8"], r"system.num_minibatches=8 must divide the 4 sequences .* use a divisor of 4"),
+        (["system.sequence_length=4", "system.num_minibatches=3"], "must divide the 8 sequences"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", *overrides])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "cell_type", "expected"),
+    [
+        ("ppo/rec_ppo", "gru", 1.0),
+        ("ppo/rec_ppo", "lru", 1.0),
+        ("impala/rec_impala", "optimised_lstm", 1.0),
+        ("ppo/ff_ppo", None, 0.5),
+    ],
+)
+def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
+    """Whole rollouts of 16 steps hold three episodes, sequences of 4 steps less than one."""
+    cells = [f"network.{name}_network.rnn_layer.cell_type={cell_type}" for name in ("actor", "critic")]
+    recurrent = [*NETWORKS, *cells, f"system.sequence_length={4 if cell_type == 'lru' else 'null'}"]
+    budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
+    rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
+    overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]
+    setup = set_up(parse_config(compose_config([f"system={system}", "env=probe/repeat_first", *overrides])))
+    loop = TrainingLoop(setup, MultiLogger([]))
+    loop.train()
+    assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(expected, abs=0.12 if expected < 1 else 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+def test_a_resumed_run_is_bit_identical(tmp_path):
+    overrides = ["system=ppo/rec_ppo", "arch.total_timesteps=256", "arch.num_evaluation=4", "env.time_limit=50"]
+    whole = training_loop(*overrides, "system.sequence_length=4", writer=checkpoint.Writer(tmp_path, 9))
+    whole.train()
+    whole.writer.close()
+    resumed = training_loop(*overrides, "system.sequence_length=4", writer=checkpoint.Writer(tmp_path / "other", 9))
+    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
+    assert np.abs(resumed.state.shards.local.critic_hidden_state).max() > 0.0
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
