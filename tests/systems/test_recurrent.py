@@ -154,10 +154,10 @@ def test_sizes_that_do_not_divide_are_refused(overrides, message):
 @pytest.mark.parametrize(
     ("system", "cell_type", "expected"),
     [
-        ("ppo/rec_ppo", "gru", 1.0),
-        ("ppo/rec_ppo", "lru", 1.0),
-        ("impala/rec_impala", "optimised_lstm", 1.0),
-        ("ppo/ff_ppo", None, 0.5),
+        (["ppo/rec_ppo"], "gru", 1.0),
+        (["ppo/rec_ppo"], "lru", 1.0),
+        (["impala/rec_impala", "system.optimiser=adam"], "optimised_lstm", 1.0),
+        (["ppo/ff_ppo"], None, 0.5),
     ],
 )
 def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
@@ -167,7 +167,9 @@ def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
     budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
     rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
     overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]
-    setup = set_up(parse_config(compose_config([f"system={system}", "env=probe/repeat_first", *overrides])))
+    setup = set_up(
+        parse_config(compose_config([f"system={system[0]}", *system[1:], "env=probe/repeat_first", *overrides]))
+    )
     loop = TrainingLoop(setup, MultiLogger([]))
     loop.train()
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(expected, abs=0.12 if expected < 1 else 0.05)
