@@ -30,7 +30,7 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.recurrent import make_actor, unroll
+from stoix_like.systems.recurrent import make_actor, make_critic, unroll
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
@@ -102,14 +102,23 @@ def q_values(networks, shared, hyperparams):
     return policy.preferences.max(-1)
 
 
-def recurrent_q_values(networks, shared, hyperparams):
-    """Compute the values of the greedy actions in the sequences 0, 1, 2."""
-    network = make_actor(networks.actor_network)
-    params = getattr(shared.params, "online", shared.params)
+def in_sequences(network, params):
+    """Return the output of a recurrent network in the sequences 0, 1, 2: `[3, 2]`, truncated ones first."""
     views = VIEWS.reshape(2, 3, 6).swapaxes(0, 1)
     starts = jnp.asarray([[True], [False], [False]]) & jnp.ones((1, 2), bool)
-    _, policy = unroll(network, params, network.initialize_carry(2), Observation(views), starts)
-    values = policy.preferences.max(-1).T.ravel()
+    return unroll(network, params, network.initialize_carry(2), Observation(views), starts)[1]
+
+
+def recurrent_state_values(networks, shared, hyperparams):
+    """Compute the values of the states in the sequences 0, 1, 2."""
+    del hyperparams
+    return in_sequences(make_critic(networks.critic_network), shared.params.critic_params).T.ravel()
+
+
+def recurrent_q_values(networks, shared, hyperparams):
+    """Compute the values of the greedy actions in the sequences 0, 1, 2."""
+    params = getattr(shared.params, "online", shared.params)
+    values = in_sequences(make_actor(networks.actor_network), params).preferences.max(-1).T.ravel()
     return rlax.SIGNED_HYPERBOLIC_PAIR.apply_inv(values) if "max_priority_weight" in hyperparams else values
 
 
@@ -166,6 +175,10 @@ ON_POLICY = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
 PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
+RECURRENT_CRITIC = [
+    *("+env.kwargs.optional_limit=true", "network.critic_network.post_torso.layer_sizes=[16]"),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "critic")),
+]
 RECURRENT = [
     *("+env.kwargs.optional_limit=true", "system.training_epsilon=1.0"),
     *(f"network.actor_network.{torso}_torso.layer_sizes=[16]" for torso in ("pre", "post")),
@@ -173,6 +186,8 @@ RECURRENT = [
 ]
 CASES = {
     "impala/ff_impala": Case([*ON_POLICY, "system.rms_eps=1e-4"], state_values),
+    "impala/rec_impala": Case([*ON_POLICY, *RECURRENT_CRITIC, "system.rms_eps=1e-4"], recurrent_state_values),
+    "ppo/rec_ppo": Case([*PPO, *RECURRENT_CRITIC, "system.sequence_length=4"], recurrent_state_values),
     "ppo/ff_ppo_penalty": Case(PPO, state_values),
     "ppo/ff_dpo": Case([*PPO, "+env.kwargs.continuous=true"], state_values),
     "vpg/ff_a2c": Case(ON_POLICY, state_values),
@@ -265,10 +280,10 @@ def varied(system):
     return ["arch.population.size=2", f"arch.population.hyperparams={{{members}}}"]
 
 
+# One base runs with the quick tests; the others take up to 15 s each.
 @pytest.mark.parametrize(
     "system",
-    # One base runs with the quick tests; the others take up to 15 s each.
-    [name if name == "q_learning/ff_dqn" else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+    select(CASES, quick=("q_learning/ff_dqn",), slow=CASES.keys() - {"q_learning/ff_dqn", "impala/rec_impala"}),
 )
 def test_truncation_is_bootstrapped_and_termination_is_not(system):
     """Each member of a population that varies every float learns the values of its own discount and reward scale."""
