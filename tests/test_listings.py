@@ -5,7 +5,9 @@ import pytest
 
 from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
 from stoix_like.listings import experiments, lines, tuned_experiment
+from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import fitting_systems
 
@@ -65,13 +67,21 @@ def test_networks_are_listed_with_the_systems_that_they_fit():
     )
 
 
+def takes_discrete_actions(network):
+    try:
+        build_networks(network, Discrete(2))
+    except ConfigError:
+        return False
+    return True
+
+
 @pytest.mark.slow
 def test_every_listed_network_can_be_set_up_with_its_systems():
     for network in group_choices("network"):
         for system in fitting_systems(network):
-            choice = [f"system={system}", f"network={network}"]
-            schema = parse_config(compose_config(choice)).system
-            discrete = Discrete in getattr(type(schema), "action_spaces", (Discrete,)) and "continuous" not in network
+            config = compose_config(choice := [f"system={system}", f"network={network}"])
+            spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
+            discrete = Discrete in spaces and takes_discrete_actions(config.network)
             vectors, images = (
                 ("env=gymnax/cartpole", "env=gymnax/breakout")
                 if discrete
