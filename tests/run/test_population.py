@@ -179,6 +179,10 @@ def test_all_floats_of_ppo_can_vary_together():
         "ent_coef",
         "vf_coef",
         "reward_scale",
+        "adam_eps",
+        "final_clip_eps",
+        "final_ent_coef",
+        "target_kl",
     }
     text = ",".join(f"{name}: [0.01, 0.02]" for name in fields)
     loop = trained(f"arch.population.hyperparams={{{text}}}", num_updates=1)

@@ -27,9 +27,10 @@ from stoix_like.base_types import Observation
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
+from stoix_like.systems.on_policy_actor_critic import ActorCritic
 from stoix_like.systems.recurrent import make_actor, make_critic, unroll
 
 REWARDS = (-1.0, 1.0, 0.0)
@@ -141,9 +142,10 @@ def critic_values(networks, shared, hyperparams):
 def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
-    network = networks.critic_network
-    critic = FeedForwardCritic(network.critic_head, network.pre_torso, network.input_layer)
-    return critic.apply(shared.params.critic_params, Observation(VIEWS))
+    _, critic = ActorCritic.make_networks(networks)
+    # A critic without a torso of its own has that of the actor.
+    params = shared.params.actor_params["params"] | shared.params.critic_params["params"]
+    return critic.apply({"params": params}, Observation(VIEWS))
 
 
 REPLAY = [
@@ -175,6 +177,14 @@ ON_POLICY = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
 PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
+OPTIONS = [
+    *("network=mlp_gsde", "system.sde_sample_freq=2", "system.target_kl=1", "system.standardize_advantages=minibatch"),
+    *("system.final_clip_eps=0.1", "system.final_ent_coef=0"),
+]
+SHARED_TORSO = [
+    *("network=mlp_shared", "system.actor_lr=3e-3"),
+    *(override for override in ON_POLICY if "critic_network" not in override),
+]
 RECURRENT_CRITIC = [
     *("+env.kwargs.optional_limit=true", "network.critic_network.post_torso.layer_sizes=[16]"),
     *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "critic")),
@@ -189,8 +199,8 @@ CASES = {
     "impala/rec_impala": Case([*ON_POLICY, *RECURRENT_CRITIC, "system.rms_eps=1e-4"], recurrent_state_values),
     "ppo/rec_ppo": Case([*PPO, *RECURRENT_CRITIC, "system.sequence_length=4"], recurrent_state_values),
     "ppo/ff_ppo_penalty": Case(PPO, state_values),
-    "ppo/ff_dpo": Case([*PPO, "+env.kwargs.continuous=true"], state_values),
-    "vpg/ff_a2c": Case(ON_POLICY, state_values),
+    "ppo/ff_dpo": Case([*PPO, *OPTIONS, "+env.kwargs.continuous=true"], state_values),
+    "vpg/ff_a2c": Case(SHARED_TORSO, state_values),
     "vpg/ff_reinforce": Case([*ON_POLICY, "+env.kwargs.continuous=true"], state_values),
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
