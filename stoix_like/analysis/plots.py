@@ -265,6 +265,7 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
         axes.set_xscale("log")
     axes.set_xlabel(name)
     axes.set_ylabel(f"{kind} mean episode return")
+    axes.set_title(_title_of(members))
     return axes
 
 
@@ -307,6 +308,7 @@ def heat_map(
     axes.set_yticks(range(len(rows)), [f"{value:.4g}" for value in rows])
     axes.set_xlabel(first)
     axes.set_ylabel(second)
+    axes.set_title(_title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
     return axes
 
@@ -332,6 +334,10 @@ def _axes(ax: Axes | None) -> Axes:
     ax.grid(alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def _title_of(members: Sequence[Member]) -> str:
+    return ", ".join(dict.fromkeys(f"{member.run.system} on {member.run.environment}" for member in members))
 
 
 def _title(metric: str) -> str:
