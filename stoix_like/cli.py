@@ -44,6 +44,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like compare RUN_DIR ...
   stoix-like plot RUN_DIR ... --out curves.png
   stoix-like report RUN_DIR ... --out report.html
+  stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like list systems|envs|networks|experiments
   stoix-like check-env env._target_=my_module.MyEnv
 """

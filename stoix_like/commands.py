@@ -1,4 +1,4 @@
-"""Commands of `stoix-like` that read runs: `runs`, `compare`, `plot` and `report`.
+"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `report` and `sweep`.
 
 Everything but the parsers is imported when a command runs.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NAMES = ("runs", "compare", "plot", "report")
+NAMES = ("runs", "compare", "plot", "report", "sweep")
 _RUNS = "run directories, or directories that contain runs"
 
 
@@ -57,6 +57,14 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     reporting.add_argument("--out", type=Path, required=True, help="the file: .html")
     reporting.add_argument("--no-animation", action="store_true", help="do not render an episode of the best policy")
     reporting.set_defaults(run=lambda args: show(_report(args)))
+
+    sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna")
+    sweeping.add_argument(
+        "overrides",
+        nargs="+",
+        help="sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials",
+    )
+    sweeping.set_defaults(run=lambda args: show(_sweep(args)))
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -108,3 +116,9 @@ def _report(args: argparse.Namespace) -> str:
 
     report.write(args.runs, args.out, by=args.by, animation=not args.no_animation)
     return f"written to {args.out}"
+
+
+def _sweep(args: argparse.Namespace) -> str:
+    from stoix_like import tune
+
+    return tune.describe(tune.from_command_line(args.overrides))

@@ -386,7 +386,7 @@ def compose_config(
         ConfigError: a group choice or a key is unknown, or an override is malformed.
     """
     overrides = complete_overrides(overrides)
-    parsed = _parse(overrides)
+    parsed = parse_overrides(overrides)
     _check_group_values(parsed, config_dirs)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with _hydra():
@@ -431,7 +431,7 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         ConfigError: a key does not exist, or an override is malformed.
     """
     config = config.copy()
-    for override in _parse(overrides):
+    for override in parse_overrides(overrides):
         key, value = override.key_or_group, override.value()
         if override.is_sweep_override() or override.is_delete():
             raise ConfigError(f"{override.input_line}: only key=value is possible here, no sweep or deletion")
@@ -493,7 +493,7 @@ def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[str | Path] = (
         Every combination; beyond `MAX_CHECKED` of them, each swept value with the first values of the other keys. A
         continuous interval is represented by its lower end.
     """
-    values = [_sweep_values(override, config_dirs) for override in _parse(overrides)]
+    values = [_sweep_values(override, config_dirs) for override in parse_overrides(overrides)]
     if math.prod(len(choices) for choices in values) <= MAX_CHECKED:
         yield from (list(combination) for combination in itertools.product(*values))
         return
@@ -516,7 +516,18 @@ def _sweep_values(override: Override, config_dirs: Sequence[str | Path]) -> list
     return [f"{key}={choice}" for choice in override.sweep_string_iterator()]
 
 
-def _parse(overrides: Sequence[str]) -> list[Override]:
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parse Hydra overrides.
+
+    Args:
+        overrides: `["arch.seed=1"]`.
+
+    Returns:
+        Keys and values.
+
+    Raises:
+        ConfigError: an override is malformed.
+    """
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:

@@ -1,0 +1,20 @@
+"""Hyperparameter optimisation: sweeps; needs the extra `tune`.
+
+```python
+from stoix_like import tune
+
+result = tune.sweep("ppo/ff_ppo", ["env=gymnax/acrobot"], {"actor_lr": {"log_uniform": [1e-5, 1e-2]}}, trials=64)
+result.best_params
+```
+"""
+
+from __future__ import annotations
+
+from stoix_like.errors import MissingExtraError
+
+try:
+    from stoix_like.tune.sweep import SweepConfig, SweepResult, describe, from_command_line, sweep
+except ModuleNotFoundError as error:
+    raise MissingExtraError("stoix_like.tune", str(error.name), "tune") from error
+
+__all__ = ["SweepConfig", "SweepResult", "describe", "from_command_line", "sweep"]

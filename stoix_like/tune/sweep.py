@@ -1,0 +1,463 @@
+"""Sweeps by Optuna, in which trials that differ in floats train as one compiled population: `stoix-like sweep`."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import logging
+import math
+import sys
+import typing
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import optuna
+import yaml
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from stoix_like.analysis.figures import save
+from stoix_like.callbacks import Callback, Response
+from stoix_like.config import GROUPS, compose_config, parse_config, parse_overrides
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.listings import columns
+from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
+from stoix_like.run import experiment
+from stoix_like.run.population import float_fields
+from stoix_like.run.setup import set_up
+from stoix_like.schema import at_least, between, from_mapping, one_of
+from stoix_like.storage.files import write_json, write_text
+from stoix_like.tune.space import Parameter, parse_space
+
+STUDY, SETTINGS, TRIALS, PICTURE = "study.db", "sweep.json", "trials.csv", "trials.png"
+BEST = "configs/experiment/best.yaml"
+SAMPLERS = ("tpe", "cmaes", "random", "grid")
+_RUN, _PLACE = "run", "place"
+# A grid of a continuous range has so many points.
+GRID_POINTS = 5
+# Below, a share of the variation means nothing.
+_MIN_TRIALS = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """Settings of a sweep.
+
+    Attributes:
+        space: ranges by key, see `space.parse_space`.
+        trials: number of trials in the whole sweep.
+        parallel: trials asked for at once; those that differ in floats alone are one population.
+        seeds: seeds per trial; its value is the mean over them.
+        sampler: `tpe`, `cmaes`, `random` or `grid` (five points per continuous range).
+        pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
+        objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
+        seed: seed of the sampler.
+        dir: directory of the sweep; one that holds a sweep is resumed.
+    """
+
+    space: dict[str, Any]
+    trials: Annotated[int, between(1, 1_000_000)]
+    parallel: Annotated[int, between(1, 100_000)] = 16
+    seeds: Annotated[int, between(1, 100_000)] = 1
+    sampler: Annotated[str, one_of(*SAMPLERS)] = "tpe"
+    pruner: Annotated[str, one_of("hyperband", "none")] = "none"
+    objective: Annotated[str, one_of("final", "best")] = "final"
+    seed: Annotated[int, at_least(0)] = 0
+    dir: str = "sweeps/sweep"
+
+
+class SweepResult(NamedTuple):
+    """The result of a sweep.
+
+    Attributes:
+        directory: its directory.
+        study: the Optuna study.
+        best_params: values of the best trial by key.
+        best_value: its mean return.
+    """
+
+    directory: Path
+    study: optuna.Study
+    best_params: dict[str, Any]
+    best_value: float
+
+
+def sweep(
+    system: str, overrides: Overrides = (), space: Mapping[str, Any] | None = None, **settings: Any
+) -> SweepResult:
+    """Optimise hyperparameters.
+
+    Args:
+        system: name of the system.
+        overrides: Hydra overrides of all trials.
+        space: ranges by key, such as `{"actor_lr": {"log_uniform": [1e-5, 1e-2]}}`.
+        settings: further fields of `SweepConfig`.
+
+    Returns:
+        The result.
+
+    Raises:
+        ConfigError: a setting is invalid, or the directory holds another sweep.
+    """
+    config = from_mapping(SweepConfig, {"space": dict(space or {}), **settings}, "sweep")
+    return run_sweep(config, [f"system={system}", *to_overrides(overrides)])
+
+
+def from_command_line(arguments: Sequence[str]) -> SweepResult:
+    """Run the sweep of a command line.
+
+    Args:
+        arguments: `sweep.key=value` for the fields of `SweepConfig`, and Hydra overrides of all trials.
+
+    Returns:
+        The result.
+    """
+    own = [argument for argument in arguments if argument.startswith("sweep.")]
+    parsed = parse_overrides(own)
+    values = {override.key_or_group.removeprefix("sweep."): _plain(override.value()) for override in parsed}
+    config = from_mapping(SweepConfig, values, "sweep")
+    return run_sweep(config, [argument for argument in arguments if argument not in own])
+
+
+def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
+    """Run a sweep, or what is left of it.
+
+    Args:
+        config: its settings.
+        overrides: Hydra overrides of all trials.
+
+    Returns:
+        The result.
+
+    Raises:
+        ConfigError: a setting is invalid, or the directory holds another sweep.
+    """
+    base = compose_config(overrides)
+    resolved = typing.cast(dict[str, Any], OmegaConf.to_container(base))
+    known = [key for key, _ in flatten(resolved)]
+    parameters = parse_space(config.space, known, float_fields(type(parse_config(base).system)))
+    return Sweep(config, list(overrides), parameters).run()
+
+
+class Sweep:
+    """A sweep in its directory.
+
+    Args:
+        config: its settings.
+        overrides: Hydra overrides of all trials.
+        parameters: what varies.
+    """
+
+    def __init__(self, config: SweepConfig, overrides: list[str], parameters: Sequence[Parameter]) -> None:
+        self.config, self.overrides, self.parameters = config, overrides, list(parameters)
+        self.directory = Path(config.dir)
+        self._check_directory()
+        logging.getLogger("optuna").setLevel(logging.WARNING)
+        self.study = optuna.create_study(
+            storage=f"sqlite:///{self.directory / STUDY}",
+            study_name="sweep",
+            direction="maximize",
+            sampler=_make_sampler(config),
+            pruner=optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+        if config.sampler == "grid" and not self.study.get_trials(deepcopy=False):
+            keys = [parameter.key for parameter in self.parameters]
+            for point in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in self.parameters)):
+                self.study.enqueue_trial(dict(zip(keys, point, strict=True)))
+
+    def _check_directory(self) -> None:
+        """Create the directory, or check that it holds the same sweep."""
+        path = self.directory / SETTINGS
+        settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
+        fixed = {name: value for name, value in settings.items() if name not in ("trials", "parallel", "dir")}
+        if path.exists():
+            before = json.loads(path.read_text())
+            changed = [name for name, value in fixed.items() if before.get(name) != value]
+            if changed:
+                raise ConfigError(
+                    f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
+                    " directory; only trials and parallel may change"
+                )
+            return
+        if self.directory.is_dir() and any(self.directory.iterdir()):
+            raise ConfigError(f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
+
+    def run(self) -> SweepResult:
+        """Train the trials that are left."""
+        self._resume_unfinished()
+        while (left := self.config.trials - len(self._done())) > 0:
+            asked = self._ask(min(left, self.config.parallel))
+            if not asked:
+                break  # the grid is exhausted
+            for trials in self._grouped(asked):
+                self._train(trials)
+            self._write_results()
+        self._write_results()
+        best = self.study.best_trial
+        assert best.value is not None
+        return SweepResult(self.directory, self.study, dict(best.params), best.value)
+
+    def _done(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
+
+    def _ask(self, number: int) -> list[Trial]:
+        distributions = {parameter.key: parameter.distribution for parameter in self.parameters}
+        trials = []
+        for _ in range(number):
+            if self.config.sampler == "grid" and not self.study.get_trials(False, (TrialState.WAITING,)):
+                break
+            trials.append(self.study.ask(distributions))
+        return trials
+
+    def _grouped(self, trials: Sequence[Trial]) -> list[list[Trial]]:
+        """Group trials that one compiled population can train, and record where each one trains."""
+        groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            fixed = {
+                parameter.key: trial.params[parameter.key] for parameter in self.parameters if not parameter.traced
+            }
+            groups.setdefault(json.dumps(fixed, sort_keys=True), []).append(trial)
+        for group in groups.values():
+            run = f"runs/{group[0].number:05d}"
+            for place, trial in enumerate(group):
+                trial.set_user_attr(_PLACE, place)
+                trial.set_user_attr(_RUN, run)
+        return list(groups.values())
+
+    def _resume_unfinished(self) -> None:
+        """Train what was interrupted; a trial that was asked for and not assigned to a run is given up."""
+        groups: dict[str, list[Trial]] = {}
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if _RUN not in frozen.user_attrs:
+                self.study.tell(frozen.number, state=TrialState.FAIL)
+                continue
+            groups.setdefault(frozen.user_attrs[_RUN], []).append(Trial(self.study, frozen._trial_id))
+        for trials in groups.values():
+            self._train(sorted(trials, key=lambda trial: trial.user_attrs[_PLACE]))
+
+    def _train(self, trials: Sequence[Trial]) -> None:
+        """Train one population, and tell the study its returns."""
+        run_dir = self.directory / trials[0].user_attrs[_RUN]
+        pruning = Pruning(trials, self.config.seeds)
+        given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
+        config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
+        try:
+            experiment.run(set_up(config), run_dir)
+        except TrainingError as error:
+            # Its trials have failed; the others go on.
+            print(f"{run_dir}: {error}", file=sys.stderr)
+        self._tell(trials, run_dir, pruning.stopped)
+
+    def _overrides_of(self, trials: Sequence[Trial]) -> list[str]:
+        seeds, params = self.config.seeds, [trial.params for trial in trials]
+        traced = [parameter for parameter in self.parameters if parameter.traced]
+        fixed = {parameter.key: params[0][parameter.key] for parameter in self.parameters if not parameter.traced}
+        if len(trials) == 1 or not traced:
+            own = {parameter.key: params[0][parameter.key] for parameter in traced}
+            return to_overrides({**fixed, **own, "arch.population.size": seeds * (1 if traced else len(trials))})
+        values = {parameter.field: [float(one[parameter.key]) for one in params] for parameter in traced}
+        population = {"hyperparams": values, "mode": "zip", "seeds": seeds}
+        return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
+
+    def _tell(self, trials: Sequence[Trial], run_dir: Path, stopped: bool) -> None:
+        name = BEST_RETURN if self.config.objective == "best" else RETURN
+        run = read_run(run_dir)
+        trained = members(run) if run.status == FINISHED else []
+        for place, trial in enumerate(trials):
+            own = trained[place * self.config.seeds : (place + 1) * self.config.seeds]
+            values = [member.value(run.summary, name) for member in own]
+            value = sum(values) / len(values) if values else math.nan
+            if not math.isfinite(value):
+                self.study.tell(trial.number, state=TrialState.FAIL)
+            elif stopped:
+                self.study.tell(trial.number, state=TrialState.PRUNED)
+            else:
+                self.study.tell(trial.number, value)
+
+    def _write_results(self) -> None:
+        """Write the table of trials, and the best configuration as an experiment."""
+        done = [trial for trial in self._done() if trial.value is not None]
+        keys = [parameter.key for parameter in self.parameters]
+        buffer = io.StringIO()
+        table = csv.writer(buffer)
+        table.writerow(["trial", "state", "value", *keys, "run", "place"])
+        for trial in self._done():
+            where = [trial.user_attrs.get(_RUN, ""), trial.user_attrs.get(_PLACE, "")]
+            values = [trial.params.get(key, "") for key in keys]
+            table.writerow([trial.number, trial.state.name.lower(), trial.value, *values, *where])
+        write_text(self.directory / TRIALS, buffer.getvalue())
+        if done:
+            path = self.directory / BEST
+            path.parent.mkdir(parents=True, exist_ok=True)
+            best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
+            write_text(path, _as_experiment(self.overrides, best, len(done)))
+        if len(done) > 1:
+            save(draw(self.study, self.parameters), self.directory / PICTURE)
+
+
+def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
+    """Draw the value of each trial over each parameter, with the importance of the parameter.
+
+    Args:
+        study: the study; at least two trials are complete.
+        parameters: what varies.
+
+    Returns:
+        The figure.
+    """
+    importances = importance(study)
+    columns = min(3, len(parameters))
+    rows = -(-len(parameters) // columns)
+    figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
+    trials = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+    for number, parameter in enumerate(parameters):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        values = [trial.params[parameter.key] for trial in trials]
+        shown = values if parameter.is_numeric else list(map(str, values))
+        points = axes.scatter(
+            shown, [trial.value or 0.0 for trial in trials], c=[trial.number for trial in trials], s=14
+        )
+        if parameter.is_log:
+            axes.set_xscale("log")
+        axes.set_xlabel(parameter.field)
+        axes.set_ylabel("mean episode return")
+        axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
+        axes.grid(alpha=0.3)
+        figure.colorbar(points, ax=axes, label="trial")
+    return figure
+
+
+def importance(study: optuna.Study) -> dict[str, float]:
+    """Return the share of each parameter in the variation of the value, by PED-ANOVA.
+
+    Source: Watanabe et al. 2023, "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces".
+
+    Args:
+        study: the study.
+
+    Returns:
+        Shares by key; empty where the trials do not suffice.
+    """
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(complete) < _MIN_TRIALS or len({trial.value for trial in complete}) == 1:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an experimental interface
+        return optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+
+
+class Pruning(Callback):
+    """Reports the returns of trials to the study, and stops their run once all of them are pruned.
+
+    Args:
+        trials: one per hyperparameter setting of the population.
+        seeds: seeds per setting.
+    """
+
+    def __init__(self, trials: Sequence[Trial], seeds: int) -> None:
+        self._trials, self._seeds, self._step = list(trials), seeds, 0
+        self.stopped = False
+
+    def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
+        """See `Callback.on_evaluation`."""
+        returns = record["eval/episode_return_mean"]
+        returns = returns if isinstance(returns, list) else [returns]
+        pruned = []
+        for place, trial in enumerate(self._trials):
+            own = returns[place * self._seeds : (place + 1) * self._seeds]
+            value = sum(own) / len(own)
+            # A resumed run repeats the evaluations after its last checkpoint.
+            if math.isfinite(value) and self._step not in self._reported(trial):
+                trial.report(value, self._step)
+            pruned.append(self._step > 0 and trial.should_prune())
+        self._step += 1
+        self.stopped = all(pruned)
+        return False if self.stopped else None
+
+    def _reported(self, trial: Trial) -> Mapping[int, float]:
+        return trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
+
+    def state(self) -> dict[str, Any]:
+        """See `Callback.state`."""
+        return {"step": self._step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See `Callback.restore`."""
+        self._step = state["step"]
+
+
+def describe(result: SweepResult, shown: int = 10) -> str:
+    """Return the best trials and the importance of each parameter as text.
+
+    Args:
+        result: the result of a sweep.
+        shown: number of trials.
+    """
+    done = [trial for trial in result.study.get_trials(deepcopy=False) if trial.value is not None]
+    ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)[:shown]
+    keys = list(result.best_params)
+    head = ["trial", "return", *keys]
+    rows = [
+        [str(trial.number), f"{trial.value:.4g}", *(f"{_show(trial.params[key])}" for key in keys)] for trial in ranked
+    ]
+    shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
+    lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
+    best = result.directory / BEST
+    lines.append(f"best: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
+    return "\n".join(lines)
+
+
+def _show(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _make_sampler(config: SweepConfig) -> optuna.samplers.BaseSampler:
+    if config.sampler == "cmaes":
+        return optuna.samplers.CmaEsSampler(seed=config.seed)
+    if config.sampler in ("random", "grid"):  # a grid leaves nothing to sample
+        return optuna.samplers.RandomSampler(seed=config.seed)
+    return optuna.samplers.TPESampler(seed=config.seed)
+
+
+def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> str:
+    """Return the configuration of a trial as an experiment file."""
+    defaults: list[Any] = []
+    values: dict[str, Any] = {}
+    for override in parse_overrides(overrides):
+        key, value = override.key_or_group, override.value()
+        if key == "experiment":
+            defaults.append(value)
+        elif key in GROUPS and isinstance(value, str):
+            defaults.append({f"override /{key}": value})
+        else:
+            values[key] = _plain(value)
+    for key, value in best.params.items():
+        if key in GROUPS:
+            defaults.append({f"override /{key}": value})
+        else:
+            values[key] = value
+    nested: Any = OmegaConf.create({})
+    for key, value in values.items():
+        OmegaConf.update(nested, key, value, force_add=True)
+    body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
+    about = f"# The best of {trials} trials: mean episode return {best.value:.6g} (trial {best.number})"
+    return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of Hydra's parser as plain containers and strings."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)

@@ -1,0 +1,151 @@
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import optuna
+import pytest
+from trained_runs import SMALL
+
+from stoix_like import cli, recorded_runs, tune
+from stoix_like.config import compose_config
+from stoix_like.errors import ConfigError
+from stoix_like.tune.space import parse_space
+from stoix_like.tune.sweep import Pruning
+
+KNOWN = ["system.actor_lr", "system.clip_eps", "system.epochs", "arch.seed", "network.actor_network.x"]
+FLOATS = ["actor_lr", "clip_eps"]
+RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
+SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
+
+
+def table(directory):
+    with (directory / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_ranges_of_a_space():
+    space = {
+        "actor_lr": {"log_uniform": [1e-4, 1e-2]},
+        "clip_eps": {"choice": [0.1, 0.3]},
+        "epochs": {"int": [1, 3]},
+        "network": {"choice": ["mlp", "cnn"]},
+    }
+    found = {parameter.key: parameter for parameter in parse_space(space, KNOWN, FLOATS)}
+    assert [parameter.traced for parameter in found.values()] == [True, True, False, False]
+    # Evenly spaced on the logarithmic scale: 1e-4, 1e-3, 1e-2.
+    assert found["system.actor_lr"].grid(3) == pytest.approx([1e-4, 1e-3, 1e-2])
+    assert found["system.epochs"].grid(5) == [1, 2, 3]
+    assert found["network"].grid(5) == ["mlp", "cnn"]
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({}, "sweep.space is empty"),
+        ({"actr_lr": {"uniform": [0, 1]}}, "did you mean 'actor_lr'"),
+        ({"actor_lr": {"unifrm": [0, 1]}}, "must be one of"),
+        ({"actor_lr": [0.1, 0.2]}, "must be one of"),
+        ({"actor_lr": {"uniform": [1, 0]}}, "two numbers, the lower one first"),
+        ({"actor_lr": {"log_uniform": [0, 1]}}, "must start above 0"),
+        ({"actor_lr": {"choice": []}}, "needs a list of values"),
+        ({"epochs": {"uniform": [1, 4]}}, "use int, log_int or choice"),
+        ({"epochs": {"int": [1, 2.5]}}, "needs two integers"),
+    ],
+)
+def test_spaces_that_make_no_sense_are_refused(space, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_space(space, KNOWN, FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["sweep.trials=4"], "sweep.space"),
+        (["sweep.trials=0", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "sweep.trials=0"),
+        (["sweep.trial=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "did you mean 'trials'"),
+        (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "sweep.sampler=tpa"], "sweep.sampler=tpa"),
+        (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
+    ],
+)
+def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["sweep", *given])
+    assert exit_.value.code == cli.REFUSED
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_population_stops_once_all_its_trials_are_pruned():
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=5.0))
+    trials = [study.ask(), study.ask()]
+    pruning = Pruning(trials, seeds=2)
+    # Means over seeds 0 and 0, before training; then 6 and 3, of which the second is pruned; then both are.
+    responses = [
+        pruning.on_evaluation({"eval/episode_return_mean": returns}, None)
+        for returns in ([0.0, 0.0, 0.0, 0.0], [5.0, 7.0, 2.0, 4.0], [4.0, 4.0, 4.0, 4.0])
+    ]
+    assert responses == [None, None, False]
+    assert study.trials[0].intermediate_values == {0: 0.0, 1: 6.0, 2: 4.0}
+
+
+@pytest.mark.slow
+def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
+    result = tune.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
+    rows = table(tmp_path / "sweep")
+    assert [row["state"] for row in rows] == ["complete"] * 6
+    assert len({row["run"] for row in rows}) == len({row["system.epochs"] for row in rows}) <= 2
+    for row in rows:
+        summary = recorded_runs.read_run(tmp_path / "sweep" / row["run"]).summary
+        own = summary["population/members"][2 * int(row["place"]) : 2 * int(row["place"]) + 2]
+        assert {member["actor_lr"] for member in own} == {float(row["system.actor_lr"])}
+        assert float(row["value"]) == sum(member["eval/episode_return_mean"] for member in own) / 2
+    assert (tmp_path / "sweep/trials.png").read_bytes().startswith(b"\x89PNG")
+    # The best configuration is an experiment.
+    config = compose_config(["+experiment=best"], [tmp_path / "sweep/configs"])
+    assert config.system.actor_lr == result.best_params["system.actor_lr"]
+    assert (config.env.env_name, config.arch.total_timesteps) == ("probe", 128)
+    # A sweep with the same directory continues; another space is refused.
+    more = tune.sweep("ppo/ff_ppo", RUN, SPACE, trials=7, seeds=2, dir=str(tmp_path / "sweep"))
+    assert len(more.study.trials) == 7
+    with pytest.raises(ConfigError, match="holds a sweep with another space"):
+        tune.sweep(
+            "ppo/ff_ppo", RUN, {"gamma": {"uniform": [0.9, 1.0]}}, trials=8, seeds=2, dir=str(tmp_path / "sweep")
+        )
+
+
+@pytest.mark.slow
+def test_a_grid_is_trained_once(tmp_path):
+    space = {"actor_lr": {"choice": [1e-3, 1e-2]}, "clip_eps": {"choice": [0.1, 0.2]}}
+    result = tune.sweep("ppo/ff_ppo", RUN, space, trials=9, parallel=3, sampler="grid", dir=str(tmp_path / "sweep"))
+    points = [(trial.params["system.actor_lr"], trial.params["system.clip_eps"]) for trial in result.study.trials]
+    assert sorted(points) == [(1e-3, 0.1), (1e-3, 0.2), (1e-2, 0.1), (1e-2, 0.2)]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_resumes(tmp_path):
+    """A process is killed while a population trains; started again, it trains that population to its end."""
+    long = [*RUN, "arch.total_timesteps=4096", "arch.num_evaluation=64"]
+    command = [sys.executable, "-m", "stoix_like", "sweep", "system=ppo/ff_ppo", *long, "sweep.trials=3"]
+    command += [
+        "sweep.parallel=3",
+        f"sweep.dir={tmp_path / 'sweep'}",
+        "sweep.space={actor_lr: {uniform: [0.001, 0.01]}}",
+    ]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        checkpoints = tmp_path / "sweep/runs/00000/checkpoints"
+        deadline = time.monotonic() + 300
+        while not (checkpoints.is_dir() and any(checkpoints.glob("[0-9]*"))):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "sweep/trials.csv").exists()
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    rows = table(tmp_path / "sweep")
+    assert [(row["state"], row["run"]) for row in rows] == [("complete", "runs/00000")] * 3
+    assert "+experiment=best" in finished.stdout
