@@ -54,7 +54,9 @@ def test_networks_are_listed_with_the_systems_that_they_fit():
     listed = lines("networks")
     assert listed[listed.index("network=mlp_ddpg") + 1] == "  fits ddpg/ff_ddpg, ddpg/ff_td3"
     stochastic = [
+        "awr/ff_awr",
         "impala/ff_impala",
+        "mpo/ff_vmpo",
         "ppo/ff_dpo",
         "ppo/ff_ppo",
         "ppo/ff_ppo_penalty",

@@ -80,6 +80,30 @@ def make_optimiser(
     return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
 
 
+def join_optimisers(*optims: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Combine optimisers of several trees into one optimiser of a tuple of them.
+
+    Args:
+        *optims: one optimiser per tree.
+
+    Returns:
+        An optimiser of tuples, whose state is a tuple.
+    """
+
+    def init(params: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        return tuple(optim.init(tree) for optim, tree in zip(optims, params, strict=True))
+
+    def update(
+        grads: tuple[PyTree, ...], states: tuple[PyTree, ...], params: tuple[PyTree, ...] | None = None
+    ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
+        trees = (None,) * len(optims) if params is None else params
+        steps = [optim.update(*args) for optim, *args in zip(optims, grads, states, trees, strict=True)]
+        updates, states = zip(*steps, strict=True)
+        return updates, states
+
+    return optax.GradientTransformation(init, update)
+
+
 def gradient_step(
     loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
 ) -> tuple[PyTree, PyTree, Any]:

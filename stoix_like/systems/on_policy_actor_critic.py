@@ -200,17 +200,26 @@ class ActorCritic(ABC):
         variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
         return self.critic.apply(variables, observation)
 
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Return the agent as it is: it remembers nothing of a rollout but what it learns."""
+        del trajectory
+        return agent
+
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout."""
         agent, batch = self.evaluate(agent, trajectory)
-        config = self.config.at(agent.shared.updates, self.num_updates)
-        shared, metrics = replace(self, config=config).learn(agent.shared, batch, key)
-        metrics |= {name: getattr(config, name) for name in config.final_values}
-        metrics |= {"explained_variance": explained_variance(batch.value, batch.target, self.axes.names)}
+        shared, metrics = self.improve(agent.shared, batch, key)
         # Updated last: probability ratios need the statistics of the behaviour policy.
         statistics = self.normalizer.update(shared.statistics, trajectory.transitions.observation)
         updates = jax.tree.map(lambda count: count + 1, shared.updates)
         return Agent(shared._replace(statistics=statistics, updates=updates), agent.local), metrics
+
+    def improve(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Learn from a batch `[B]` with the hyperparameters of this update."""
+        config = self.config.at(shared.updates, self.num_updates)
+        shared, metrics = replace(self, config=config).learn(shared, batch, key)
+        metrics |= {name: getattr(config, name) for name in config.final_values}
+        return shared, metrics | {"explained_variance": explained_variance(batch.value, batch.target, self.axes.names)}
 
     def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
         """Compute the values and advantages of a rollout, in one pass over all steps.
@@ -312,12 +321,17 @@ class ActorCritic(ABC):
 
     def sgd_step(self, shared: Any, behaviour: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
-        if self.config.standardize_advantages == "minibatch":
-            batch = batch._replace(advantage=standardize(batch.advantage, self.axes.names))
+        batch = self.standardize_minibatch(batch)
         params, opt_states, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
         )
         return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def standardize_minibatch(self, batch: OnPolicyTransition) -> OnPolicyTransition:
+        """Standardise the advantages of a minibatch, if configured."""
+        if self.config.standardize_advantages != "minibatch":
+            return batch
+        return batch._replace(advantage=standardize(batch.advantage, self.axes.names))
 
     def loss(
         self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
@@ -349,7 +363,11 @@ class ActorCritic(ABC):
 
 
 def assemble(
-    config: ActorCriticConfig, spec: SystemSpec, algorithm: type[ActorCritic], transform: Transform | None = None
+    config: ActorCriticConfig,
+    spec: SystemSpec,
+    algorithm: type[ActorCritic],
+    transform: Transform | None = None,
+    **parts: Any,
 ) -> System:
     """Build an on-policy actor-critic system.
 
@@ -358,6 +376,7 @@ def assemble(
         spec: spaces, networks, axes and sizes.
         algorithm: a subclass of `ActorCritic`.
         transform: `(learning_rate) -> GradientTransformation` of the actor and the critic; None for Adam.
+        **parts: attributes that the algorithm has beside those of `ActorCritic`.
 
     Returns:
         The system.
@@ -375,11 +394,12 @@ def assemble(
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         num_updates=spec.num_updates,
+        **parts,
     )
     return System(
         init=agent.init,
         act=agent.act,
-        observe=lambda agent, _: agent,
+        observe=agent.observe,
         update=agent.update,
         eval_act=partial(agent.act, greedy=spec.evaluation_greedy),
         init_carry=agent.init_carry,

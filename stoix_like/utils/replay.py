@@ -44,9 +44,11 @@ class ReplayConfig(SystemConfig):
         gamma: discount per step.
         reward_scale: factor of the rewards, applied before they are stored.
         has_replay: see `SystemConfig`.
+        whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
     """
 
     has_replay: ClassVar[bool] = True
+    whole_windows: ClassVar[bool] = False
     total_buffer_size: Annotated[int, between(1, 2**53)]
     total_batch_size: Annotated[int, between(1, INT32_MAX)]
     epochs: Annotated[int, between(1, 1_000_000)]
@@ -78,7 +80,7 @@ class ReplayConfig(SystemConfig):
     @property
     def per_env_rows(self) -> bool:
         """Whether the buffer stores steps in order, in one row per environment."""
-        return self.window > 1 or self.prioritised
+        return self.window > 1 or self.prioritised or self.whole_windows
 
     @property
     def max_steps_per_env(self) -> int | None:
@@ -104,6 +106,10 @@ class ReplayConfig(SystemConfig):
         Raises:
             ConfigError: sizes that do not fit; names the key, its value and what would work.
         """
+        if self.whole_windows and not self.store_next_observation:
+            raise ConfigError(
+                "system.store_next_observation=false: this system needs the successor of every step: use true"
+            )
         unit = self.buffer_unit(num_envs, num_shards)
         if self.total_buffer_size % unit:
             factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
@@ -199,7 +205,10 @@ class PrioritisedReplayConfig(ReplayConfig):
 
 
 class Step(NamedTuple):
-    """Stored data of one step; None where a field is not stored."""
+    """Stored data of one step; None where a field is not stored.
+
+    Extras are one number per step, such as the log-probability of the action.
+    """
 
     observation: Observation
     action: jax.Array
@@ -207,6 +216,7 @@ class Step(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array | None
     next_observation: Observation | None
+    extras: jax.Array | None = None
 
 
 class Batch(NamedTuple):
@@ -238,12 +248,15 @@ class Replay(NamedTuple):
         init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
         add: `(state, trajectory) -> state`.
         sample: `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
+        sample_steps: `(state, key) -> Transition`, the steps of windows `[W, B, ...]`, without targets; the first
+            of a window never counts as the first of its episode, which would need the step before it.
         set_priorities: `(state, indices, priorities [B]) -> state`; windows are sampled in proportion to priorities.
     """
 
     init: Callable[[TimeStep], Any]
     add: Callable[[Any, Trajectory], Any]
     sample: Callable[..., Batch]
+    sample_steps: Callable[[Any, jax.Array], Transition]
     set_priorities: Callable[[Any, Any, jax.Array], Any]
 
 
@@ -281,13 +294,20 @@ def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
         weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)
         return windows._replace(weight=weight, indices=drawn.indices)
 
+    def sample_steps(state: Any, key: jax.Array) -> Transition:
+        windows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), buffer.sample(state, key).experience)
+        ended = windows.terminated | windows.truncated
+        is_first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
+        return Transition(**windows._asdict(), is_first=is_first)
+
     def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
         return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
 
-    replay = Replay(init, add, sample, set_priorities)
+    replay = Replay(init, add, sample, sample_steps, set_priorities)
     space: Any = spec.observation_space
     num_frames = getattr(space, "stacked", 1)
-    if num_frames == 1:
+    # Of a window, every truncated step needs the last frame of its episode, which may be overwritten.
+    if num_frames == 1 or config.whole_windows:
         return replay
     steps_per_env = -(-config.total_buffer_size // (spec.num_shards * spec.num_envs))
     return store_frames_once(replay, num_frames, space.shape, steps_per_env, config.store_next_observation)
@@ -381,6 +401,7 @@ def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> 
         jnp.zeros((), bool),
         truncated=jnp.zeros((), bool) if config.per_env_rows else None,
         next_observation=observation if config.store_next_observation else None,
+        extras=jnp.zeros(()) if config.whole_windows else None,
     )
 
 
@@ -402,6 +423,7 @@ def stored_steps(config: ReplayConfig, steps: Transition, like: Step) -> Step:
         steps.terminated,
         steps.truncated if config.per_env_rows else None,
         steps.next_observation if config.store_next_observation else None,
+        steps.extras if config.whole_windows else None,
     )
     return jax.tree.map(lambda x, like: x.astype(like.dtype), stored, like)
 

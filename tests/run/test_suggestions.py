@@ -66,8 +66,9 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
         (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac or sac/ff_tqc"),
         (
             (*DQN, *CONTINUOUS),
-            "ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, impala/ff_impala, impala/rec_impala, ppo/ff_dpo, ppo/ff_ppo,"
-            " ppo/ff_ppo_penalty, ppo/rec_ppo, sac/ff_crossq, sac/ff_sac, sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
+            "awr/ff_awr, ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, impala/ff_impala, impala/rec_impala, mpo/ff_mpo,"
+            " mpo/ff_vmpo, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty, ppo/rec_ppo, sac/ff_crossq, sac/ff_sac,"
+            " sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
         ),
     ],
 )

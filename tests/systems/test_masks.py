@@ -30,13 +30,17 @@ PPO = ["ff_dpo", "ff_ppo", "ff_ppo_penalty", "rec_ppo"]
 ON_POLICY = [
     "impala/ff_impala",
     "impala/rec_impala",
+    "mpo/ff_vmpo",
     *(f"ppo/{name}" for name in PPO),
     "q_learning/ff_pqn",
     "q_learning/rec_pqn",
     "vpg/ff_a2c",
     "vpg/ff_reinforce",
 ]
-REPLAY = ["sac/ff_sac_discrete", "q_learning/rec_r2d2", *(f"q_learning/{name}" for name in Q_LEARNING)]
+REPLAY = [
+    *("awr/ff_awr", "mpo/ff_mpo", "sac/ff_sac_discrete", "q_learning/rec_r2d2"),
+    *(f"q_learning/{name}" for name in Q_LEARNING),
+]
 DISCRETE = [*ON_POLICY, *REPLAY]
 B, A, ATOMS = 16, 3, 4
 

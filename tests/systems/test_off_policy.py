@@ -23,6 +23,7 @@ NETWORKS = {
     "sac/ff_crossq": "NormalAffineTanhDistributionHead",
     "sac/ff_sac": "NormalAffineTanhDistributionHead",
     "sac/ff_sac_discrete": "CategoricalHead",
+    "mpo/ff_mpo": "policy_head",
     "ddpg/ff_ddpg": "DeterministicHead",
     "ddpg/ff_td3": "DeterministicHead",
     "ddpg/ff_d4pg": "DeterministicHead",
@@ -179,7 +180,10 @@ def test_placement_of_shards_on_devices_does_not_change_the_results(system):
 
 @pytest.mark.parametrize(
     "system",
-    ["ddpg/ff_ddpg", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddpg/ff_td3", "ddpg/ff_d4pg"))],
+    [
+        "ddpg/ff_ddpg",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddpg/ff_td3", "ddpg/ff_d4pg", "mpo/ff_mpo")),
+    ],
 )
 def test_policy_learns_the_continuous_policy_probe(system):
     fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.num_devices=1", "arch.total_timesteps=12000"]

@@ -38,6 +38,8 @@ ONE_SHARD, FOUR_SHARDS = ["arch.num_devices=1"], ["arch.num_devices=2", "arch.up
         ("ppo/ff_dpo", "continuous_policy", ONE_SHARD),
         ("vpg/ff_a2c", "continuous_policy", [*FOUR_SHARDS, "system.rollout_length=8"]),
         ("impala/ff_impala", "continuous_policy", [*ONE_SHARD, "system.rollout_length=8"]),
+        ("mpo/ff_vmpo", "continuous_policy", FOUR_SHARDS),
+        ("awr/ff_awr", "policy", [*FOUR_SHARDS, "system.n_step=4"]),
         ("vpg/ff_reinforce", "policy", [*ONE_SHARD, "system.rollout_length=8"]),
     ],
 )

@@ -12,6 +12,8 @@ from stoix_like.storage import checkpoint
 pytestmark = pytest.mark.optimized
 
 REPLAYS = {
+    "awr/ff_awr": ["env=gymnax/cartpole", "system.n_step=2"],
+    "mpo/ff_mpo": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
     "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
     "q_learning/rec_r2d2": [
         *("env=gymnax/cartpole", "network.actor_network.rnn_layer.hidden_state_dim=8", "system.sequence_period=4"),

@@ -189,12 +189,20 @@ RECURRENT_CRITIC = [
     *("+env.kwargs.optional_limit=true", "network.critic_network.post_torso.layer_sizes=[16]"),
     *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "critic")),
 ]
+SEQUENCES = ["system.n_step=4", "system.total_batch_size=32", "system.total_buffer_size=1024", "system.epochs=4"]
 RECURRENT = [
     *("+env.kwargs.optional_limit=true", "system.training_epsilon=1.0"),
     *(f"network.actor_network.{torso}_torso.layer_sizes=[16]" for torso in ("pre", "post")),
     "network.actor_network.rnn_layer.hidden_state_dim=16",
 ]
 CASES = {
+    "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
+    "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
+    "mpo/ff_mpo": Case(
+        [*(override for override in CONTINUOUS if "total_batch" not in override), *SEQUENCES, "system.num_samples=4"],
+        critic_values,
+        atol=0.1,
+    ),
     "impala/ff_impala": Case([*ON_POLICY, "system.rms_eps=1e-4"], state_values),
     "impala/rec_impala": Case([*ON_POLICY, *RECURRENT_CRITIC, "system.rms_eps=1e-4"], recurrent_state_values),
     "ppo/rec_ppo": Case([*PPO, *RECURRENT_CRITIC, "system.sequence_length=4"], recurrent_state_values),
@@ -311,6 +319,7 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
 
 # One system for each way to compute targets.
 MUTATED = (
+    "mpo/ff_mpo",
     "ppo/ff_ppo_penalty",
     "impala/ff_impala",
     "vpg/ff_reinforce",

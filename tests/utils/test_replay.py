@@ -24,6 +24,10 @@ class Prioritised(ReplayConfig):
     prioritised: ClassVar[bool] = True
 
 
+class Whole(ReplayConfig):
+    whole_windows: ClassVar[bool] = True
+
+
 def make(schema=ReplayConfig, **values):
     defaults = {
         "rollout_length": 2,
@@ -204,6 +208,29 @@ def test_new_windows_have_the_largest_priority_so_far():
     state = replay.add(state, steps([2], [2], [0], [0]))
     seen = np.ravel(replay.sample(state, jax.random.key(0)).observation.agent_view)
     assert np.mean(seen % 100 == 2) == pytest.approx(0.4, abs=0.002)
+
+
+def test_whole_windows_have_all_steps_in_order_with_their_extras():
+    """Steps 0 to 3 of each environment; the episode is truncated after step 1, and extras are ten times the step."""
+    replay = make(Whole, n_step=3)
+    rollout = steps([0, 1, 2, 3], [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 0, 0])
+    extras = jnp.broadcast_to(10.0 * jnp.arange(4)[:, None], (4, NUM_ENVS))
+    rollout = rollout._replace(transitions=rollout.transitions._replace(extras=extras))
+    found = replay.sample_steps(replay.add(empty(replay), rollout), jax.random.key(0))
+    number = found.observation.agent_view[..., 0]
+    assert set(np.asarray(number[0]).tolist()) == {0.0, 1.0, 100.0, 101.0}
+    np.testing.assert_array_equal(number, number[:1] + jnp.arange(3)[:, None])
+    np.testing.assert_array_equal(found.next_observation.agent_view[..., 0], number + 0.5)
+    np.testing.assert_array_equal(found.reward, number % 100)
+    np.testing.assert_array_equal(found.extras, 10 * (number % 100))
+    np.testing.assert_array_equal(found.truncated, number % 100 == 1)
+    np.testing.assert_array_equal(found.is_first, (number % 100 == 2) & (jnp.arange(3)[:, None] > 0))
+
+
+def test_whole_windows_need_their_successors():
+    config = parse_config(compose_config(["system=awr/ff_awr", "system.store_next_observation=false"])).system
+    with pytest.raises(ConfigError, match="system.store_next_observation=false: this system needs .*: use true"):
+        config.check(8, 1)
 
 
 def test_rewards_are_stored_scaled():

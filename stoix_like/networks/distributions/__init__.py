@@ -7,6 +7,7 @@ sample axes. Distributions are pytrees: they pass through `jit`, `vmap` and `sca
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes
 from stoix_like.networks.distributions.beta import AffineBeta, ClippedBeta
 from stoix_like.networks.distributions.bounded import Bound, squash
+from stoix_like.networks.distributions.decoupling import decouple, kl_per_dimension
 from stoix_like.networks.distributions.deterministic import Deterministic
 from stoix_like.networks.distributions.discrete import (
     Categorical,
@@ -33,6 +34,8 @@ __all__ = [
     "Seed",
     "Sizes",
     "StateDependentNoise",
+    "decouple",
+    "kl_per_dimension",
     "legal_actions",
     "mask_logits",
     "squash",

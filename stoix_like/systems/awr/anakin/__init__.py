@@ -1,0 +1,1 @@
+"""Advantage-weighted regression with environments on the accelerator."""

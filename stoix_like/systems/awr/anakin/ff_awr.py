@@ -1,0 +1,93 @@
+"""Advantage-weighted regression with feed-forward networks (Peng et al. 2019, arXiv:1910.00177)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Agent, Metrics, System, SystemSpec, TimeStep, Trajectory
+from stoix_like.errors import ConfigError
+from stoix_like.launch import entry_points
+from stoix_like.schema import above, between
+from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition, assemble
+from stoix_like.utils.loss import awr_loss
+from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ActorCriticConfig, ReplayConfig):
+    """Hyperparameters of AWR.
+
+    Attributes:
+        whole_windows: see `ReplayConfig`.
+        gae_lambda: mixing parameter of the returns.
+        beta: temperature of the weights, in the unit of the advantages.
+        weight_max: largest weight.
+    """
+
+    whole_windows: ClassVar[bool] = True
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    beta: Annotated[float, above(0.0)]
+    weight_max: Annotated[float, above(0.0)]
+
+    @property
+    def gradient_steps(self) -> int:
+        """Gradient steps per update."""
+        return self.epochs
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and refuse what needs the last rollout; see `SystemConfig.check`."""
+        ReplayConfig.check(self, num_envs, num_shards)
+        for name in ("normalize_rewards", "vtrace"):
+            if getattr(self, name):
+                raise ConfigError(f"system.{name}=true: this system learns from a replay buffer: use false")
+
+
+@dataclass(frozen=True)
+class AWR(ActorCritic):
+    """AWR: values by regression on lambda-returns, and the policy on the actions taken, weighted by advantages."""
+
+    replay: Replay
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        return super().init(key, timestep)._replace(local=self.replay.init(timestep))
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer and to the statistics of observations."""
+        statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
+        return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
+        del trajectory
+
+        def epoch(shared: Any, key: jax.Array) -> tuple[Any, Metrics]:
+            sample_key, step_key = jax.random.split(key)
+            windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
+            _, batch = self.evaluate(Agent(shared, ()), windows)
+            return self.improve(shared, batch, step_key)
+
+        shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
+        shared = shared._replace(updates=jax.tree.map(lambda count: count + 1, shared.updates))
+        return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
+
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the weighted log-likelihood of the actions taken (algorithm 1)."""
+        del behaviour
+        return awr_loss(pi.log_prob(batch.action), batch.advantage, self.config.beta, self.config.weight_max), {}
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build AWR; see `on_policy_actor_critic.assemble`."""
+    # Rewards are scaled when a window is evaluated, and therefore not when they are stored.
+    return assemble(config, spec, AWR, replay=make_replay(replace(config, reward_scale=1.0), spec))
+
+
+run_experiment, hydra_entry_point = entry_points("awr/ff_awr", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,240 @@
+"""MPO with feed-forward networks (Abdolmaleki et al. 2018, arXiv:1806.06920).
+
+The policy is improved within decoupled bounds on the divergence of its means and of its deviations ("Relative entropy
+regularized policy iteration", arXiv:1812.02256), and evaluated by Retrace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import (
+    Agent,
+    Metrics,
+    Observation,
+    OnlineAndTarget,
+    RolloutState,
+    System,
+    SystemSpec,
+    Trajectory,
+    Transition,
+)
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.launch import entry_points
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.schema import between
+from stoix_like.systems.gradient_descent import gradient_step, join_optimisers, periodically
+from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
+from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
+from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
+from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
+from stoix_like.utils.multistep import batch_retrace_continuous
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
+    """Hyperparameters of MPO.
+
+    Attributes:
+        action_spaces: see `ActorCriticConfig`.
+        network_heads: heads that the system needs.
+        whole_windows: see `ReplayConfig`.
+        num_samples: actions of the target policy per observation, for its values and for the improvement.
+        retrace_lambda: mixing parameter of the Retrace returns.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE),
+    }
+    whole_windows: ClassVar[bool] = True
+    num_samples: Annotated[int, between(2, 2**16)]
+    retrace_lambda: Annotated[float, between(0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class MPO(ActorCritic):
+    """MPO with its hyperparameters, networks and optimisers."""
+
+    dual_optim: optax.GradientTransformation
+    action_space: Any
+
+    def init_shared(self, key: jax.Array, observation: Observation) -> MPOShared:
+        """Initialise the shared state; targets are copies, because one buffer cannot be donated twice."""
+        actor_key, q_key, action_key = jax.random.split(key, 3)
+        actor_params = self.actor.init(actor_key, observation)
+        pi = self.actor.apply(actor_params, observation)
+        q_params = self.critics.init(q_key, *self.critic_input(observation, pi.sample(seed=action_key)))
+        duals = init_duals(self.config, pi)
+        target = jax.tree.map(jnp.copy, (actor_params, q_params))
+        params = MPOParams(OnlineAndTarget(actor_params, target[0]), OnlineAndTarget(q_params, target[1]), duals)
+        opt_states = MPOOptStates(
+            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
+        )
+        return MPOShared(params, opt_states, jnp.zeros((), jnp.int32))
+
+    def greedy_action(self, params: MPOParams, observation: Observation) -> jax.Array:
+        """Compute the mode of the policy."""
+        return self.actor.apply(params.actor_params.online, observation).mode()
+
+    def exploring_action(self, params: MPOParams, observation: Observation, keys: jax.Array) -> jax.Array:
+        """Sample actions from the policy."""
+        pi = self.actor.apply(params.actor_params.online, observation)
+        return jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+
+    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+        """Choose an action for each environment; the extras are the actions and their log-probabilities."""
+        carry, action, extras = super().act(shared, state, key, greedy)
+        if greedy:
+            return carry, action, extras
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        log_prob = self.actor.apply(shared.params.actor_params.online, observation).log_prob(action)
+        return carry, action, (action, log_prob)
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer, with log-probabilities as extras, and to the statistics."""
+        steps = trajectory.transitions
+        chosen, log_prob = steps.extras
+        same = (chosen == steps.action).reshape(*log_prob.shape, -1).all(-1)
+        # Random actions of the warm-up are not those of the policy: an infinite log-probability ends the trace.
+        steps = steps._replace(extras=jnp.where(same, log_prob, jnp.inf))
+        return super().observe(agent, trajectory._replace(transitions=steps))
+
+    def sample(self, agent: Agent, key: jax.Array) -> Any:
+        """Sample windows `[W, B]` with normalised observations."""
+        steps = self.replay.sample_steps(agent.local, key)
+        normalize = partial(self.normalizer.apply, agent.shared.statistics)
+        return steps._replace(
+            observation=normalize(steps.observation), next_observation=normalize(steps.next_observation)
+        )
+
+    def sgd_step(self, shared: MPOShared, batch: Any, key: jax.Array) -> tuple[MPOShared, Metrics]:
+        """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""
+        q_key, actor_key = jax.random.split(key)
+        params, opt_states = shared.params, shared.opt_states
+        loss = partial(self.critic_loss, params=params, steps=batch, key=q_key)
+        online, q_opt_state, q_metrics = gradient_step(
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
+        q_params = self.update_target(params.q_params._replace(online=online))
+        shared = shared._replace(
+            params=params._replace(q_params=q_params), opt_states=opt_states._replace(q_opt_state=q_opt_state)
+        )
+        improve = partial(self.improve, observation=batch.observation, key=actor_key)
+        shared, metrics = periodically(improve, shared, shared.steps, self.config.policy_frequency)
+        return shared._replace(steps=shared.steps + 1), q_metrics | metrics
+
+    def improve(self, shared: MPOShared, observation: Observation, key: jax.Array) -> tuple[MPOShared, Metrics]:
+        """Update the policy, its target and the duals."""
+        params, opt_states = shared.params, shared.opt_states
+        loss = partial(self.policy_loss, params=params, observation=observation, key=key)
+        (online, duals), (actor_opt_state, dual_opt_state), metrics = gradient_step(
+            loss,
+            join_optimisers(self.actor_optim, self.dual_optim),
+            self.axes,
+            (params.actor_params.online, params.duals),
+            (opt_states.actor_opt_state, opt_states.dual_opt_state),
+        )
+        actor_params = self.update_target(params.actor_params._replace(online=online))
+        params = MPOParams(actor_params, params.q_params, duals)
+        opt_states = MPOOptStates(actor_opt_state, opt_states.q_opt_state, dual_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def critic_loss(
+        self, q_params: Any, params: MPOParams, steps: Transition, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute squared errors to the Retrace returns of the target policy (equation 14)."""
+        actor_target, q_target = params.actor_params.target, params.q_params.target
+        _, q_of_samples = self.evaluate_policy(actor_target, q_target, steps.next_observation, key)
+        log_prob = self.actor.apply(actor_target, steps.observation).log_prob(steps.action)
+        q_tm1 = self.q_value(q_params, steps.observation, steps.action)
+        errors = batch_retrace_continuous(
+            q_tm1,
+            self.q_value(q_target, steps.observation, steps.action)[1:],
+            jnp.mean(q_of_samples, axis=0),
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            (log_prob - steps.extras)[1:],
+            self.config.retrace_lambda,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+        loss = 0.5 * jnp.mean(jnp.square(errors))
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+
+    def policy_loss(
+        self, learned: tuple[Any, Duals], params: MPOParams, observation: Observation, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the losses of the temperature, the policy and its multipliers (equations 8 to 12)."""
+        (actor_params, duals), targets = learned, (params.actor_params.target, params.q_params.target)
+        action, q = self.evaluate_policy(*targets, observation, key)
+        temperature = positive(duals.temperature)
+        temperature_loss, weights = mpo_temperature_loss(q, temperature, self.config.epsilon)
+        pi, target_pi = (self.actor.apply(params, observation) for params in (actor_params, targets[0]))
+        policy_loss, metrics = constrained_policy_loss(
+            self.config, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(action), weights)
+        )
+        metrics |= {"policy_loss": policy_loss, "temperature": temperature}
+        return temperature_loss + policy_loss, metrics
+
+    def evaluate_policy(
+        self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Sample actions `[S, ...]` of a policy for each observation, and compute their values."""
+        action = self.actor.apply(actor_params, observation).sample(seed=key, sample_shape=(self.config.num_samples,))
+        return action, jax.vmap(partial(self.q_value, q_params, observation))(action)
+
+    def q_value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the values of actions."""
+        return self.critics.apply(q_params, *self.critic_input(observation, action))[..., 0]
+
+    def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
+        """Return the inputs of the critic; discrete actions are one-hot."""
+        return observation, {"action": as_vector(self.action_space, action)}
+
+
+def as_vector(space: Any, action: jax.Array) -> jax.Array:
+    """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
+
+    Args:
+        space: the action space.
+        action: actions of this space, with any leading axes.
+
+    Returns:
+        `[..., D]` floats.
+    """
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(action, space.n)
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
+        return jnp.concatenate(parts, axis=-1)
+    return action
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build MPO.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
+    return MPO(**parts, dual_optim=optax.adam(config.dual_lr), action_space=spec.action_space).system(spec)
+
+
+run_experiment, hydra_entry_point = entry_points("mpo/ff_mpo", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

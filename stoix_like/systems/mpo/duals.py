@@ -1,0 +1,119 @@
+"""What MPO and V-MPO share: bounds on divergences, with learned temperature and Lagrange multipliers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Metrics, SystemConfig
+from stoix_like.networks.distributions import decouple, kl_per_dimension
+from stoix_like.schema import above
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.loss import mpo_alpha_loss
+
+# Keeps the temperature, by which values are divided, away from 0.
+_MINIMUM = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualConfig(SystemConfig):
+    """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not.
+
+    Attributes:
+        epsilon: bound on the divergence of the weighted actions from the sampled ones, in nats.
+        epsilon_policy: bound on the divergence of an update, in nats.
+        epsilon_mean: bound on the divergence by changed means, in nats per action dimension.
+        epsilon_stddev: bound on the divergence by changed standard deviations, in nats per action dimension.
+        init_temperature: initial temperature of the weights, in the unit of values or advantages.
+        init_alpha: initial Lagrange multiplier of `epsilon_policy`, per nat.
+        init_alpha_mean: initial Lagrange multiplier of `epsilon_mean`, per nat.
+        init_alpha_stddev: initial Lagrange multiplier of `epsilon_stddev`, per nat.
+        dual_lr: Adam learning rate of temperature and multipliers, before the softplus that keeps them positive.
+    """
+
+    epsilon: Annotated[float, above(0.0)]
+    epsilon_policy: Annotated[float, above(0.0)]
+    epsilon_mean: Annotated[float, above(0.0)]
+    epsilon_stddev: Annotated[float, above(0.0)]
+    init_temperature: Annotated[float, above(0.0)]
+    init_alpha: Annotated[float, above(0.0)]
+    init_alpha_mean: Annotated[float, above(0.0)]
+    init_alpha_stddev: Annotated[float, above(0.0)]
+    dual_lr: Annotated[float, above(0.0)]
+
+
+class Duals(NamedTuple):
+    """Temperature and Lagrange multipliers, before the softplus that keeps them positive.
+
+    Attributes:
+        temperature: of the weights of the E-step, a scalar.
+        alphas: multipliers `[A]` by the part of the policy, see `decouple`.
+    """
+
+    temperature: jax.Array
+    alphas: dict[str, jax.Array]
+
+
+def init_duals(config: DualConfig, pi: Any) -> Duals:
+    """Return the initial temperature and multipliers.
+
+    Args:
+        config: hyperparameters.
+        pi: a policy, an example.
+
+    Returns:
+        The duals.
+    """
+    values = {"policy": config.init_alpha, "mean": config.init_alpha_mean, "stddev": config.init_alpha_stddev}
+    sizes = {name: kl_per_dimension(pi, part).shape[-1] for name, part in decouple(pi, pi).items()}
+    alphas = {name: jnp.full((size,), _inverse_softplus(values[name])) for name, size in sizes.items()}
+    return Duals(_inverse_softplus(config.init_temperature), alphas)
+
+
+def positive(raw: jax.Array) -> jax.Array:
+    """Return a dual variable from its learned value, `softplus(raw)`."""
+    return jax.nn.softplus(raw) + _MINIMUM
+
+
+def _inverse_softplus(value: Scalar) -> jax.Array:
+    value = jnp.asarray(value, jnp.float32)
+    # Stable for large values, whose exponential would overflow.
+    return value + jnp.log(-jnp.expm1(-value))
+
+
+def constrained_policy_loss(
+    config: DualConfig, duals: Duals, pi: Any, b_pi: Any, cross_entropy: Callable[[Any], jax.Array]
+) -> tuple[jax.Array, Metrics]:
+    """Compute the loss of the M-step: policy loss, penalties on divergences, and the losses of their multipliers.
+
+        L = sum_parts [L_pi(part) + sum_d alpha_d KL_d(b_pi || part) + alpha_d (epsilon - KL_d)]
+
+    where the second term has a gradient of the policy alone, and the third of the multipliers alone. `decouple` returns
+    the parts.
+    Source: Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2; Song et al. 2020
+    (V-MPO), equation 5.
+
+    Args:
+        config: hyperparameters.
+        duals: the multipliers.
+        pi: the current policy, of any batch shape.
+        b_pi: the policy that it stays near, of the same batch shape.
+        cross_entropy: L_pi, the loss of a policy.
+
+    Returns:
+        The loss, a scalar, and the mean divergences by part, in nats per action dimension.
+    """
+    epsilons = {"policy": config.epsilon_policy, "mean": config.epsilon_mean, "stddev": config.epsilon_stddev}
+    loss, metrics = jnp.zeros(()), {}
+    for name, part in decouple(pi, b_pi).items():
+        kl = kl_per_dimension(b_pi, part)
+        alpha = positive(duals.alphas[name])
+        losses = jax.vmap(mpo_alpha_loss, in_axes=(-1, 0, None))(kl, alpha, epsilons[name])
+        loss += cross_entropy(part) + sum(jnp.sum(term) for term in losses)
+        metrics[f"kl_{name}"] = jnp.mean(kl)
+        metrics[f"alpha_{name}"] = jnp.mean(alpha)
+    return loss, metrics

@@ -1,0 +1,35 @@
+"""State of an MPO agent."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.base_types import OnlineAndTarget
+from stoix_like.systems.mpo.duals import Duals
+
+
+class MPOParams(NamedTuple):
+    """Parameters of the policy and the critic, with their targets, and the duals."""
+
+    actor_params: OnlineAndTarget
+    q_params: OnlineAndTarget
+    duals: Duals
+
+
+class MPOOptStates(NamedTuple):
+    """Optimiser states of policy, critic and duals."""
+
+    actor_opt_state: Any
+    q_opt_state: Any
+    dual_opt_state: Any
+
+
+class MPOShared(NamedTuple):
+    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
+
+    params: MPOParams
+    opt_states: MPOOptStates
+    steps: jax.Array
+    statistics: Any = ()
