@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import re
 import resource
 import time
@@ -146,27 +147,42 @@ EXTREMES = (-1, 0, 2**31 - 1, 2**31, 10**9, 10**18)
 GROUPS = {"arch": AnakinConfig, "arch.population": PopulationConfig, "checkpoint": CheckpointConfig, "env": EnvConfig}
 
 
-def numeric_keys(node, path):
+class Fuzzed(typing.NamedTuple):
+    """A whole number to vary: a system that has the key, and the family and the class or function that define it."""
+
+    system: str
+    key: str
+    is_list: bool
+    origin: tuple
+
+
+def numeric_keys(node, path, target=""):
     """Every key below `node` whose value in the yaml files is a whole number, a list of them, or null."""
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from numeric_keys(value, f"{path}.{key}")
+            yield from numeric_keys(value, f"{path}.{key}", node.get("_target_", target))
     elif isinstance(node, list) and node and all(isinstance(item, int) for item in node):
-        yield path, True
+        yield path, True, target
     elif isinstance(node, int) and not isinstance(node, bool):
-        yield path, False
+        yield path, False, target
+
+
+def defined_in(schema, name):
+    """The base class that a field comes from."""
+    return next(base for base in reversed(schema.__mro__) if name in inspect.get_annotations(base))
 
 
 def fuzzed():
     for group, schema in GROUPS.items():
         for name in whole_numbers(schema):
-            yield "ppo/ff_ppo", f"{group}.{name}", False
+            yield Fuzzed("ppo/ff_ppo", f"{group}.{name}", False, (group, name))
     for system in SYSTEMS:
-        for name in whole_numbers(schema_of(system)):
-            yield system, f"system.{name}", False
+        schema, family = schema_of(system), system.partition("/")[0]
+        for name in whole_numbers(schema):
+            yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
         network = configuration.OmegaConf.to_container(compose_config([f"system={system}"]).network)
-        for key, is_list in numeric_keys(network, "network"):
-            yield system, key, is_list
+        for key, is_list, target in numeric_keys(network, "network"):
+            yield Fuzzed(system, key, is_list, (family, target, key.rpartition(".")[2]))
 
 
 def refused(overrides):
@@ -177,12 +193,15 @@ def refused(overrides):
     return ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", EXTREMES)
-def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value):
+@pytest.mark.parametrize(
+    "every_system", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
+)
+def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_system):
     """Set-up takes seconds and little memory whatever the value is; refusals name the key, or the larger group."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for system, key, is_list in fuzzed():
+    cases = list(fuzzed()) if every_system else {case.origin: case for case in fuzzed()}.values()
+    for system, key, is_list, _ in cases:
         continuous = system.startswith(("ddpg", "sac")) and "discrete" not in system
         environment = "gymnax/pendulum" if continuous else "gymnax/cartpole"
         written = f"[{value}]" if is_list else str(value)
