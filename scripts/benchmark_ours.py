@@ -25,7 +25,7 @@ from benchmark_worker import serve, timed
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState
 from stoix_like.config import compose_config, parse_config
-from stoix_like.envs import make
+from stoix_like.envs import Box, Space, make
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.run.compile import compile_run, make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup, set_up
@@ -127,10 +127,9 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
 
     def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
         state, timestep = carry
-        keys, mask = jax.random.split(key, num_envs), timestep.observation.action_mask
-        sample = env.action_space.sample
-        action = jax.vmap(sample)(keys) if mask is None else jax.vmap(sample)(keys, mask)
-        return env.step(keys, state, action), None
+        # Like the peers: all actions are drawn at once.
+        action = _draw_actions(env.action_space, key, num_envs, timestep.observation.action_mask)
+        return env.step(jax.random.split(key, num_envs), state, action), None
 
     @jax.jit
     def program(key: jax.Array) -> Any:
@@ -139,6 +138,14 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
 
     start = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
     return _time_program(program, num_envs * num_steps)
+
+
+def _draw_actions(space: Space, key: jax.Array, num_envs: int, mask: jax.Array | None) -> jax.Array:
+    if isinstance(space, Box):
+        return jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0)
+    if mask is None:
+        return jax.random.randint(key, (num_envs,), 0, space.n)
+    return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
 
 
 def bridge(overrides: list[str]) -> tuple[Run, float]:

@@ -65,9 +65,8 @@ def _with_params(env: Any, params: Any, num_envs: int) -> tuple[Reset, Step]:
 
     def step(key: jax.Array, carry: Any) -> Any:
         # All outputs are carried, so that XLA cannot eliminate rewards and flags.
-        keys = jax.random.split(key, num_envs)
-        action = jax.vmap(env.action_space(params).sample)(keys)
-        return jax.vmap(env.step, (0, 0, 0, None))(keys, carry[1], action, params)
+        action = jax.random.randint(key, (num_envs,), 0, env.action_space(params).n)
+        return jax.vmap(env.step, (0, 0, 0, None))(jax.random.split(key, num_envs), carry[1], action, params)
 
     return reset, step
 

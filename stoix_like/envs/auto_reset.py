@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -59,8 +60,7 @@ class AutoReset(StatefulWrapper):
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
         done = timestep.terminated | timestep.truncated
-        starts, store = self.take_starts(keys, state.store, done)
-        current = _select(done, starts, Start(env_state, timestep.observation))
+        current, store = self.replace_ended(keys, state.store, done, Start(env_state, timestep.observation))
         return AutoResetState(current.env_state, store), timestep._replace(observation=current.observation)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PyTree:
@@ -77,29 +77,29 @@ class AutoReset(StatefulWrapper):
         return ()
 
     @abstractmethod
-    def take_starts(self, keys: jax.Array, store: PyTree, done: jax.Array) -> tuple[Start, PyTree]:
+    def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
         """Return start states for the environments whose episode ended.
 
         Args:
             keys: `[N]` keys of the step.
             store: the store, from `init_store` or the last call.
             done: `[N]` bool, whether the episode ended.
+            current: `[N, ...]` states and observations after the step.
 
         Returns:
-            `[N, ...]` start states, used only where `done` is True, and the new store.
+            `[N, ...]`: start states where `done` is True, `current` elsewhere; and the new store.
         """
 
-    def _draw_if_any(self, keys: jax.Array, done: jax.Array) -> Start:
-        """Draw start states `[len(keys), ...]`; on a CPU, return zeros if no episode ended."""
+    def _replace_by_drawn(self, done: jax.Array, current: Start, draw: Callable[[], Start]) -> Start:
+        """Draw start states and replace ended episodes by them; on a CPU, only if an episode ended."""
 
-        def draw() -> Start:
-            return self._draw(keys)
-
-        def unused() -> Start:
-            return jax.tree.map(lambda leaf: jax.lax.full(leaf.shape, 0, leaf.dtype), jax.eval_shape(draw))
+        def replaced() -> Start:
+            return _select(done, draw(), current)
 
         # With few environments a branch skips most resets, but an accelerator would have to wait for the condition.
-        return jax.lax.platform_dependent(cpu=lambda: jax.lax.cond(any_of_batch(done), draw, unused), default=draw)
+        return jax.lax.platform_dependent(
+            cpu=lambda: jax.lax.cond(any_of_batch(done), replaced, lambda: current), default=replaced
+        )
 
     def _draw(self, keys: jax.Array) -> Start:
         env_state, timestep = self.env.reset(jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM))
@@ -109,9 +109,9 @@ class AutoReset(StatefulWrapper):
 class FreshReset(AutoReset):
     """A new start state for each episode, at the cost of resetting all environments whenever one episode ends."""
 
-    def take_starts(self, keys: jax.Array, store: PyTree, done: jax.Array) -> tuple[Start, PyTree]:
-        """See `AutoReset.take_starts`."""
-        return self._draw_if_any(keys, done), store
+    def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
+        """See `AutoReset.replace_ended`."""
+        return self._replace_by_drawn(done, current, lambda: self._draw(keys)), store
 
 
 class PoolReset(AutoReset):
@@ -139,13 +139,15 @@ class PoolReset(AutoReset):
         del starts
         return self._fill(keys[0])
 
-    def take_starts(self, keys: jax.Array, store: PoolStore, done: jax.Array) -> tuple[Start, PoolStore]:
-        """See `AutoReset.take_starts`."""
+    def replace_ended(
+        self, keys: jax.Array, store: PoolStore, done: jax.Array, current: Start
+    ) -> tuple[Start, PoolStore]:
+        """See `AutoReset.replace_ended`."""
         del keys
         rank = jnp.cumsum(done, dtype=jnp.int32)
         entry = (store.taken + rank - 1) % self.pool_size
         starts = jax.tree.map(lambda leaf: leaf[entry], store.starts)
-        return starts, store._replace(taken=store.taken + rank[-1])
+        return _select(done, starts, current), store._replace(taken=store.taken + rank[-1])
 
     def _fill(self, key: jax.Array) -> PoolStore:
         return PoolStore(self._draw(jax.random.split(key, self.pool_size)), jnp.zeros((), jnp.int32))
@@ -167,12 +169,15 @@ class OptimisticReset(AutoReset):
         super().__init__(env)
         self.reset_ratio = reset_ratio
 
-    def take_starts(self, keys: jax.Array, store: PyTree, done: jax.Array) -> tuple[Start, PyTree]:
-        """See `AutoReset.take_starts`."""
+    def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
+        """See `AutoReset.replace_ended`."""
         num_resets = math.ceil(len(keys) / self.reset_ratio)
-        drawn = self._draw_if_any(keys[:num_resets], done)
-        entry = (jnp.cumsum(done, dtype=jnp.int32) - 1) % num_resets
-        return jax.tree.map(lambda leaf: leaf[entry], drawn), store
+
+        def draw() -> Start:
+            entry = (jnp.cumsum(done, dtype=jnp.int32) - 1) % num_resets
+            return jax.tree.map(lambda leaf: leaf[entry], self._draw(keys[:num_resets]))
+
+        return self._replace_by_drawn(done, current, draw), store
 
 
 class CachedReset(AutoReset):
@@ -184,10 +189,10 @@ class CachedReset(AutoReset):
         # A copy: a donated buffer must not appear twice.
         return jax.tree.map(jnp.copy, starts)
 
-    def take_starts(self, keys: jax.Array, store: Start, done: jax.Array) -> tuple[Start, Start]:
-        """See `AutoReset.take_starts`."""
-        del keys, done
-        return store, store
+    def replace_ended(self, keys: jax.Array, store: Start, done: jax.Array, current: Start) -> tuple[Start, Start]:
+        """See `AutoReset.replace_ended`."""
+        del keys
+        return _select(done, store, current), store
 
 
 class HostReset(Wrapper):
