@@ -125,16 +125,18 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
     config = parse_config(compose_config(overrides))
     env, num_envs, num_steps = make(config.env), config.arch.total_num_envs, config.system.rollout_length
 
-    def step(carry: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], None]:
+    def step(carry: tuple[Any, Any], keys: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], None]:
         state, timestep = carry
         # Like the peers: all actions are drawn at once.
-        action = _draw_actions(env.action_space, key, num_envs, timestep.observation.action_mask)
-        return env.step(jax.random.split(key, num_envs), state, action), None
+        action = _draw_actions(env.action_space, keys[0], num_envs, timestep.observation.action_mask)
+        return env.step(keys[1], state, action), None
 
     @jax.jit
     def program(key: jax.Array) -> Any:
         state = env.start_rollout(key, start[0])
-        return jax.lax.scan(step, (state, start[1]), jax.random.split(key, num_steps))[0]
+        # As in training, the keys of a whole rollout are split before its loop.
+        keys = jax.random.split(key, num_steps), jax.random.split(key, (num_steps, num_envs))
+        return jax.lax.scan(step, (state, start[1]), keys)[0]
 
     start = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
     return _time_program(program, num_envs * num_steps)

@@ -78,7 +78,7 @@ class AutoReset(StatefulWrapper):
 
     @abstractmethod
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
-        """Return start states for the environments whose episode ended.
+        """Replace the states of the environments whose episode ended by start states.
 
         Args:
             keys: `[N]` keys of the step.
