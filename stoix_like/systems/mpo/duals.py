@@ -52,10 +52,12 @@ class Duals(NamedTuple):
     Attributes:
         temperature: of the weights of the E-step, a scalar.
         alphas: multipliers `[A]` by the part of the policy, see `decouple`.
+        penalty_temperature: of the weights by a penalty, a scalar; `()` without one.
     """
 
     temperature: jax.Array
     alphas: dict[str, jax.Array]
+    penalty_temperature: Any = ()
 
 
 def init_duals(config: DualConfig, pi: Any) -> Duals:
@@ -70,8 +72,8 @@ def init_duals(config: DualConfig, pi: Any) -> Duals:
     """
     values = {"policy": config.init_alpha, "mean": config.init_alpha_mean, "stddev": config.init_alpha_stddev}
     sizes = {name: kl_per_dimension(pi, part).shape[-1] for name, part in decouple(pi, pi).items()}
-    alphas = {name: jnp.full((size,), _inverse_softplus(values[name])) for name, size in sizes.items()}
-    return Duals(_inverse_softplus(config.init_temperature), alphas)
+    alphas = {name: jnp.full((size,), inverse_softplus(values[name])) for name, size in sizes.items()}
+    return Duals(inverse_softplus(config.init_temperature), alphas)
 
 
 def positive(raw: jax.Array) -> jax.Array:
@@ -79,7 +81,8 @@ def positive(raw: jax.Array) -> jax.Array:
     return jax.nn.softplus(raw) + _MINIMUM
 
 
-def _inverse_softplus(value: Scalar) -> jax.Array:
+def inverse_softplus(value: Scalar) -> jax.Array:
+    """Return the learned value of a dual variable, the inverse of `positive`."""
     value = jnp.asarray(value, jnp.float32)
     # Stable for large values, whose exponential would overflow.
     return value + jnp.log(-jnp.expm1(-value))

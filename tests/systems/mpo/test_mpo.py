@@ -8,7 +8,10 @@ import pytest
 from off_policy_runs import algorithm, timestep
 
 from stoix_like.base_types import Agent, RolloutState, Trajectory, Transition
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical, Independent
+from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess
 from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, positive
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -63,3 +66,33 @@ def test_random_actions_of_the_warmup_end_the_trace():
     stored = np.asarray(agent.local.experience.extras)[:, 0]
     np.testing.assert_allclose(stored[0], extras[1][0])
     assert stored[1] == np.inf
+
+
+def test_actions_are_vectors_with_one_hot_choices():
+    one_hot = as_vector(Discrete(3), jnp.asarray([2, 0]))
+    np.testing.assert_array_equal(one_hot, [[0, 0, 1], [1, 0, 0]])
+    np.testing.assert_array_equal(as_vector(MultiDiscrete((2, 3)), jnp.asarray([[1, 0]])), [[0, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(as_vector(Box(-1, 1, (1,)), jnp.asarray([[0.5]])), [[0.5]])
+
+
+def test_the_penalty_is_the_distance_from_the_bounds_in_units_of_half_the_range():
+    """In [-2, 2], (4, 0) is one half-width beyond; in (3, 4) of half-widths, the distance is 5."""
+    space = Box(-2.0, 2.0, (2,))
+    np.testing.assert_allclose(excess(space, jnp.asarray([[1.0, -2.0], [4.0, 0.0], [-8.0, 10.0]])), [0.0, 1.0, 5.0])
+    with pytest.raises(ConfigError, match="system.action_penalty=true needs continuous actions with bounds"):
+        check_bounded(Discrete(2), "system.action_penalty")
+    with pytest.raises(ConfigError, match="use false"):
+        check_bounded(Box(-np.inf, np.inf, (2,)), "system.action_penalty")
+
+
+def test_penalised_actions_lose_weight():
+    """Four actions of equal value, one of them out of bounds: it has the least weight, and each objective sums to 1."""
+    mpo = algorithm("mpo/ff_mpo", *SMALL, "system.action_penalty=true", "system.init_temperature=0.1")
+    duals = jax.jit(mpo.init)(jax.random.key(0), timestep([0], [False])).shared.params.duals
+    action = jnp.asarray([0.1, -0.5, 0.9, 1.2])[:, None, None]
+    loss, weights = mpo.weigh(duals, action, jnp.zeros((4, 1)))
+    np.testing.assert_allclose(weights.sum(), 2.0, rtol=1e-5)
+    # exp(-0.2 / 0.1) for the excess of 0.2.
+    inside = 1.0 / (3.0 + np.exp(-2.0))
+    np.testing.assert_allclose(weights[:, 0], 0.25 + inside * np.array([1.0, 1.0, 1.0, np.exp(-2.0)]), rtol=1e-4)
+    assert np.isfinite(loss)

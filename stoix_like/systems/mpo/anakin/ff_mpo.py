@@ -1,8 +1,4 @@
-"""MPO with feed-forward networks (Abdolmaleki et al. 2018, arXiv:1806.06920).
-
-The policy is improved within decoupled bounds on the divergence of its means and of its deviations ("Relative entropy
-regularized policy iteration", arXiv:1812.02256), and evaluated by Retrace.
-"""
+"""MPO with feed-forward networks (Abdolmaleki et al. 2018, arXiv:1806.06920), with bounds as in arXiv:1812.02256."""
 
 from __future__ import annotations
 
@@ -29,9 +25,17 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
-from stoix_like.schema import between
+from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers, periodically
-from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
+from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess
+from stoix_like.systems.mpo.duals import (
+    DualConfig,
+    Duals,
+    constrained_policy_loss,
+    init_duals,
+    inverse_softplus,
+    positive,
+)
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
@@ -49,6 +53,9 @@ class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
         whole_windows: see `ReplayConfig`.
         num_samples: actions of the target policy per observation, for its values and for the improvement.
         retrace_lambda: mixing parameter of the Retrace returns.
+        action_penalty: whether actions out of bounds, which the environment clips, count as worse the further out they
+            are (Abdolmaleki et al. 2020, MO-MPO, as a second objective); for policies that are not squashed.
+        epsilon_penalty: bound on the divergence of the actions weighted by this penalty from the sampled ones, in nats.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
@@ -59,6 +66,8 @@ class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
     whole_windows: ClassVar[bool] = True
     num_samples: Annotated[int, between(2, 2**16)]
     retrace_lambda: Annotated[float, between(0.0, 1.0)]
+    action_penalty: bool
+    epsilon_penalty: Annotated[float, above(0.0)]
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,8 @@ class MPO(ActorCritic):
         pi = self.actor.apply(actor_params, observation)
         q_params = self.critics.init(q_key, *self.critic_input(observation, pi.sample(seed=action_key)))
         duals = init_duals(self.config, pi)
+        if self.config.action_penalty:
+            duals = duals._replace(penalty_temperature=inverse_softplus(self.config.init_temperature))
         target = jax.tree.map(jnp.copy, (actor_params, q_params))
         params = MPOParams(OnlineAndTarget(actor_params, target[0]), OnlineAndTarget(q_params, target[1]), duals)
         opt_states = MPOOptStates(
@@ -177,14 +188,24 @@ class MPO(ActorCritic):
         """Compute the losses of the temperature, the policy and its multipliers (equations 8 to 12)."""
         (actor_params, duals), targets = learned, (params.actor_params.target, params.q_params.target)
         action, q = self.evaluate_policy(*targets, observation, key)
-        temperature = positive(duals.temperature)
-        temperature_loss, weights = mpo_temperature_loss(q, temperature, self.config.epsilon)
+        temperature_loss, weights = self.weigh(duals, action, q)
         pi, target_pi = (self.actor.apply(params, observation) for params in (actor_params, targets[0]))
         policy_loss, metrics = constrained_policy_loss(
             self.config, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(action), weights)
         )
-        metrics |= {"policy_loss": policy_loss, "temperature": temperature}
+        metrics |= {"policy_loss": policy_loss, "temperature": positive(duals.temperature)}
         return temperature_loss + policy_loss, metrics
+
+    def weigh(self, duals: Duals, action: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the loss of the temperatures and the weights `[S, B]` of actions, by value and by penalty."""
+        config = self.config
+        loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.epsilon)
+        if not config.action_penalty:
+            return loss, weights
+        penalty = -excess(self.action_space, action)
+        temperature = positive(duals.penalty_temperature)
+        penalty_loss, penalty_weights = mpo_temperature_loss(penalty, temperature, config.epsilon_penalty)
+        return loss + penalty_loss, weights + penalty_weights
 
     def evaluate_policy(
         self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array
@@ -202,24 +223,6 @@ class MPO(ActorCritic):
         return observation, {"action": as_vector(self.action_space, action)}
 
 
-def as_vector(space: Any, action: jax.Array) -> jax.Array:
-    """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
-
-    Args:
-        space: the action space.
-        action: actions of this space, with any leading axes.
-
-    Returns:
-        `[..., D]` floats.
-    """
-    if isinstance(space, Discrete):
-        return jax.nn.one_hot(action, space.n)
-    if isinstance(space, MultiDiscrete):
-        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
-        return jnp.concatenate(parts, axis=-1)
-    return action
-
-
 def build(config: Config, spec: SystemSpec) -> System:
     """Build MPO.
 
@@ -229,7 +232,12 @@ def build(config: Config, spec: SystemSpec) -> System:
 
     Returns:
         The system.
+
+    Raises:
+        ConfigError: if `action_penalty` is set for actions without bounds.
     """
+    if config.action_penalty:
+        check_bounded(spec.action_space, "system.action_penalty")
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
     return MPO(**parts, dual_optim=optax.adam(config.dual_lr), action_space=spec.action_space).system(spec)
 

@@ -1,0 +1,63 @@
+"""Actions as inputs of a critic, and how far they lie out of bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError
+from stoix_like.utils.jax_utils import prepend_dims
+
+
+def as_vector(space: Any, action: jax.Array) -> jax.Array:
+    """Return actions as vectors, the concatenated one-hot vectors of discrete choices.
+
+    Args:
+        space: the action space.
+        action: actions of this space, with any leading axes.
+
+    Returns:
+        `[..., D]` floats.
+    """
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(action, space.n)
+    if isinstance(space, MultiDiscrete):
+        parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
+        return jnp.concatenate(parts, axis=-1)
+    return action
+
+
+def excess(space: Box, action: jax.Array) -> jax.Array:
+    """Compute the distance of actions from the bounds, `||a - clip(a, minimum, maximum)||`.
+
+    Args:
+        space: the action space.
+        action: `[..., *shape]`.
+
+    Returns:
+        `[...]`, 0 within the bounds, in units of half the range of each entry.
+    """
+    low, high, unit = (
+        prepend_dims(jnp.broadcast_to(jnp.asarray(bound, action.dtype), space.shape), action.ndim)
+        for bound in (space.low, space.high, space.half_width)
+    )
+    beyond = (action - jnp.clip(action, low, high)) / unit
+    flat = beyond.reshape(*action.shape[: action.ndim - len(space.shape)], -1)
+    return jnp.linalg.norm(flat, axis=-1)
+
+
+def check_bounded(space: Any, key: str) -> None:
+    """Refuse an option for bounded continuous actions where actions have no bounds.
+
+    Args:
+        space: the action space.
+        key: the option, for the message.
+
+    Raises:
+        ConfigError: if actions are discrete or unbounded.
+    """
+    if not isinstance(space, Box) or not space.bounded:
+        raise ConfigError(f"{key}=true needs continuous actions with bounds: use false")
