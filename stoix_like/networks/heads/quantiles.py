@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -100,15 +102,25 @@ class ImplicitQuantileCriticHead(nn.Module):
         if tau is None and self.has_rng("tau"):
             tau = jax.random.uniform(self.make_rng("tau"), shape)
         elif tau is None:
-            tau = jnp.broadcast_to(jnp.asarray(quantile_levels(self.num_quantiles)), shape)
+            # The same levels for all inputs: they are embedded once.
+            tau = prepend_dims(jnp.asarray(quantile_levels(self.num_quantiles)), embedding.ndim)
         # Always in float32: in bfloat16 the angles of the high frequencies would be off by whole turns.
         tau = tau.astype(jnp.float32)
-        frequencies = jnp.pi * jnp.arange(self.num_cosines, dtype=jnp.float32)
-        cosines = jnp.cos(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
+        frequencies = jnp.arange(self.num_cosines, dtype=jnp.float32)
+        cosines = _cos_pi(tau[..., None] * prepend_dims(frequencies, tau.ndim + 1))
         level = jax.nn.relu(dense(cosines.astype(embedding.dtype), (embedding.shape[-1],), self.kernel_init))
         values = () if self.num_values is None else (self.num_values,)
         layers = MLPTorso(self.layer_sizes, self.activation, kernel_init=self.kernel_init)
-        return dense(layers(embedding[..., None, :] * level), values, self.kernel_init), tau
+        quantiles = dense(layers(embedding[..., None, :] * level), values, self.kernel_init)
+        return quantiles, jnp.broadcast_to(tau, quantiles.shape[: embedding.ndim])
+
+
+def _cos_pi(x: Array) -> Array:
+    """Compute cos(pi x) to the precision of float32: `jnp.cos` would take half the time of a gradient step on a CPU."""
+    # cos(pi x) = sin(pi s) with s in [-1/2, 1/2], where the Taylor series up to s^11 has an error below 6e-8.
+    s = 0.5 - jnp.abs(x - 2.0 * jnp.round(0.5 * x))
+    coefficients = [(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(6)]
+    return s * functools.reduce(lambda series, c: series * s**2 + c, reversed(coefficients), jnp.zeros_like(s))
 
 
 class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
