@@ -1,5 +1,6 @@
 import dataclasses
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.extend
@@ -122,6 +123,14 @@ def test_gradient_step_descends_the_loss():
     )
     assert float(params) == pytest.approx(2.7)
     assert float(metrics["x"]) == 3.0
+
+
+def test_first_step_of_adam_with_a_large_epsilon():
+    """Mean and mean square of a gradient of 1 are 1 after bias correction: the step is lr / (1 + eps)."""
+    config = SimpleNamespace(decay_learning_rates=False, max_grad_norm=10.0, adam_eps=3.0)
+    optim = make_optimiser(config, None, 0.1)
+    update, _ = optim.update(jnp.asarray(1.0), optim.init(jnp.zeros(())))
+    assert float(update) == pytest.approx(-0.1 / 4.0, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from programs import train
 
-from stoix_like.base_types import Agent, Observation, OnlineAndTarget
+from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
 from stoix_like.config import compose_config, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
@@ -21,6 +21,7 @@ from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
+from stoix_like.utils.replay import Batch
 
 SMALL = ["network.actor_network.pre_torso.layer_sizes=[16]", "arch.total_num_envs=8"]
 
@@ -71,6 +72,35 @@ def test_schedules_are_fractions_of_the_budget():
     # 1 - 0.95 * 0.5 / 0.8; the exponent is half way from 0.4 to 1.
     assert config.schedules(100, 200) == pytest.approx({"epsilon": 0.40625, rates: 0.5, exponent: 0.7})
     assert rates not in dataclasses.replace(config, decay_learning_rates=False).schedules(100, 200)
+    assert exponent not in dataclasses.replace(config, prioritised=False).schedules(100, 200)
+
+
+def test_priorities_are_powers_of_losses():
+    """With the exponent 1/2, a loss of 9 has priority 3; negative losses, as of DQNReg, count as zero."""
+    config = parse_config(compose_config(["system=q_learning/ff_dqn_reg", "system.priority_exponent=0.5"])).system
+    priorities = config.priorities(jnp.asarray([9.0, 0.0, -4.0, 9.0]), jnp.asarray([0.2, 1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(priorities, [3.0, 1e-3, 1e-3, 0.0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["ff_dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ff_ddqn", "ff_dqn_reg", "ff_mdqn"))],
+)
+def test_losses_are_noisy_where_the_network_is(variant):
+    def differ(network, *head):
+        setup = set_up(
+            parse_config(compose_config([f"system=q_learning/{variant}", f"network={network}", *SMALL, *head]))
+        )
+        dqn = dataclasses.replace(setup.build_system().init.__self__, axes=Axes())
+        view = jax.random.normal(jax.random.key(0), (5, 4))
+        params = dqn.network.init(jax.random.key(1), Observation(view))
+        ones = jnp.ones(5)
+        batch = Batch(Observation(view), jnp.zeros(5, int), ones, ones, Observation(-view), ones, None)
+        losses = [dqn.losses(OnlineAndTarget(params, params), batch, jax.random.key(seed))[0] for seed in (2, 3)]
+        return bool((losses[0] != losses[1]).all())
+
+    assert differ("mlp_noisy_dueling_dqn", "network.actor_network.action_head.layer_sizes=[8]")
+    assert not differ("mlp_dqn")
 
 
 def test_illegal_actions_are_excluded_from_the_bootstrap_value():
