@@ -130,14 +130,14 @@ def test_held_noise_is_a_function_of_the_state_and_its_probability_is_exact(syst
     algorithm, batches = type(setup.build_system().init.__self__), []
     evaluate = algorithm.evaluate
 
-    def spy(self, shared, trajectory):
-        pi = self.actor.apply(shared.params.actor_params, trajectory.transitions.observation)
+    def spy(self, agent, trajectory):
+        pi = self.actor.apply(agent.shared.params.actor_params, trajectory.transitions.observation)
         steps = trajectory.transitions
         log_prob = pi.log_prob(steps.action)
         jax.debug.callback(
             lambda *x: batches.append(x), steps.action - pi.mode(), pi._features, steps.extras, log_prob, pi.stddev()
         )
-        return evaluate(self, shared, trajectory)
+        return evaluate(self, agent, trajectory)
 
     monkeypatch.setattr(algorithm, "evaluate", spy)
     TrainingLoop(setup, MultiLogger([])).advance(1)
