@@ -68,6 +68,18 @@ SBX_PPO = {
     "model": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "policy_kwargs": {"net_arch": [64, 64]}},
 }
 
+# The shape of PureJaxRL's recurrent PPO, whose actor and critic share their cell.
+REC_PPO = (
+    *("system=ppo/rec_ppo", "env=gymnax/cartpole", "network=rnn", "arch.total_num_envs=4", "arch.total_timesteps=1e5"),
+    "system.num_minibatches=4",
+    *(
+        f"network.{name}_network.{part}"
+        for name in ("actor", "critic")
+        for part in ("pre_torso.layer_sizes=[128]", "rnn_layer.hidden_state_dim=128", "post_torso.layer_sizes=[128]")
+    ),
+)
+CELL = "network.actor_network.rnn_layer.cell_type"
+
 # One gradient step for every step of all environments.
 STEP_BY_STEP = ("system.rollout_length=1", "system.epochs=1")
 DQN = (
@@ -176,6 +188,14 @@ SCENARIOS = {
     ),
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
+    "rec_ppo": Scenario(REC_PPO),
+    "rec_ppo_mingru": Scenario((*REC_PPO, f"{CELL}=mingru", f"{CELL.replace('actor', 'critic')}=mingru")),
+    "unroll_gru": Scenario((*REC_PPO, f"{CELL}=gru"), "unroll"),
+    **{
+        f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)
+        for cell in ("mingru", "lru")
+        for measure in ("unroll", "unroll_in_steps")
+    },
     "env_only": Scenario(PPO_SMALL, "env_only"),
     "net_only": Scenario(PPO_SMALL, "net_only"),
     "pixels": Scenario(PPO_PIXELS, "net_only"),

@@ -210,6 +210,37 @@ def net_only(overrides: list[str]) -> tuple[Run, float]:
     return _time_program(program, plan.num_updates * plan.steps_per_update)
 
 
+def unroll(overrides: list[str], in_steps: bool = False) -> tuple[Run, float]:
+    """Time gradient steps of the recurrent cells of the actor alone, on rollouts; in parallel if they are linear.
+
+    Args:
+        overrides: hydra overrides.
+        in_steps: compute linear cells step by step as well.
+    """
+    setup = _set_up(overrides)
+    plan, rnn = setup.plan, setup.networks.actor_network.rnn_layer
+    shape = (setup.config.system.rollout_length, plan.envs_per_shard)
+    state = rnn.initialize_carry(plan.envs_per_shard)
+
+    def outputs(params: Any, x: tuple[jax.Array, jax.Array]) -> jax.Array:
+        if not in_steps:
+            return rnn.apply(params, state, x)[1]
+        return jax.lax.scan(lambda state, x_t: rnn.apply(params, state, x_t, method="step"), state, x)[1]
+
+    @jax.jit
+    def program(key: jax.Array) -> jax.Array:
+        x = jax.random.normal(key, (*shape, rnn.hidden_state_dim)), jax.random.bernoulli(key, 0.01, shape)
+
+        def body(params: Any, _: None) -> tuple[Any, None]:
+            gradients = jax.grad(lambda params: jnp.mean(jnp.square(outputs(params, x))))(params)
+            return jax.tree.map(lambda leaf, gradient: leaf - 1e-3 * gradient, params, gradients), None
+
+        params = rnn.init(key, state, x)
+        return jnp.mean(outputs(jax.lax.scan(body, params, None, plan.num_updates)[0], x))
+
+    return _time_program(program, plan.num_updates * plan.steps_per_update)
+
+
 def time_to_first_update(overrides: list[str]) -> tuple[Run, float]:
     """Time a run from its command to the record of the first update, with a warm compile cache."""
     cache = tempfile.TemporaryDirectory()
@@ -280,8 +311,8 @@ def _profiled(run: Run, directory: str) -> dict[str, Any]:
 
 MEASURES = {
     function.__name__: function
-    for function in (train, evaluation, env_only, steps, bridge, net_only, time_to_first_update)
-}
+    for function in (train, evaluation, env_only, steps, bridge, net_only, unroll, time_to_first_update)
+} | {"unroll_in_steps": partial(unroll, in_steps=True)}
 
 if __name__ == "__main__":
     main()
