@@ -70,7 +70,7 @@ SBX_PPO = {
 
 # The shape of PureJaxRL's recurrent PPO, whose actor and critic share their cell.
 REC_PPO = (
-    *("system=ppo/rec_ppo", "env=gymnax/cartpole", "network=rnn", "arch.total_num_envs=4", "arch.total_timesteps=1e5"),
+    *("system=ppo/rec_ppo", "env=gymnax/cartpole", "network=rnn", "arch.total_num_envs=4", "arch.total_timesteps=5e4"),
     "system.num_minibatches=4",
     *(
         f"network.{name}_network.{part}"
@@ -189,8 +189,7 @@ SCENARIOS = {
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "rec_ppo": Scenario(REC_PPO),
-    "rec_ppo_mingru": Scenario((*REC_PPO, f"{CELL}=mingru", f"{CELL.replace('actor', 'critic')}=mingru")),
-    "unroll_gru": Scenario((*REC_PPO, f"{CELL}=gru"), "unroll"),
+    "unroll_gru": Scenario(REC_PPO, "unroll"),
     **{
         f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)
         for cell in ("mingru", "lru")
