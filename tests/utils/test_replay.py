@@ -275,6 +275,7 @@ def test_invalid_sizes_raise_with_a_valid_alternative(name):
         ["system=q_learning/ff_dqn", "arch.update_batch_size=2", "system.store_next_observation=false"],
         ["system=q_learning/ff_rainbow", "network.actor_network.action_head.layer_sizes=[8]"],
         ["system=q_learning/ff_dqn", "arch.population.size=2"],
+        ["system=q_learning/rec_r2d2"],
         ["system=q_learning/ff_dqn", "env.frame_stack=4"],
     ],
 )

@@ -15,7 +15,9 @@ import pytest
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.utils.replay import Step
 from stoix_like.utils.sequence_replay import SequenceBatch
 
@@ -173,6 +175,30 @@ def test_pqn_bootstraps_from_true_successors_with_their_states():
     np.testing.assert_allclose(batch.target[0], [8.0, 13.0, 6.75, 9.0])
     loss, _ = pqn.loss(1.0, batch)
     assert float(loss) == pytest.approx(np.mean(np.square([-4.0, -2.0, 1.75, 3.0])) / 2)
+
+
+MEMORY = {
+    "q_learning/rec_pqn": ["arch.total_timesteps=65536", "system.num_minibatches=2", "system.q_lr=5e-3"],
+    # Episodes have five steps, and sequences start at every fourth one: most start after the cue, from a stored state.
+    "q_learning/rec_r2d2": [
+        *("arch.total_timesteps=24576", "system.warmup_steps=32", "system.total_buffer_size=8192", "system.tau=0.05"),
+        *("system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4", "system.q_lr=5e-3"),
+        "network.actor_network.action_head.layer_sizes=[8]",
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", MEMORY)
+def test_memory_repeats_the_first_cue(system):
+    """The cue is shown four steps before the action; a policy without memory earns at most one half."""
+    network = [f"network.actor_network.{torso}_torso.layer_sizes=[8]" for torso in ("pre", "post")]
+    sizes = ["network.actor_network.rnn_layer.hidden_state_dim=8", "arch.total_num_envs=16", "system.rollout_length=16"]
+    run = ["arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"]
+    overrides = ["env=probe/repeat_first", *network, *sizes, *run, "arch.num_eval_episodes=256", *MEMORY[system]]
+    loop = TrainingLoop(set_up(parse_config(compose_config([f"system={system}", *overrides]))), MultiLogger([]))
+    loop.train()
+    assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(1.0, abs=0.05)
 
 
 INVALID = {
