@@ -86,7 +86,6 @@ def test_no_illegal_action_is_ever_taken(system, scenario):
     on_policy = system in ON_POLICY
     sizes = [] if on_policy else ["system.warmup_steps=48", "system.total_buffer_size=4096"]
     pairs = ["env.random_start_steps=1", "env.sticky_actions=0.3"] if scenario == "masked_pair" else []
-    sizes += ["system.total_batch_size=8"] if system == "q_learning/rec_r2d2" else []
     run = prepare(
         system,
         *sizes,

@@ -215,8 +215,8 @@ INVALID = {
         r"total_buffer_size=512 holds 64 step.*112 step.*burn_in_length=8 and system.sequence_length=100.*least 896",
     ),
     "early": (
-        ["system=q_learning/rec_r2d2", "system.warmup_steps=64"],
-        "warmup_steps=64: the first update finds 80 step.*use at least 80",
+        ["system=q_learning/rec_r2d2", "system.warmup_steps=64", "system.total_batch_size=48"],
+        "warmup_steps=64: the first update finds 80 step.*use at least 96",
     ),
 }
 
