@@ -148,7 +148,7 @@ GROUPS = {"arch": AnakinConfig, "arch.population": PopulationConfig, "checkpoint
 
 
 class Fuzzed(typing.NamedTuple):
-    """A whole number to vary: a system that has the key, and the family and the class or function that define it."""
+    """A whole number to vary: a system that has the key, and what defines it: family and class, or a network module."""
 
     system: str
     key: str
@@ -182,7 +182,7 @@ def fuzzed():
             yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
         network = configuration.OmegaConf.to_container(compose_config([f"system={system}"]).network)
         for key, is_list, target in numeric_keys(network, "network"):
-            yield Fuzzed(system, key, is_list, (family, target, key.rpartition(".")[2]))
+            yield Fuzzed(system, key, is_list, (target, key.rpartition(".")[2]))
 
 
 def refused(overrides):
