@@ -19,6 +19,9 @@ from stoix_like.utils.jax_utils import Scalar
 
 default_kernel_init = initializers.lecun_normal()
 
+DROPOUT = "dropout"
+"""The rng collection of dropout; without it, networks drop nothing."""
+
 
 class StackedRNN(nn.Module):
     """Recurrent cells on top of each other, for one time step.

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.nn.initializers import orthogonal
+from jax.nn.initializers import he_normal, orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.convolution import make_convolution
-from stoix_like.networks.layers import NoisyLinear
+from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats
@@ -28,6 +28,8 @@ class MLPTorso(nn.Module):
         use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
         activate_final: whether normalisation and activation follow the last layer, too.
+        dropout_rate: probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come
+            from the rng collection `dropout`, without which no unit is dropped.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -37,6 +39,13 @@ class MLPTorso(nn.Module):
     use_layer_norm: bool = False
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
     activate_final: bool = True
+    dropout_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that some units are left."""
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise ValueError(f"dropout_rate={self.dropout_rate} must be at least 0 and less than 1: use 0.01")
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -54,6 +63,7 @@ class MLPTorso(nn.Module):
         for i, size in enumerate(self.layer_sizes):
             x = self._layer(size, kernel_init)(x)
             if self.activate_final or i + 1 < len(self.layer_sizes):
+                x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
                 x = nn.LayerNorm()(x) if self.use_layer_norm else x
                 x = activation(x)
         return x
@@ -314,6 +324,51 @@ class ResNetTorso(nn.Module):
             y = nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(x))
             x = x + nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(y))
         return activated(x)
+
+
+class SimBaTorso(nn.Module):
+    """A residual network with layer normalisation before each block and after the last one.
+
+        x <- x + W_2 f(W_1 norm(x)),  W_1 of `expansion` times the width
+
+    Source: Lee et al., SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning (2024),
+    arXiv:2410.09754, section 4; its normalisation of observations is `system.normalize_observations`.
+
+    Attributes:
+        hidden_size: width of the residual stream, in units.
+        num_blocks: number of blocks.
+        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
+        activation: name of the activation function, f.
+        kernel_init: initialiser of the first layer, or its name.
+        block_kernel_init: initialiser of the layers of the blocks, or its name.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 128
+    num_blocks: int = 1
+    expansion: int = 4
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(1.0)
+    block_kernel_init: Initializer | str = he_normal()
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation = parse_activation_fn(self.activation)
+        block_init = parse_initializer(self.block_kernel_init)
+        x = nn.Dense(self.hidden_size, kernel_init=parse_initializer(self.kernel_init))(as_floats(observation))
+        for _ in range(self.num_blocks):
+            y = nn.Dense(self.expansion * self.hidden_size, kernel_init=block_init)(nn.LayerNorm()(x))
+            x = x + nn.Dense(self.hidden_size, kernel_init=block_init)(activation(y))
+        return nn.LayerNorm()(x)
 
 
 class VisualResNetTorso(nn.Module):

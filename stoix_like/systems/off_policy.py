@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
+from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
@@ -36,8 +37,8 @@ class OffPolicyConfig(OffPolicyBaseConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CategoricalConfig(OffPolicyConfig):
-    """Hyperparameters of a categorical distribution of returns.
+class AtomsConfig(SystemConfig):
+    """Hyperparameters of a categorical distribution of returns, with or without a replay buffer.
 
     Attributes:
         num_atoms: number of atoms.
@@ -59,6 +60,11 @@ class CategoricalConfig(OffPolicyConfig):
     def support(self) -> dict[str, Any]:
         """Attributes of a distributional head by name; the values may be traced."""
         return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalConfig(AtomsConfig, OffPolicyConfig):
+    """Hyperparameters of systems with a replay buffer that learn a categorical distribution of returns."""
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:

@@ -12,6 +12,7 @@ from stoix_like.networks.torso import (
     MLPTorso,
     NoisyMLPTorso,
     ResNetTorso,
+    SimBaTorso,
     VisualResNetTorso,
     as_images,
 )
@@ -23,6 +24,7 @@ VECTORS = {
     "noisy": NoisyMLPTorso((8, 4)),
     "batch_renorm": BatchRenormMLPTorso((8, 4)),
     "resnet": ResNetTorso(4, 1),
+    "simba": SimBaTorso(4, 1),
 }
 IMAGES = {
     "cnn": CNNTorso((4, 8), (3, (2, 3)), (1, (2, 1)), use_layer_norm=True, hidden_sizes=(4,)),
@@ -47,6 +49,43 @@ def test_mlp_matches_hand_computed_output():
     x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
     # The rows sum to 3 and -3, relu gives 3 and 0, and the two units sum to 6 and 0.
     np.testing.assert_allclose(torso.apply(torso.init(KEY, x), x), [[6.0], [0.0]])
+
+
+def test_simba_matches_hand_computed_output():
+    """Of two units, normalisation keeps the signs of their differences from the mean; the first layer is the identity.
+
+    x = (3, 2) is normalised to (1, -1), whose sum is 0. The bias gives (1, 0), and the block adds (0, 1/2): (3, 2.5) is
+    normalised to (1, -1), plus 5. Without the residual, (0, 1/2) would be normalised to (-1, 1). Without the first
+    normalisation, the block would add (0, 6/2 + 5 * 3), and the result would be (-1, 1), too.
+    """
+    torso = SimBaTorso(2, 1, 1, kernel_init="ones", block_kernel_init="ones")
+    params = torso.init(KEY, jnp.ones(2))["params"]
+    params["Dense_0"]["kernel"] = jnp.eye(2)
+    params["Dense_1"]["bias"] = jnp.asarray([1.0, 0.0])
+    params["Dense_2"]["kernel"] = jnp.asarray([[0.0, 0.5], [0.0, 3.0]])
+    params["LayerNorm_1"]["bias"] = jnp.asarray([5.0, 5.0])
+    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([3.0, 2.0])), [6.0, 4.0], atol=1e-4)
+
+
+def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
+    """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
+    torso, x = MLPTorso((64,), dropout_rate=0.5), jnp.ones((200, 3))
+    params = torso.init(KEY, x)
+    plain, dropped = torso.apply(params, x), torso.apply(params, x, rngs={"dropout": jax.random.key(1)})
+    kept = dropped[:, plain[0] > 0] != 0
+    # About 32 positive units × 200 rows: a standard error of 0.5 / sqrt(6400) = 0.006.
+    assert float(kept.mean()) == pytest.approx(0.5, abs=0.03)
+    np.testing.assert_allclose(dropped, jnp.where(dropped != 0, 2.0 * plain, 0.0), rtol=1e-5)
+    normalised = MLPTorso((64,), use_layer_norm=True, dropout_rate=0.5)
+    y = normalised.apply(normalised.init(KEY, x), x, rngs={"dropout": jax.random.key(1)})
+    # Dropped units are 0 before normalisation, hence equal within a row afterwards.
+    smallest = [np.unique(np.asarray(row), return_counts=True)[1].max() for row in y[:20]]
+    assert min(smallest) > 10
+
+
+def test_dropping_every_unit_raises():
+    with pytest.raises(ValueError, match=r"dropout_rate=1.0 must be at least 0 and less than 1"):
+        MLPTorso((4,), dropout_rate=1.0)
 
 
 def test_final_activation_is_optional():

@@ -187,7 +187,7 @@ def test_soft_values_and_entropies_are_over_legal_actions():
     def policy(params, observation):
         return Categorical(logits=mask_logits(jnp.zeros((B, A)), observation.action_mask))
 
-    def values(params, observation):
+    def values(params, observation, rngs=None):
         return SimpleNamespace(preferences=jnp.stack([observation.agent_view.mean(-1)] * 2, -1))
 
     object.__setattr__(sac, "actor", SimpleNamespace(apply=policy))

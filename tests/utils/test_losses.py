@@ -112,6 +112,7 @@ def _cases(seed=0):
             (0.1, 0.5),
         ),
         "vmpo_policy": Case(ls.vmpo_policy_loss, (n(B), n(B)), 1),
+        "hl_gauss": Case(ls.hl_gauss_loss, (n(B, K), atoms, n(B)), 1, (0.75,)),
     }
 
 
@@ -183,7 +184,7 @@ def _value_and_grad(name):
 @pytest.mark.parametrize("value", [-1e4, 1e4])
 def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
     case = CASES[name]
-    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5)}.get(name, ())
+    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,)}.get(name, ())
     positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers are not varied
     arrays = []
     for position, x in enumerate(_arrays(case)):
@@ -221,7 +222,7 @@ BATCH_AXES = {
         ("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression", "quantile_critic"), 0
     ),
     **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
-    **dict.fromkeys(("sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
+    **dict.fromkeys(("hl_gauss", "sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
     **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
     **{"mpo_alpha": (0, None), "mpo_alpha_dual": (None, 0)},
 }
@@ -524,6 +525,26 @@ def test_truncated_quantile_critics_match_hand_computed_values():
     online, tau = jnp.array([[[2.5, 4.0]]]), jnp.full((1, 1), 0.5)
     loss = ls.quantile_critic_loss(online, tau, jnp.ones(1), jnp.full(1, 0.5), target, -jnp.ones(1), 2.0, 0.0)
     np.testing.assert_allclose(loss, 0.75)
+
+
+# By hand, atoms -1, 0, 1 with edges -1.5, -0.5, 0.5, 1.5, and a deviation of 0.5: the target 0 is N(0, 0.5), whose
+# probabilities are P(-1 < z < 1) = 0.68269 in the middle and P(1 < z < 3) = 0.15731 on either side, 0.99730 in all.
+# The target 3 is clipped to 1, whose probabilities are P(-5 < z < -3) = 0.00135, P(-3 < z < -1) = 0.15731 and
+# P(-1 < z < 1) = 0.68269, 0.84134 in all.
+def test_the_smoothed_target_matches_hand_computed_probabilities():
+    atoms, target = jnp.tile(jnp.array([-1.0, 0.0, 1.0]), (2, 1)), jnp.array([0.0, 3.0])
+    probs = np.array([[0.15731, 0.68269, 0.15731], [0.00135, 0.15731, 0.68269]]) / [[0.99730], [0.84134]]
+    logits = jnp.array([[1.0, 0.0, -2.0], [0.5, 1.0, 0.0]])
+    gradient = jax.grad(ls.hl_gauss_loss)(logits, atoms, target, 0.5)
+    # The gradient of a cross-entropy is softmax(logits) - p, divided by the batch size.
+    np.testing.assert_allclose(jax.nn.softmax(logits) - 2.0 * gradient, probs, atol=2e-5)
+
+
+def test_truncated_quantiles_are_the_smallest_in_ascending_order():
+    """Also of equal ones: values are multiples of 1/2."""
+    quantiles = jnp.round(2.0 * jax.random.normal(jax.random.key(0), (16, 9, 2))) / 2.0
+    expected = np.sort(np.asarray(quantiles).reshape(16, -1), axis=-1)[:, :14]
+    np.testing.assert_array_equal(ls.truncate_quantiles(quantiles, 2), expected)
 
 
 @pytest.mark.parametrize("name", ["q_learning", "quantile_q"])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, equal, random_batch, trained
+from off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
 from stoix_like.base_types import OnlineAndTarget
 from stoix_like.errors import ConfigError
@@ -123,7 +123,7 @@ def test_discrete_soft_values_match_hand_computed_values():
 
     class Constant:
         def __init__(self, output):
-            self.apply = lambda params, observation: output
+            self.apply = lambda params, observation, rngs=None: output
 
     q = jnp.asarray([[[1.0, 3.0], [5.0, 2.0]]])
     fixed = replace(
@@ -139,8 +139,43 @@ def test_discrete_soft_values_match_hand_computed_values():
     params = SACParams(None, OnlineAndTarget(None, None), jnp.zeros(()))
     loss, _ = fixed.actor_loss(None, params, batch, jax.random.key(0))
     assert float(loss) == pytest.approx(-2.87467, rel=1e-4)
-    taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])))
+    taken = fixed.q_taken(None, SimpleNamespace(observation=None, action=jnp.asarray([1])), jax.random.key(0))
     assert taken.tolist() == [[5.0, 2.0]]
+
+
+def test_targets_come_from_random_pairs_of_critics():
+    """Three critics have three pairs, each drawn with probability 1/3; the policy then maximises their mean."""
+    sac = algorithm("sac/ff_sac", "system.num_critics=3", "system.num_target_critics=2")
+    q = jnp.asarray([[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]])
+    targets = jax.vmap(sac.target_values, in_axes=(None, 0))(q, jax.random.split(jax.random.key(0), 3000))
+    assert (targets == targets[..., :1]).all()
+    # Critics 0 and 1, 0 and 2, or 1 and 2, the same for all rows of a batch.
+    pairs, counts = np.unique(np.asarray(targets[..., 0]), axis=0, return_counts=True)
+    assert pairs.tolist() == [[1.0, 4.0], [1.0, 5.0], [2.0, 4.0]]
+    # The standard error of a share is sqrt(2 / 9 / 3000) = 0.009.
+    np.testing.assert_allclose(counts / 3000, 1 / 3, atol=0.04)
+    np.testing.assert_allclose(sac.policy_values(q), [[2.0], [5.0]])
+    every = algorithm("sac/ff_sac", "system.num_critics=3", "system.num_target_critics=3")
+    assert every.target_values(q, jax.random.key(0)) is q
+    assert every.policy_values(q) is q
+
+
+def test_more_target_critics_than_critics_raise():
+    with pytest.raises(ConfigError, match=r"num_target_critics=3 must not exceed system.num_critics=2: use at most 2"):
+        set_up_small("sac/ff_sac", "system.num_target_critics=3")
+
+
+@pytest.mark.slow
+def test_critics_with_dropout_learn_with_other_masks_than_their_targets():
+    """With zero discount and a batch of equal steps, only the dropout masks tell the values of rows apart."""
+    sac = algorithm("sac/ff_sac", "network=mlp_droq", "network.q_network.pre_torso.dropout_rate=0.5")
+    params = jax.jit(sac.init)(jax.random.key(0), timestep([0], [False])).shared.params
+    batch = jax.tree.map(lambda x: jnp.repeat(x[:1], 8, axis=0), random_batch(8))
+    key, observation = jax.random.key(1), batch.observation
+    taken = sac.q_taken(params.q_params.online, batch, key)
+    same = sac.q_values(params.q_params.online, observation, batch.action, key)
+    assert len(np.unique(taken[:, 0])) > 1
+    assert not np.allclose(taken, same)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from stoix_like.launch import entry_points
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
-from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams, SACShared
+from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.BaseConfig):
+class Config(BaseConfig):
     """Hyperparameters of CrossQ.
 
     Attributes:
@@ -38,7 +38,7 @@ class Config(ff_sac.BaseConfig):
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
-class CrossQ(ff_sac.SAC):
+class CrossQ(SoftActorCritic):
     """SAC with normalised networks, whose online critics evaluate the successor, too.
 
     Shards normalise their own batches; running statistics are averaged over all shards.
@@ -101,8 +101,8 @@ class CrossQ(ff_sac.SAC):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build CrossQ; see `ff_sac.assemble`."""
-    return ff_sac.assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps))
+    """Build CrossQ; see `soft_actor_critic.assemble`."""
+    return assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps))
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)

@@ -16,13 +16,14 @@ from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
-from stoix_like.systems.sac.anakin import ff_sac
+from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.Config):
+class Config(BaseConfig, OffPolicyConfig):
     """Hyperparameters of discrete SAC.
 
     Attributes:
@@ -40,7 +41,7 @@ class Config(ff_sac.Config):
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
-class DiscreteSAC(ff_sac.SAC):
+class DiscreteSAC(SoftActorCritic):
     """SAC with critics that evaluate all actions at once.
 
     The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
@@ -61,26 +62,25 @@ class DiscreteSAC(ff_sac.SAC):
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Compute the expected value and the negative entropy of the policy (equation 10); `key` is not used."""
-        del key
+        """Compute the expected value and the negative entropy of the policy (equation 10)."""
         pi = self.actor.apply(params.actor_params, observation)
-        q = self.critics.apply(q_params, observation).preferences
+        q = self.q_values(q_params, observation, None, key).preferences
         value = jnp.sum(pi.probs * jnp.min(q, axis=-1), axis=-1)
         return jnp.broadcast_to(value[:, None], (value.shape[0], q.shape[-1])), -pi.entropy()
 
-    def q_taken(self, q_params: Any, batch: Batch) -> jax.Array:
+    def q_taken(self, q_params: Any, batch: Batch, key: jax.Array) -> jax.Array:
         """Compute the values `[B, C]` of the actions taken."""
-        q = self.critics.apply(q_params, batch.observation).preferences
+        q = self.q_values(q_params, batch.observation, None, jax.random.fold_in(key, 1)).preferences
         return jnp.take_along_axis(q, batch.action[:, None, None], axis=1)[:, 0]
 
-    def critic_input(self, observation: Observation, action: jax.Array) -> tuple[Any, ...]:
+    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
         """Return the inputs of the critics."""
         return (observation,)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build discrete SAC; see `ff_sac.assemble`."""
-    return ff_sac.assemble(config, spec, DiscreteSAC)
+    """Build discrete SAC; see `soft_actor_critic.assemble`."""
+    return assemble(config, spec, DiscreteSAC)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", build)

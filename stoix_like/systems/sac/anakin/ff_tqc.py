@@ -14,20 +14,19 @@ from stoix_like.errors import ConfigError
 from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
-from stoix_like.systems.off_policy import configure_head
-from stoix_like.systems.sac.anakin import ff_sac
+from stoix_like.systems.off_policy import OffPolicyConfig, configure_head
 from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.loss import quantile_critic_loss_per_example, truncate_quantiles
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.Config):
+class Config(BaseConfig, OffPolicyConfig):
     """Hyperparameters of TQC.
 
     Attributes:
         network_heads: heads that the system needs.
-        num_critics: number of critics.
         num_quantiles: number of quantiles per critic.
         num_dropped_quantiles: number of the largest quantiles to leave out of the target, per critic.
         huber_loss_parameter: error below which the loss is quadratic, in units of value; 0 for an absolute loss.
@@ -37,7 +36,6 @@ class Config(ff_sac.Config):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",)),
     }
-    num_critics: Annotated[int, between(1, 1000)]
     num_quantiles: Annotated[int, between(1, 100_000)]
     num_dropped_quantiles: Annotated[int, between(0, 99_999)]
     huber_loss_parameter: Annotated[float, at_least(0.0)]
@@ -52,13 +50,13 @@ class Config(ff_sac.Config):
             )
 
 
-class TQC(ff_sac.SAC):
+class TQC(SoftActorCritic):
     """SAC whose critics learn quantiles of returns, with targets that leave out the largest ones."""
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute the quantile regression losses towards the truncated soft returns of the successor (equation 13)."""
         (dist_t, _), log_prob_t = super().evaluate_policy(params, params.q_params.target, batch.next_observation, key)
-        dist_tm1, levels = self.q_taken(q_params, batch)
+        dist_tm1, levels = self.q_taken(q_params, batch, key)
         losses = quantile_critic_loss_per_example(
             dist_tm1,
             levels[..., 0],
@@ -81,9 +79,9 @@ class TQC(ff_sac.SAC):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build TQC; see `ff_sac.assemble`."""
+    """Build TQC; see `soft_actor_critic.assemble`."""
     head = configure_head(spec.networks.q_network.critic_head, {"num_quantiles": config.num_quantiles})
-    return ff_sac.assemble(config, spec, TQC, config.num_critics, head)
+    return assemble(config, spec, TQC, head)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_tqc", build)
