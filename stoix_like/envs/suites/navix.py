@@ -109,7 +109,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     Args:
         name: one of `scenarios()`.
         kwargs: `observation_fn`, the name of a function in `navix.observations`; `symbolic` by default.
-        params: `max_steps`, the time limit, or `penality_coeff`, the reduction of the final reward with time.
+        params: `max_steps`, the time limit, or `penalty_coeff`, the reduction of the final reward with time; older
+            versions of navix spell it `penality_coeff`.
 
     Returns:
         The environments.
@@ -124,7 +125,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         hint = nearest(observation, _OBSERVATIONS)
         raise ConfigError(f"env.kwargs.observation_fn={observation!r} is not an observation of {name}: {hint}")
     env = navix.make(name, observation_fn=getattr(navix.observations, observation))
-    defaults = {"max_steps": env.max_steps, "penality_coeff": env.penality_coeff}
+    # Newer versions warn of the other spelling.
+    coefficient = "penalty_coeff" if hasattr(env, "penalty_coeff") else "penality_coeff"
+    defaults = {name: getattr(env, name) for name in ("max_steps", coefficient)}
     fitted = fit_params(defaults, params, name, limit="max_steps")
     wrapped = name.startswith(_WRAPPED_SYMBOLS) and observation.startswith("symbolic")
     bounds = (0, 255) if wrapped else _OBSERVATIONS[observation]
