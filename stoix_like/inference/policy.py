@@ -27,8 +27,8 @@ class Policy:
     A greedy policy returns the mode, also where evaluation explores (`system.evaluation_epsilon`). A sampling policy
     acts as in training.
 
-    Observations have the form of the run's environments, after `env.flatten_observation` and `env.frame_stack`; the
-    policy normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and
+    Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_indices`
+    and `env.frame_stack`; the policy normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and
     `env.clip_actions`. A policy compiles once per batch size, and can be called inside a jitted function.
 
     Args:
