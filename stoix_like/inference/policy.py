@@ -27,9 +27,10 @@ class Policy:
     A greedy policy returns the mode, also where evaluation explores (`system.evaluation_epsilon`). A sampling policy
     acts as in training.
 
-    Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_indices`
-    and `env.frame_stack`; the policy normalises them itself. Actions are in the units of the suite, after `env.rescale_actions` and
-    `env.clip_actions`. A policy compiles once per batch size, and can be called inside a jitted function.
+    Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_indices` and
+    `env.frame_stack`; the policy normalises them itself. Actions are in the units of the suite, after
+    `env.rescale_actions` and `env.clip_actions`. A policy compiles once per batch size, and can be called inside a
+    jitted function.
 
     Args:
         setup: the run.
