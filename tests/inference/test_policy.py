@@ -300,7 +300,7 @@ ACTING = ("ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac", "ddpg/ff_ddpg", "q_learning
 @pytest.mark.parametrize("system", select(group_choices("system"), slow=ACTING))
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
-    continuous = system.startswith(("ddpg/", "sac/")) and system != "sac/ff_sac_discrete"
+    continuous = system.startswith(("ddpg/", "reppo/", "sac/")) and system != "sac/ff_sac_discrete"
     setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
     low, high = (-2.0, 2.0) if continuous else (0, 1)
     for greedy in (True, False):

@@ -40,6 +40,7 @@ def refusal(*overrides):
         ((*SAC, *CONTINUOUS, "network=mlp_crossq"), "normalises batches, but .* does not: choose network=mlp_sac"),
         (("system=sac/ff_crossq", *CONTINUOUS, "network=mlp_sac"), "needs it: choose network=mlp_crossq"),
         (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
+        (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
         (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
         (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
         (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
@@ -67,8 +68,8 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
         (
             (*DQN, *CONTINUOUS),
             "awr/ff_awr, ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, impala/ff_impala, impala/rec_impala, mpo/ff_mpo,"
-            " mpo/ff_vmpo, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty, ppo/rec_ppo, sac/ff_crossq, sac/ff_sac,"
-            " sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
+            " mpo/ff_vmpo, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty, ppo/rec_ppo, reppo/ff_reppo, sac/ff_crossq,"
+            " sac/ff_sac, sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
         ),
     ],
 )

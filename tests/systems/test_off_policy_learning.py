@@ -17,6 +17,7 @@ pytestmark = pytest.mark.optimized
         ("sac_pendulum", -180.0),
         ("tqc_pendulum", -180.0),
         ("crossq_pendulum", -180.0),
+        ("reppo_pendulum", -180.0),
         ("td3_pendulum", -180.0),
         ("ddpg_pendulum", -180.0),
         ("d4pg_pendulum", -180.0),

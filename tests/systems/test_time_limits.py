@@ -125,7 +125,7 @@ def recurrent_q_values(networks, shared, hyperparams):
 
 def critic_values(networks, shared, hyperparams):
     """Compute the minimum over critics of the value of the policy's action, or of the best discrete action."""
-    network, params = networks.q_network, shared.params.q_params.online
+    network, params = networks.q_network, getattr(shared.params.q_params, "online", shared.params.q_params)
     head = network.critic_head
     head = head.clone(**{name: value for name, value in hyperparams.items() if hasattr(head, name)})
     critics = make_critics(SimpleNamespace(**{**vars(network), "critic_head": head}), len(params["params"]))
@@ -195,7 +195,15 @@ RECURRENT = [
     *(f"network.actor_network.{torso}_torso.layer_sizes=[16]" for torso in ("pre", "post")),
     "network.actor_network.rnn_layer.hidden_state_dim=16",
 ]
+# A small temperature, and a support that the values fill; 151 atoms are those of the configured head.
+REPPO = [
+    *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=3e-3"),
+    *("system.vmin=-3", "system.vmax=3", "system.init_alpha=1e-3", "system.normalize_observations=false"),
+    *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
+    *("system.max_grad_norm=10", "+env.kwargs.continuous=true"),
+]
 CASES = {
+    "reppo/ff_reppo": Case(REPPO, critic_values, atol=0.1),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
     "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
     "mpo/ff_mpo": Case(

@@ -1,0 +1,1 @@
+"""Relative entropy pathwise policy optimisation."""

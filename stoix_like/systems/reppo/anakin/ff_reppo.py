@@ -1,0 +1,245 @@
+"""Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
+
+The auxiliary losses of the paper, which predict the next embedding of the critic, are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Metrics,
+    Observation,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.envs.spaces import Box
+from stoix_like.launch import entry_points
+from stoix_like.networks.base import FeedForwardActor, MultiNetwork
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.schema import above, between
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.off_policy import AtomsConfig, configure_head
+from stoix_like.systems.off_policy_actor_critic import make_critics
+from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
+from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition
+from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.loss import hl_gauss_loss, sac_temperature_loss
+from stoix_like.utils.multistep import batch_lambda_returns
+from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(AtomsConfig, MinibatchConfig):
+    """Hyperparameters of REPPO.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs.
+        actor_lr: Adam learning rate of the policy.
+        q_lr: Adam learning rate of the critic.
+        dual_lr: Adam learning rate of the logarithms of the temperature and the multiplier.
+        q_lambda: mixing parameter of n-step returns.
+        target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
+            range; the uniform policy has log 2 nats per dimension.
+        init_alpha: initial temperature.
+        target_kl: bound of the divergence from the behaviour policy, in nats.
+        init_kl_multiplier: initial multiplier of this constraint, in units of the values per nat.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
+    }
+    actor_lr: Annotated[float, above(0.0)]
+    q_lr: Annotated[float, above(0.0)]
+    dual_lr: Annotated[float, above(0.0)]
+    q_lambda: Annotated[float, between(0.0, 1.0)]
+    target_entropy_scale: Annotated[float, above(-math.log(2.0))]
+    init_alpha: Annotated[float, above(0.0)]
+    target_kl: Annotated[float, above(0.0)]
+    init_kl_multiplier: Annotated[float, above(0.0)]
+    normalize_observations: bool
+
+
+@dataclass(frozen=True)
+class REPPO:
+    """REPPO with its hyperparameters, networks and optimisers."""
+
+    config: Config
+    axes: Axes
+    actor: FeedForwardActor
+    critic: MultiNetwork
+    actor_optim: optax.GradientTransformation
+    q_optim: optax.GradientTransformation
+    dual_optim: optax.GradientTransformation
+    normalizer: Normalizer
+    reward_normalizer: RewardNormalizer
+    target_entropy: Any
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        actor_key, q_key, action_key = jax.random.split(key, 3)
+        observation = timestep.observation
+        actor_params = self.actor.init(actor_key, observation)
+        action = self.actor.apply(actor_params, observation).sample(seed=action_key)
+        q_params = self.critic.init(q_key, observation, {"action": action})
+        initial = (self.config.init_alpha, self.config.init_kl_multiplier)
+        duals = tuple(jnp.log(jnp.asarray(value, jnp.float32)) for value in initial)
+        opt_states = REPPOOptStates(
+            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
+        )
+        statistics = self.normalizer.init(observation), self.reward_normalizer.init()
+        shared = REPPOShared(REPPOParams(actor_params, q_params, *duals), opt_states, *statistics)
+        return Agent(shared, self.reward_normalizer.init_returns(len(timestep.reward)))
+
+    def act(
+        self, shared: REPPOShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[Any, jax.Array, tuple[()]]:
+        """Choose an action for each environment."""
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        pi = self.actor.apply(shared.params.actor_params, observation)
+        return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Learn from one rollout, in several epochs of minibatches."""
+        target_key, key = jax.random.split(key)
+        steps = trajectory.transitions
+        reward, statistics, returns = self.reward_normalizer.apply(agent.shared.return_statistics, agent.local, steps)
+        behaviour = agent.shared._replace(return_statistics=statistics)
+        trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
+        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(behaviour, trajectory, target_key))
+
+        def epoch(shared: REPPOShared, key: jax.Array) -> tuple[REPPOShared, Metrics]:
+            shuffle_key, loss_key = jax.random.split(key)
+            minibatches = make_minibatches(shuffle_key, batch, self.config.num_minibatches)
+            keys = jax.random.split(loss_key, self.config.num_minibatches)
+            step = partial(self.sgd_step, behaviour.params.actor_params)
+            return jax.lax.scan(lambda shared, inputs: step(shared, *inputs), shared, (minibatches, keys))
+
+        shared, metrics = jax.lax.scan(epoch, behaviour, jax.random.split(key, self.config.epochs))
+        # Updated last: the divergence from the behaviour policy needs its statistics.
+        statistics = self.normalizer.update(shared.statistics, steps.observation)
+        return Agent(shared._replace(statistics=statistics), returns), jax.tree.map(jnp.mean, metrics)
+
+    def evaluate(self, shared: REPPOShared, trajectory: Trajectory, key: jax.Array) -> REPPOTransition:
+        """Compute soft lambda-returns `[T, N]`, with one action of the policy at each true successor."""
+        steps, params, config = trajectory.transitions, shared.params, self.config
+        next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
+        action, log_prob = self.actor.apply(params.actor_params, next_observation).sample_and_log_prob(seed=key)
+        q_t, _, _ = self.distribution(params.q_params, next_observation, action)
+        discount = config.gamma * (1.0 - steps.terminated)
+        reward = config.reward_scale * steps.reward - discount * jnp.exp(params.log_alpha) * log_prob
+        target = batch_lambda_returns(
+            reward, discount, q_t, config.q_lambda, time_major=True, truncation_t=steps.truncated
+        )
+        return REPPOTransition(self.normalizer.apply(shared.statistics, steps.observation), steps.action, target)
+
+    def sgd_step(
+        self, b_actor_params: Any, shared: REPPOShared, batch: REPPOTransition, key: jax.Array
+    ) -> tuple[REPPOShared, Metrics]:
+        """Update the critic, then the policy, then both multipliers; the first argument is the behaviour policy."""
+        params, opt_states = shared.params, shared.opt_states
+        q_params, q_opt_state, q_metrics = gradient_step(
+            self.critic_loss, self.q_optim, self.axes, params.q_params, opt_states.q_opt_state, batch
+        )
+        params = params._replace(q_params=q_params)
+        loss = partial(self.policy_loss, params=params, b_actor_params=b_actor_params, batch=batch, key=key)
+        actor_params, actor_opt_state, metrics = gradient_step(
+            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
+        )
+        duals = params.log_alpha, params.log_kl_multiplier
+        duals, dual_opt_state, dual_metrics = gradient_step(
+            self.dual_loss, self.dual_optim, self.axes, duals, opt_states.dual_opt_state, metrics
+        )
+        params = REPPOParams(actor_params, q_params, *duals)
+        opt_states = REPPOOptStates(actor_opt_state, q_opt_state, dual_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
+
+    def critic_loss(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, Metrics]:
+        """Compute cross-entropies to the targets, smoothed over the atoms."""
+        q, logits, atoms = self.distribution(q_params, batch.observation, batch.action)
+        loss = hl_gauss_loss(logits, atoms, batch.target)
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
+
+    def policy_loss(
+        self, actor_params: Any, params: REPPOParams, b_actor_params: Any, batch: REPPOTransition, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the negative soft value, or the divergence where it exceeds its bound."""
+        pi, b_pi = (self.actor.apply(p, batch.observation) for p in (actor_params, b_actor_params))
+        action, log_prob = pi.sample_and_log_prob(seed=key)
+        q, _, _ = self.distribution(params.q_params, batch.observation, action)
+        kl = b_pi.kl_divergence(pi)
+        improvement, penalty = jnp.exp(params.log_alpha) * log_prob - q, jnp.exp(params.log_kl_multiplier) * kl
+        loss = jnp.mean(jnp.where(kl < self.config.target_kl, improvement, penalty))
+        return loss, {"policy_loss": loss, "entropy": -jnp.mean(log_prob), "kl": jnp.mean(kl)}
+
+    def dual_loss(self, duals: tuple[jax.Array, jax.Array], metrics: Metrics) -> tuple[jax.Array, Metrics]:
+        """Compute the dual losses of both constraints."""
+        log_alpha, log_kl_multiplier = duals
+        entropy_loss = sac_temperature_loss(log_alpha, -metrics["entropy"], self.target_entropy)
+        kl_loss = jnp.exp(log_kl_multiplier) * (self.config.target_kl - metrics["kl"])
+        values = {"temperature": jnp.exp(log_alpha), "kl_multiplier": jnp.exp(log_kl_multiplier)}
+        return entropy_loss + kl_loss, values
+
+    def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
+        """Compute means `[...]`, logits and atoms `[..., K]` of the critic."""
+        return jax.tree.map(lambda x: x[..., 0], self.critic.apply(q_params, observation, {"action": action}))
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build REPPO.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    actor, q_network = spec.networks.actor_network, spec.networks.q_network
+    space: Any = spec.action_space
+    optim = partial(make_optimiser, config, spec)
+    reppo = REPPO(
+        config,
+        spec.axes,
+        actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
+        critic=make_critics(q_network, 1, configure_head(q_network.critic_head, config.support)),
+        actor_optim=optim(config.actor_lr),
+        q_optim=optim(config.q_lr),
+        dual_optim=optim(config.dual_lr),
+        normalizer=make_normalizer(config.normalize_observations, spec.axes),
+        reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
+        target_entropy=float(np.log(space.half_width).sum()) - config.target_entropy_scale * space.half_width.size,
+    )
+    return System(
+        init=reppo.init,
+        act=reppo.act,
+        observe=lambda agent, _: agent,
+        update=reppo.update,
+        eval_act=partial(reppo.act, greedy=spec.evaluation_greedy),
+        init_carry=lambda _: (),
+    )
+
+
+run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,101 @@
+"""Tests of REPPO; `test_time_limits` tests the values that it learns."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from off_policy_runs import timestep
+
+from stoix_like.base_types import Axes, Observation, Trajectory, Transition
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.reppo.reppo_types import REPPOTransition
+
+SMALL = [
+    *("system=reppo/ff_reppo", "env=probe/continuous_policy", "arch.compile_cache=false", "arch.absolute_metric=false"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "q")),
+    *("arch.total_num_envs=16", "arch.num_evaluation=1", "system.rollout_length=16", "system.num_minibatches=2"),
+    *("system.vmin=-5", "system.vmax=5", "system.num_atoms=51", "system.normalize_observations=false"),
+]
+
+
+def set_up_small(*overrides):
+    return set_up(parse_config(compose_config([*SMALL, *overrides])))
+
+
+def algorithm(*overrides):
+    """Return the algorithm object and the state of a new agent, for a single shard."""
+    reppo = dataclasses.replace(set_up_small(*overrides).build_system().init.__self__, axes=Axes())
+    return reppo, jax.jit(reppo.init)(jax.random.key(0), timestep([0], [False])).shared
+
+
+def random_batch(size):
+    keys = jax.random.split(jax.random.key(3), 3)
+    action = jax.random.uniform(keys[1], (size, 1), minval=-0.9, maxval=0.9)
+    return REPPOTransition(
+        Observation(jax.random.normal(keys[0], (size, 1))), action, jax.random.normal(keys[2], (size,))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [["arch.num_devices=1"], ["arch.num_devices=2", "arch.update_batch_size=2"]])
+def test_the_policy_probe_is_learned(layout):
+    fast = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "arch.total_timesteps=40960"]
+    loop = TrainingLoop(set_up_small(*fast, "system.normalize_observations=true", *layout), MultiLogger([]))
+    loop.train()
+    assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(0.0, abs=0.05)
+
+
+def test_targets_are_soft_and_bootstrap_at_truncation():
+    """Three environments with one step each, and an untrained critic, whose values are all zero.
+
+    Terminated: r = 2. Truncated and ongoing: r + gamma (0 - alpha log pi) = 2 - 0.5 * 4 log pi, with the
+    log-probability of the action that the policy draws at the successor.
+    """
+    reppo, shared = algorithm("system.gamma=0.5", "system.init_alpha=4.0", "system.reward_scale=2.0")
+    rows, key = jnp.ones((1, 3)), jax.random.key(5)
+    view = Observation(jnp.asarray([[[0.1], [0.2], [0.3]]]))
+    flags = [jnp.asarray([[position == flag for position in range(3)]]) for flag in (0, 1)]
+    steps = Transition(view, rows[..., None], rows, *flags, view, rows > 0, ())
+    _, log_prob = reppo.actor.apply(shared.params.actor_params, view).sample_and_log_prob(seed=key)
+    target = reppo.evaluate(shared, Trajectory(steps, ()), key).target
+    np.testing.assert_allclose(target, 2.0 - 2.0 * jnp.asarray([[0.0, 1.0, 1.0]]) * log_prob, rtol=1e-5)
+
+
+def test_beyond_its_bound_the_divergence_replaces_the_value():
+    """With the behaviour policy itself the divergence is 0; a shifted one exceeds the bound everywhere."""
+    reppo, shared = algorithm("system.target_kl=0.01", "system.init_kl_multiplier=3.0")
+    params, batch, key = shared.params, random_batch(8), jax.random.key(1)
+    loss, metrics = reppo.policy_loss(params.actor_params, params, params.actor_params, batch, key)
+    assert float(metrics["kl"]) == 0.0
+    # The critic is zero, and the temperature 0.01: the loss is alpha log pi.
+    assert float(loss) == pytest.approx(-0.01 * float(metrics["entropy"]), rel=1e-3)
+    shifted = jax.tree.map(lambda x: x + 0.5, params.actor_params)
+    loss, metrics = reppo.policy_loss(params.actor_params, params, shifted, batch, key)
+    assert float(metrics["kl"]) > 0.01
+    assert float(loss) == pytest.approx(3.0 * float(metrics["kl"]), rel=1e-5)
+
+
+def test_multipliers_rise_where_their_constraint_is_violated_and_fall_elsewhere():
+    """A gradient step raises a multiplier where the gradient is negative. The target entropy is -0.5 nats."""
+    reppo, shared = algorithm("system.target_kl=0.1")
+    duals = shared.params.log_alpha, shared.params.log_kl_multiplier
+    gradient = jax.grad(lambda duals, metrics: reppo.dual_loss(duals, metrics)[0])
+    assert [float(g) < 0.0 for g in gradient(duals, {"entropy": jnp.asarray(-0.6), "kl": jnp.asarray(0.05)})] == [
+        True,
+        False,
+    ]
+    assert [float(g) < 0.0 for g in gradient(duals, {"entropy": jnp.asarray(-0.4), "kl": jnp.asarray(0.15)})] == [
+        False,
+        True,
+    ]
+
+
+def test_an_empty_support_raises():
+    with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
+        set_up_small("system.vmin=3", "system.vmax=2")
