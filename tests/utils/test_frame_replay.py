@@ -89,8 +89,7 @@ def empty(replay):
 
 
 def jitted(replay):
-    functions = (replay.init, replay.add, replay.sample, replay.set_priorities)
-    return type(replay)(*(jax.jit(function) for function in functions))
+    return type(replay)(*map(jax.jit, replay))
 
 
 @pytest.mark.parametrize(
