@@ -43,7 +43,7 @@ COMMON = (
 ON_POLICY = ("system.epochs=1", "system.num_minibatches=1", "arch.total_timesteps=320")
 OFF_POLICY = (
     "system.epochs=1",
-    "system.warmup_steps=8",
+    "system.warmup_steps=16",
     "system.total_buffer_size=64",
     "system.total_batch_size=8",
     "arch.total_timesteps=336",

@@ -251,4 +251,4 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
 @pytest.mark.parametrize("name", group_choices("experiment"))
 def test_every_experiment_matches_its_types(name):
     run = parse_config(compose_config([f"+experiment={name}"]))
-    assert name.startswith(run.system_name.rpartition("ff_")[2])
+    assert name.startswith(run.system_name.rpartition("/")[2].removeprefix("ff_").replace("rec_r2d2", "r2d2"))

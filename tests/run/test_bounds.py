@@ -206,7 +206,9 @@ def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_sy
         # Each number as one system has it, with one of the extremes.
         cases = list({case.origin: case for case in cases}.values())[EXTREMES.index(value) :: len(EXTREMES)]
     for system, key, is_list, _ in cases:
-        environment = "gymnax/pendulum" if getattr(schema_of(system), "action_spaces", ()) == (Box,) else "gymnax/cartpole"
+        environment = (
+            "gymnax/pendulum" if getattr(schema_of(system), "action_spaces", ()) == (Box,) else "gymnax/cartpole"
+        )
         written = f"[{value}]" if is_list else str(value)
         sign = "++" if key == "system.warmup_steps" else ""
         started = time.process_time()
