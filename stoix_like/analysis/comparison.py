@@ -19,6 +19,7 @@ from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.listings import columns
 
+HEAD = ("seeds", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
 
@@ -124,6 +125,18 @@ class Comparison(NamedTuple):
     aggregates: dict[str, dict[str, Interval]]
     tests: list[Test]
     notes: list[str]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The aggregate statistics as text: label, and the cells of `HEAD`."""
+        return [
+            [
+                algorithm.label,
+                "/".join(str(len(algorithm.tasks[task])) for task in self.tasks),
+                *(format_interval(interval) for interval in self.aggregates[algorithm.label].values()),
+            ]
+            for algorithm in self.algorithms
+        ]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -238,16 +251,7 @@ def _lines(comparison: Comparison) -> list[str]:
     percent = f"{100.0 * (1.0 - settings.level):g} %"
     of = "best policies" if settings.score == "best" else "last evaluations"
     lines = [f"mean episode returns of the {of} on {', '.join(comparison.tasks)}, {percent} bootstrap intervals", ""]
-    head = ["", "seeds", "mean", "median", "IQM", "optimality gap"]
-    rows = [
-        [
-            algorithm.label,
-            "/".join(str(len(algorithm.tasks[task])) for task in comparison.tasks),
-            *(format_interval(interval) for interval in comparison.aggregates[algorithm.label].values()),
-        ]
-        for algorithm in comparison.algorithms
-    ]
-    lines += columns([head, *rows])
+    lines += columns([["", *HEAD], *comparison.rows])
     lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"]
     if comparison.tests:
         corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"

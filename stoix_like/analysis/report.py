@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
-from stoix_like.analysis.comparison import Comparison, compare, format_interval
+from stoix_like.analysis.comparison import HEAD, Comparison, compare
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
 from stoix_like.analysis.statistics import TITLES
@@ -76,16 +76,7 @@ def _section(title: str, content: str) -> str:
 
 def _summary(comparison: Comparison) -> str:
     settings = comparison.settings
-    head = ["algorithm", "seeds", "mean", "median", "IQM", "optimality gap"]
-    rows = [
-        [
-            algorithm.label,
-            "/".join(str(len(algorithm.tasks[task])) for task in comparison.tasks),
-            *(format_interval(interval) for interval in comparison.aggregates[algorithm.label].values()),
-        ]
-        for algorithm in comparison.algorithms
-    ]
-    lines = [_table(head, rows)]
+    lines = [_table(["algorithm", *HEAD], comparison.rows)]
     if comparison.tests:
         lines.append(
             f"<p>{html.escape(TITLES[settings.test])}, level {settings.level:g}, by {settings.correction}:</p>"

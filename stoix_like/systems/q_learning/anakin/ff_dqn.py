@@ -88,6 +88,22 @@ class DQN:
         shared = QShared(params, self.optim.init(online), jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
 
+    def system(self, spec: SystemSpec) -> System:
+        """Return the six functions of the system."""
+        return System(
+            init=self.init,
+            act=self.act,
+            observe=self.observe,
+            update=self.update,
+            eval_act=self.eval_act if spec.evaluation_greedy else self.act,
+            init_carry=self.init_carry,
+        )
+
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the carry of `act` at the start of an episode: none."""
+        del num_envs
+        return ()
+
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the network."""
         return self.network.init(key, observation)
@@ -212,14 +228,7 @@ def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[DQN] = DQN, h
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return System(
-        init=dqn.init,
-        act=dqn.act,
-        observe=dqn.observe,
-        update=dqn.update,
-        eval_act=dqn.eval_act if spec.evaluation_greedy else dqn.act,
-        init_carry=lambda _: (),
-    )
+    return dqn.system(spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

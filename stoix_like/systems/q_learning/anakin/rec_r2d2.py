@@ -55,6 +55,10 @@ class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
 class R2D2(ff_dqn.DQN):
     """DQN on sequences, with a recurrent network."""
 
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the recurrent state at the start of an episode."""
+        return self.network.initialize_carry(num_envs)
+
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the network."""
         return recurrent.init_params(self.network, key, observation)
@@ -159,14 +163,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return System(
-        init=r2d2.init,
-        act=r2d2.act,
-        observe=r2d2.observe,
-        update=r2d2.update,
-        eval_act=r2d2.eval_act if spec.evaluation_greedy else r2d2.act,
-        init_carry=network.initialize_carry,
-    )
+    return r2d2.system(spec)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", build)
