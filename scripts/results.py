@@ -140,7 +140,10 @@ def _differences(overrides: Sequence[str], config: Mapping[str, Any]) -> list[st
     base, wanted = _compose(tuple(overrides)), dict(flatten(config))
     changed = [key for key, value in wanted.items() if key not in base or base[key] != value]
     named = [f"{'' if key in base else '+'}{key}={_format_value(wanted[key])}" for key in changed]
-    return named + [f"~{key}" for key in base if key not in wanted]
+    surplus = [key for key in base if key not in wanted]
+    # Hydra takes a null for a key that does not exist, and refuses to delete it.
+    filled = [f"{key}=0" for key in surplus if base[key] is None]
+    return named + filled + [f"~{key}" for key in surplus]
 
 
 @functools.cache
