@@ -30,6 +30,8 @@ _SHOWN = ("system", "env", "network", "logger", "experiment")
 _LISTINGS = ("systems", "envs", "networks", "experiments")
 _COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "check-env")
 _FULL_ERROR = "HYDRA_FULL_ERROR"
+# What submitit raises for a job in another process; the last line is that of the job.
+_FAILED_JOB = ("FailedJobError", "UncompletedJobError")
 _TRUST = "allow the run's configuration to name code from outside this package"
 
 _DESCRIPTION = """\
@@ -351,7 +353,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     runs = [configuration.parse_config(config) for config in composed]
     resumed = None if args.multirun else _resumed_dir(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir))
     if args.multirun:
-        _check_sweep_dir(Path(composed[0].hydra.sweep.dir))
+        _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
         launcher = OmegaConf.select(composed[0], "hydra.launcher._target_")
         if launcher is None:
             raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
@@ -382,9 +384,15 @@ def _resumed_dir(resume_from: str | None, run_dir: Path) -> Path | None:
     return None if resume_from is None or is_to_start(resume_from, run_dir) else Path(resume_from)
 
 
-def _check_sweep_dir(directory: Path) -> None:
+def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
+    """Refuse a directory that is neither new nor that of the same multirun, which continues."""
+    from stoix_like.run import resume_checks
     from stoix_like.storage import run_dir
 
+    if (directory / resume_checks.MULTIRUN).is_file():
+        own = [override for override in overrides if not override.lstrip("+").startswith(("hydra.", "hydra/"))]
+        resume_checks.check_same_sweep(directory, own)
+        return
     run_dir.check_new(directory)
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
@@ -424,6 +432,10 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
         raise ConfigError(f"cannot write the run: {error}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(" ".join(str(error).split())) from error
+    except Exception as error:
+        if type(error).__name__ not in _FAILED_JOB:
+            raise
+        raise TrainingError(f"a job failed: {str(error).strip().splitlines()[-1]}") from error
     finally:
         _set_environment(_FULL_ERROR, chosen)
         sys.argv = program

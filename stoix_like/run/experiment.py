@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.callbacks import Callback
@@ -79,7 +80,7 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
 
 
 def run_under_hydra(setup: RunSetup) -> float:
-    """Train in the directory of Hydra's current job.
+    """Train in the directory of Hydra's current job; a job of a multirun that has begun already is resumed.
 
     Args:
         setup: the run.
@@ -92,6 +93,9 @@ def run_under_hydra(setup: RunSetup) -> float:
     """
     run_dir = _output_dir()
     assert run_dir is not None
+    if HydraConfig.get().mode == RunMode.MULTIRUN and directory.holds_run(run_dir):
+        # The multirun was started again, or a scheduler has queued this job again.
+        return _resume(setup, run_dir.absolute()).eval_return
     setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
     return run(setup, run_dir).eval_return
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
 from stoix_like.run import records
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage.config_file import flatten
 
+# Written by Hydra.
+MULTIRUN = "multirun.yaml"
 # The number of shards may not change, but how devices and update batches make it up may.
 CHANGEABLE = (
     "arch.total_timesteps",
@@ -45,12 +51,35 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
-        if now.get(key) != then.get(key) and not any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
+        if now.get(key) != then.get(key) and not _may_change(key)
     ]
     if changed:
         raise ConfigError(
             f"the configuration differs from that of the run: {'; '.join(changed)}. Only these keys may change:"
             f" {', '.join(CHANGEABLE)}"
+        )
+
+
+def check_same_sweep(sweep_dir: Path, overrides: Sequence[str]) -> None:
+    """Refuse to continue a multirun with other overrides: its jobs are numbered by them.
+
+    Args:
+        sweep_dir: directory of a multirun.
+        overrides: the overrides of the command line but those of Hydra itself.
+
+    Raises:
+        ConfigError: names the directory and the overrides that differ.
+    """
+    path = sweep_dir / MULTIRUN
+    try:
+        then = OmegaConf.select(OmegaConf.load(path), "hydra.overrides.task")
+    except (OSError, ValueError, YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; choose another hydra.sweep.dir") from error
+    before, now = ([word for word in words if not _may_change(_key(word))] for words in (then or [], overrides))
+    if before != now:
+        raise ConfigError(
+            f"hydra.sweep.dir={sweep_dir} holds the multirun of {' '.join(before) or 'the defaults'}: continue it with"
+            " the same overrides, or choose another directory"
         )
 
 
@@ -96,3 +125,11 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
     return [
         f"resumed with other versions ({', '.join(changed)}): results may differ from those of an uninterrupted run"
     ]
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in CHANGEABLE)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")

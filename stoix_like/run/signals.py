@@ -10,12 +10,17 @@ from types import FrameType
 from typing import Any, ClassVar, NoReturn
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+# The warning of a scheduler before it stops a job: where a launcher such as submitit handles it by queueing the job
+# again, the run saves first.
+_WARNING = getattr(signal, "SIGUSR2", None)
 # Clears the line of a progress bar and shows the cursor.
 _RESTORE_TERMINAL = b"\r\x1b[2K\x1b[?25h"
 
 
 class Signals:
     """A context manager that records SIGTERM and SIGINT, to be answered between calls of compiled programs.
+
+    SIGUSR2 is recorded, too, where it has a handler: that handler is called in the end, in place of an exception.
 
     No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. A second
     SIGINT stops immediately. A context within another shares its record. Outside the main thread, where Python cannot
@@ -48,7 +53,8 @@ class Signals:
             self._outer._depth += 1
         elif threading.current_thread() is threading.main_thread():
             Signals._active = self
-            self._previous = {number: signal.signal(number, self._record) for number in _NUMBERS}
+            warnings = (_WARNING,) if _WARNING is not None and callable(signal.getsignal(_WARNING)) else ()
+            self._previous = {number: signal.signal(number, self._record) for number in (*_NUMBERS, *warnings)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -76,15 +82,19 @@ class Signals:
 
         Raises:
             KeyboardInterrupt: SIGINT was received.
-            SystemExit: SIGTERM was received; the exit code is that of a process it killed.
+            SystemExit: SIGTERM was received; the exit code is that of a process it killed. As the handler of SIGUSR2
+                likes if that was received.
         """
         print(message, file=sys.stderr)
         self._raise()
 
     def _raise(self) -> NoReturn:
-        if self.received == signal.SIGINT:
+        number = self.received
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        raise SystemExit(128 + signal.SIGTERM)
+        if number is not None and number == _WARNING:
+            (self._outer or self)._previous[number](number, None)
+        raise SystemExit(128 + (number or signal.SIGTERM))
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         again = number == signal.SIGINT and self._received == signal.SIGINT

@@ -69,6 +69,15 @@ def check_is_run(run_dir: Path) -> None:
         raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")
 
 
+def holds_run(run_dir: Path) -> bool:
+    """Return whether a directory holds a run.
+
+    Args:
+        run_dir: the directory.
+    """
+    return (run_dir / CONFIG).exists()
+
+
 def is_to_start(resume_from: str | Path, run_dir: Path) -> bool:
     """Return whether `arch.resume_from` names the directory of the run itself, which holds no run yet.
 
@@ -76,7 +85,7 @@ def is_to_start(resume_from: str | Path, run_dir: Path) -> bool:
         resume_from: the directory to resume from.
         run_dir: the directory of the run.
     """
-    return Path(resume_from).resolve() == run_dir.resolve() and not (run_dir / CONFIG).exists()
+    return Path(resume_from).resolve() == run_dir.resolve() and not holds_run(run_dir)
 
 
 def discard(run_dir: Path) -> None:

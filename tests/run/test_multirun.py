@@ -1,0 +1,141 @@
+"""Multiruns that were cut: the same command continues them, and a scheduler's warning queues a job again."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from comparisons import without_times
+
+from stoix_like.errors import ConfigError
+from stoix_like.run.resume_checks import check_same_sweep
+
+pytestmark = pytest.mark.optimized
+
+COMMAND = [
+    str(Path(sys.executable).parent / "stoix-like"),
+    "train",
+    "-m",
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "system.rollout_length=16",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=51200",
+    "arch.num_evaluation=40",
+    "arch.num_eval_episodes=4",
+    "arch.seed=0,1",
+]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Environment variables of processes that share their compiled programs."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return {**os.environ, "JAX_COMPILATION_CACHE_DIR": cache, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, environment):
+    """A multirun that nothing interrupts."""
+    sweep = tmp_path_factory.mktemp("reference") / "sweep"
+    subprocess.run([*COMMAND, f"hydra.sweep.dir={sweep}"], env=environment, check=True, timeout=300)
+    return histories(sweep)
+
+
+def history(run):
+    with contextlib.suppress(FileNotFoundError):
+        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return []
+
+
+def histories(sweep):
+    return [without_times(history(sweep / name)) for name in ("0-seed0", "1-seed1")]
+
+
+def wait_until(process, condition):
+    end = time.monotonic() + 200
+    while not condition():
+        assert process.poll() is None, "the multirun ended before it could be stopped"
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def jobs_of(sweep):
+    """Return the processes in which submitit runs jobs of a multirun."""
+    found = subprocess.run(["pgrep", "-f", f"submitit.core._submit {sweep}"], capture_output=True, text=True)
+    return [int(number) for number in found.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "stop"),
+    [
+        pytest.param("basic", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("joblib", signal.SIGKILL, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_multirun_that_was_cut_continues_with_the_same_command(tmp_path, environment, reference, launcher, stop):
+    sweep = tmp_path / "sweep"
+    command = [*COMMAND, f"hydra.sweep.dir={sweep}", f"hydra/launcher={launcher}"]
+    # One job after the other, so that one is complete.
+    command += ["hydra.launcher.n_jobs=1"] if launcher == "joblib" else []
+    with subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL) as process:
+        wait_until(process, lambda: len(history(sweep / "1-seed1")) > 10)
+        os.killpg(process.pid, stop)
+        assert process.wait(timeout=100) == (128 + stop if stop == signal.SIGTERM else -stop)
+    written = (sweep / "0-seed0/metrics.jsonl").read_bytes()
+    assert 10 < len(history(sweep / "1-seed1")) < 41
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{sweep}/0-seed0 is complete" in done.stdout
+    assert re.search(r"resuming after [\d,]+ env steps", done.stdout)
+    assert (sweep / "0-seed0/metrics.jsonl").read_bytes() == written
+    assert histories(sweep) == reference
+
+    other = [word.replace("arch.seed=0,1", "arch.seed=1,0") for word in command]
+    refused = subprocess.run(other, env=environment, capture_output=True, text=True, timeout=100)
+    assert refused.returncode == 2
+    assert "continue it with the same overrides, or choose another directory" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_warning_of_the_scheduler_saves_the_run_and_queues_its_job_again(tmp_path, environment, reference):
+    sweep = tmp_path / "sweep"
+    command = [*COMMAND, f"hydra.sweep.dir={sweep}", "hydra/launcher=submitit_local"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        wait_until(process, lambda: any(3 < len(history(sweep / name)) < 30 for name in ("0-seed0", "1-seed1")))
+        for job in jobs_of(sweep):
+            os.kill(job, signal.SIGUSR2)
+        assert process.wait(timeout=300) == 0, process.stderr.read().decode()
+    logs = "".join(path.read_text() for path in sweep.glob(".submitit/*/*_log.*"))
+    assert re.search(r"stopped after [\d,]+ env steps, saved", logs)
+    assert "Requeued job" in logs
+    assert re.search(r"resuming after [\d,]+ env steps", logs)
+    assert histories(sweep) == reference
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_in_another_process_is_reported_in_one_line(tmp_path, environment):
+    command = [*COMMAND, f"hydra.sweep.dir={tmp_path}/sweep", "hydra/launcher=submitit_local", "arch.num_devices=7"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("stoix-like: a job failed: stoix-like: arch.")
+
+
+def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
+    (tmp_path / "multirun.yaml").write_text(
+        "hydra: {overrides: {task: ['arch.seed=0,1', 'arch.total_timesteps=100', 'logger=silent']}}"
+    )
+    check_same_sweep(tmp_path, ["arch.seed=0,1", "arch.total_timesteps=200"])
+    with pytest.raises(ConfigError, match=r"holds the multirun of arch\.seed=0,1: continue it with the same"):
+        check_same_sweep(tmp_path, ["arch.seed=0,1,2", "arch.total_timesteps=100"])
+    (tmp_path / "multirun.yaml").write_text("[")
+    with pytest.raises(ConfigError, match="multirun.yaml cannot be read"):
+        check_same_sweep(tmp_path, ["arch.seed=0,1"])
