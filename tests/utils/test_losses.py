@@ -618,13 +618,16 @@ def test_impala_loss_matches_hand_computed_values_in_both_layouts():
 
 
 # By hand, eta = 1, q = (log 1, log 3): weights (1/4, 3/4), L = eps + log 2. V-MPO keeps the larger half: weight
-# 1, L = eps + log 3.
+# 1, L = eps + log 3. With a prior proportional to (3, 1), p = (3/4, 1/4): weights (1/2, 1/2), L = eps + log(3/2).
 def test_mpo_losses_match_hand_computed_values():
     q, eta = jnp.log(jnp.array([1.0, 3.0])), jnp.float32(1.0)
     loss, weights = ls.mpo_temperature_loss(q[:, None], eta, 0.5)
     np.testing.assert_allclose(loss, 0.5 + LOG2, rtol=1e-6)
     np.testing.assert_allclose(weights, [[0.25], [0.75]], rtol=1e-6)
     np.testing.assert_allclose(ls.mpo_policy_loss(jnp.array([[-4.0], [-8.0]]), weights), 7.0, rtol=1e-6)
+    loss, weights = ls.mpo_temperature_loss(q[:, None], eta, 0.5, jnp.log(jnp.array([[3.0], [1.0]])))
+    np.testing.assert_allclose(loss, 0.5 + math.log(1.5), rtol=1e-6)
+    np.testing.assert_allclose(weights, [[0.5], [0.5]], rtol=1e-6)
     loss, weights = ls.vmpo_temperature_loss(q, eta, 0.5)
     np.testing.assert_allclose(loss, 0.5 + math.log(3), rtol=1e-6)
     np.testing.assert_allclose(weights, [0.0, 1.0], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Actions as inputs of a critic, and how far they lie out of bounds."""
+"""Actions that represent a policy, as inputs of a critic, and how far they lie out of bounds."""
 
 from __future__ import annotations
 
@@ -28,6 +28,28 @@ def as_vector(space: Any, action: jax.Array) -> jax.Array:
         parts = [jax.nn.one_hot(action[..., i], size) for i, size in enumerate(space.nvec)]
         return jnp.concatenate(parts, axis=-1)
     return action
+
+
+def proposals(space: Any, pi: Any, num_samples: int, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return actions whose weighted sums are expectations of a policy: all of a discrete space, otherwise samples.
+
+    Samples of a nearly deterministic policy would all be the same action, and nothing could be learned from them.
+
+    Args:
+        space: the action space.
+        pi: a policy with the batch shape `[*B]`.
+        num_samples: number of samples.
+        key: of the samples.
+
+    Returns:
+        Actions `[S, *B, *shape]`, and the logarithms `[S, *B]` of their weights, up to a constant.
+    """
+    if isinstance(space, Discrete):
+        action = jnp.arange(space.n).reshape(-1, *(1 for _ in pi.batch_shape))
+        action = jnp.broadcast_to(action, (space.n, *pi.batch_shape))
+        return action, pi.log_prob(action)
+    action = pi.sample(seed=key, sample_shape=(num_samples,))
+    return action, jnp.zeros((num_samples, *pi.batch_shape))
 
 
 def excess(space: Box, action: jax.Array) -> jax.Array:

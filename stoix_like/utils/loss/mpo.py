@@ -13,25 +13,31 @@ from stoix_like.utils.shapes import check_shapes
 
 
 def mpo_temperature_loss(
-    q_values: Float[Array, "S *B"], temperature: Float[Array, ""], epsilon: Scalar
+    q_values: Float[Array, "S *B"],
+    temperature: Float[Array, ""],
+    epsilon: Scalar,
+    log_prior: Float[Array, "S *B"] | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, "S *B"]]:
-    """Compute the weights of the E-step and the dual loss that bounds their divergence from the samples.
+    """Compute the weights of the E-step and the dual loss that bounds their divergence from the prior weights.
 
-        w_s = softmax_s(q_s / eta),  L = eta * epsilon + eta * mean(log(mean_s exp(q_s / eta)))
+        w_s = softmax_s(q_s / eta + log p_s),  L = eta * epsilon + eta * mean(log(sum_s p_s exp(q_s / eta)))
 
     Source: Abdolmaleki et al. 2018, "Maximum a posteriori policy optimisation", equations 8 and 9.
 
     Args:
-        q_values: `[S, *B]` values of S actions sampled per state.
+        q_values: `[S, *B]` values of S actions per state.
         temperature: eta, learned, in the unit of the values, above 0.
         epsilon: upper bound of the divergence, in nats.
+        log_prior: `[S, *B]` log p up to a constant, as the log-probabilities of all actions; None for samples, which
+            weigh the same.
 
     Returns:
         The dual loss, a scalar, and the weights `[S, *B]`, which sum to 1 over S.
     """
-    scaled = stop_gradient(q_values) / temperature
-    log_mean = jax.nn.logsumexp(scaled, axis=0) - jnp.log(q_values.shape[0])
-    return temperature * (epsilon + jnp.mean(log_mean)), stop_gradient(jax.nn.softmax(scaled, axis=0))
+    log_prior = jnp.zeros_like(q_values) if log_prior is None else stop_gradient(log_prior)
+    logits = stop_gradient(q_values) / temperature + log_prior
+    log_mean = jax.nn.logsumexp(logits, axis=0) - jax.nn.logsumexp(log_prior, axis=0)
+    return temperature * (epsilon + jnp.mean(log_mean)), stop_gradient(jax.nn.softmax(logits, axis=0))
 
 
 def mpo_policy_loss(log_prob: Float[Array, "S *B"], weights: Float[Array, "S *B"]) -> Float[Array, ""]:

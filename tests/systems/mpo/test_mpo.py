@@ -11,7 +11,7 @@ from stoix_like.base_types import Agent, RolloutState, Trajectory, Transition
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical, Independent
-from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess
+from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, positive
 
 SMALL = ["system.rollout_length=4", "system.n_step=2", "system.total_batch_size=8"]
@@ -75,6 +75,13 @@ def test_actions_are_vectors_with_one_hot_choices():
     np.testing.assert_array_equal(as_vector(Box(-1, 1, (1,)), jnp.asarray([[0.5]])), [[0.5]])
 
 
+def test_all_discrete_actions_stand_for_a_policy_by_their_probabilities():
+    probs = jnp.asarray([[0.2, 0.8], [1.0, 0.0]])
+    action, log_prior = proposals(Discrete(2), Categorical(probs=probs), 16, jax.random.key(0))
+    np.testing.assert_array_equal(action, [[0, 0], [1, 1]])
+    np.testing.assert_allclose(jax.nn.softmax(log_prior, axis=0), probs.T, rtol=1e-6)
+
+
 def test_the_penalty_is_the_distance_from_the_bounds_in_units_of_half_the_range():
     """In [-2, 2], (4, 0) is one half-width beyond; in (3, 4) of half-widths, the distance is 5."""
     space = Box(-2.0, 2.0, (2,))
@@ -90,7 +97,7 @@ def test_penalised_actions_lose_weight():
     mpo = algorithm("mpo/ff_mpo", *SMALL, "system.action_penalty=true", "system.init_temperature=0.1")
     duals = jax.jit(mpo.init)(jax.random.key(0), timestep([0], [False])).shared.params.duals
     action = jnp.asarray([0.1, -0.5, 0.9, 1.2])[:, None, None]
-    loss, weights = mpo.weigh(duals, action, jnp.zeros((4, 1)))
+    loss, weights = mpo.weigh(duals, action, jnp.zeros((4, 1)), jnp.zeros((4, 1)))
     np.testing.assert_allclose(weights.sum(), 2.0, rtol=1e-5)
     # exp(-0.2 / 0.1) for the excess of 0.2.
     inside = 1.0 / (3.0 + np.exp(-2.0))

@@ -27,7 +27,7 @@ from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers, periodically
-from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess
+from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,
     Duals,
@@ -51,7 +51,7 @@ class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
         action_spaces: see `ActorCriticConfig`.
         network_heads: heads that the system needs.
         whole_windows: see `ReplayConfig`.
-        num_samples: actions of the target policy per observation, for its values and for the improvement.
+        num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
         retrace_lambda: mixing parameter of the Retrace returns.
         action_penalty: whether actions out of bounds, which the environment clips, count as worse the further out they
             are (Abdolmaleki et al. 2020, MO-MPO, as a second objective); for policies that are not squashed.
@@ -165,13 +165,13 @@ class MPO(ActorCritic):
     ) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the Retrace returns of the target policy (equation 14)."""
         actor_target, q_target = params.actor_params.target, params.q_params.target
-        _, q_of_samples = self.evaluate_policy(actor_target, q_target, steps.next_observation, key)
+        _, log_prior, q_t = self.evaluate_policy(actor_target, q_target, steps.next_observation, key)
         log_prob = self.actor.apply(actor_target, steps.observation).log_prob(steps.action)
         q_tm1 = self.q_value(q_params, steps.observation, steps.action)
         errors = batch_retrace_continuous(
             q_tm1,
             self.q_value(q_target, steps.observation, steps.action)[1:],
-            jnp.mean(q_of_samples, axis=0),
+            jnp.sum(jax.nn.softmax(log_prior, axis=0) * q_t, axis=0),
             steps.reward,
             self.config.gamma * (1.0 - steps.terminated),
             (log_prob - steps.extras)[1:],
@@ -187,8 +187,8 @@ class MPO(ActorCritic):
     ) -> tuple[jax.Array, Metrics]:
         """Compute the losses of the temperature, the policy and its multipliers (equations 8 to 12)."""
         (actor_params, duals), targets = learned, (params.actor_params.target, params.q_params.target)
-        action, q = self.evaluate_policy(*targets, observation, key)
-        temperature_loss, weights = self.weigh(duals, action, q)
+        action, log_prior, q = self.evaluate_policy(*targets, observation, key)
+        temperature_loss, weights = self.weigh(duals, action, log_prior, q)
         pi, target_pi = (self.actor.apply(params, observation) for params in (actor_params, targets[0]))
         policy_loss, metrics = constrained_policy_loss(
             self.config, duals, pi, target_pi, lambda pi: mpo_policy_loss(pi.log_prob(action), weights)
@@ -196,10 +196,10 @@ class MPO(ActorCritic):
         metrics |= {"policy_loss": policy_loss, "temperature": positive(duals.temperature)}
         return temperature_loss + policy_loss, metrics
 
-    def weigh(self, duals: Duals, action: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def weigh(self, duals: Duals, action: jax.Array, log_prior: Any, q: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Compute the loss of the temperatures and the weights `[S, B]` of actions, by value and by penalty."""
         config = self.config
-        loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.epsilon)
+        loss, weights = mpo_temperature_loss(q, positive(duals.temperature), config.epsilon, log_prior)
         if not config.action_penalty:
             return loss, weights
         penalty = -excess(self.action_space, action)
@@ -209,10 +209,11 @@ class MPO(ActorCritic):
 
     def evaluate_policy(
         self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Sample actions `[S, ...]` of a policy for each observation, and compute their values."""
-        action = self.actor.apply(actor_params, observation).sample(seed=key, sample_shape=(self.config.num_samples,))
-        return action, jax.vmap(partial(self.q_value, q_params, observation))(action)
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return actions `[S, ...]` of a policy for each observation, their log-weights and their values."""
+        pi = self.actor.apply(actor_params, observation)
+        action, log_prior = proposals(self.action_space, pi, self.config.num_samples, key)
+        return action, log_prior, jax.vmap(partial(self.q_value, q_params, observation))(action)
 
     def q_value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the values of actions."""
