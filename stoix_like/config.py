@@ -51,11 +51,13 @@ class PopulationConfig:
     """Members trained in parallel in one program.
 
     Attributes:
-        size: number of members; member `i` has the seed `arch.seed + i`.
+        size: number of members; member `i` has the seed `arch.seed + i`, unless `is_paired`.
         hyperparams: by name, a list of per-member values or a distribution to draw them from.
         mode: how lists are combined.
         seeds: members per hyperparameter setting.
         axis: whether members are vectorised on every device, or sharded over devices.
+        paired: whether every hyperparameter setting has the same seeds; None: in grids. Runs from before the key was
+            introduced lack it, and their seeds differ.
     """
 
     size: Annotated[int, between(1, MAX_MEMBERS)]
@@ -63,6 +65,14 @@ class PopulationConfig:
     mode: Annotated[str, one_of("zip", "grid")]
     seeds: Annotated[int, between(1, MAX_MEMBERS)]
     axis: Annotated[str, one_of("auto", "vmap", "device")]
+    paired: bool | None = False
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether every hyperparameter setting has the same seeds."""
+        if not self.hyperparams:
+            return False
+        return self.mode == "grid" if self.paired is None else self.paired
 
 
 @dataclass(frozen=True, kw_only=True)

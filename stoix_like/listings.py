@@ -114,13 +114,22 @@ def _run_row(run: Run) -> tuple[str, ...]:
         run.status,
         run.system,
         run.environment,
-        str(own[0].seed) if len(own) == 1 else f"{own[0].seed}–{own[-1].seed}",
+        _seeds([member.seed for member in own]),
         f"{sum(returns) / len(returns):.4g}" if returns else "–",
         f"{last.get('env_steps', 0):,}",
         f"{int(arch['total_timesteps']):,}",
         f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
         str(_relative(run.directory)),
     )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return the seeds of the members, and how many settings share them."""
+    if len(seeds) == 1:
+        return str(seeds[0])
+    distinct = sorted(set(seeds))
+    shared = f" × {len(seeds) // len(distinct)}" if len(distinct) < len(seeds) else ""
+    return (f"{distinct[0]}–{distinct[-1]}" if len(distinct) > 1 else str(distinct[0])) + shared
 
 
 def _relative(directory: Path) -> Path:

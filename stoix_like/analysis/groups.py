@@ -117,10 +117,7 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))
         seeds = tasks.setdefault(member.run.environment, {})
         if member.seed in seeds:
-            raise ConfigError(
-                f"seed {member.seed} occurs twice with the same settings, in {seeds[member.seed].run.directory} and"
-                f" {member.run.directory}: a seed counts once, leave one of them out"
-            )
+            raise ConfigError(_twice(seeds[member.seed], member))
         seeds[member.seed] = member
     differing = _differing([chosen for chosen, _ in found.values()])
     labels = _labels([{key: chosen.get(key) for key in differing} for chosen, _ in found.values()], found.values())
@@ -132,6 +129,18 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
         )
         for label, (chosen, tasks) in zip(labels, found.values(), strict=True)
     ]
+
+
+def _twice(first: Member, second: Member) -> str:
+    """Return why two members of an algorithm may not have the same seed, and what to do."""
+    problem = f"seed {first.seed} occurs twice with the same settings, in {first.run.directory} and"
+    if first.run.directory != second.run.directory:
+        return f"{problem} {second.run.directory}: a seed counts once, leave one of them out"
+    differing = [name for name, value in first.hyperparams.items() if second.hyperparams[name] != value]
+    if not differing:
+        return f"{problem} as members {first.place} and {second.place}: a seed counts once, give each value once"
+    keys = " ".join(f"--by system.{name}" for name in differing)
+    return f"seed {first.seed} occurs in several hyperparameter settings of {first.run.directory}: add {keys}"
 
 
 def common_tasks(algorithms: Sequence[Algorithm]) -> list[str]:

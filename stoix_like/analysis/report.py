@@ -18,6 +18,7 @@ from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
 from stoix_like.analysis.statistics import TITLES
 from stoix_like.errors import ConfigError
+from stoix_like.loggers.points import describe
 from stoix_like.recorded_runs import Member, Run, flatten, identity, is_below, started
 from stoix_like.storage.files import write_bytes
 
@@ -159,7 +160,24 @@ def _best_policy(algorithms: Sequence[Algorithm], animation: bool) -> str:
         f"<p>Seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>: mean episode return"
         f" {_number(_rank(best))}.</p>"
     )
-    return text + (_animation(best) if animation else "")
+    return text + _best_points(algorithms) + (_animation(best) if animation else "")
+
+
+def _best_points(algorithms: Sequence[Algorithm]) -> str:
+    """Name the best hyperparameter setting of each population that varies any."""
+    name, lines = "eval/episode_return", []
+    for run in _runs(algorithms):
+        point = run.summary.get("population/best_point")
+        if point is None:
+            continue
+        ends = [point[f"{name}_{end}"] for end in ("ci_low", "ci_high")]
+        interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"
+        lines.append(
+            f"<p>Best of {len(run.summary['population/points'])} hyperparameter settings of"
+            f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))}, IQM"
+            f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s).</p>"
+        )
+    return "\n".join(lines)
 
 
 def _rank(member: Member) -> float:

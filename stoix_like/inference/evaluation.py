@@ -17,7 +17,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
-from stoix_like.loggers.console import format_number
+from stoix_like.loggers.formats import format_number
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
 from stoix_like.run import records

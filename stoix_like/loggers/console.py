@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import math
 import os
 import pathlib
 import sys
@@ -18,7 +17,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.table import Column
 from rich.text import Text
 
+from stoix_like.loggers import points
 from stoix_like.loggers.base import LoggerSettings, RunInfo
+from stoix_like.loggers.formats import format_number, format_rate, format_seconds
 
 # Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
 _LABEL_WIDTH = 18
@@ -179,12 +180,21 @@ class ConsoleLogger:
             varied = {name: best[name] for name in best if name in summary.get("population/varied", ())}
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
             self._print_field("best member", f"#{best['member']}, seed {best['seed']}{described}")
+        self._print_points(summary)
         compiled = summary.get("compile_seconds")
         if compiled is not None:
             self._print_field("compiled in", f"{compiled:.1f} s")
         self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} env steps/s")
         if self._run_dir is not None:
             self._print_field("written to", _short_path(self._run_dir))
+
+    def _print_points(self, summary: Mapping[str, Any]) -> None:
+        """Print the hyperparameter settings of a population, the best one first."""
+        if "population/points" not in summary:
+            return
+        self._print_field("best point", points.describe(summary["population/best_point"]), "bold green")
+        for line in points.table(summary["population/points"]):
+            self._print(f"{'':{_LABEL_WIDTH}}{line}")
 
     def close(self) -> None:
         """Remove the progress bar and restore the terminal."""
@@ -295,61 +305,6 @@ def _progress_bar(console: Console) -> Progress:
         # Redrawing competes with training for the CPU.
         refresh_per_second=2,
     )
-
-
-def format_number(value: Any) -> str:
-    """Format a number with its significant digits.
-
-    Args:
-        value: a number; any other value, such as None, is missing.
-
-    Returns:
-        `475.30`, `1,234`, `0.0012`, or `-` if missing.
-    """
-    if not isinstance(value, int | float):
-        return "-"
-    size = abs(value)
-    if math.isfinite(size) and 0 < size < 0.01:
-        return f"{value:.2g}"
-    return f"{value:,.2f}" if size < 1000 else f"{value:,.0f}" if size < 1e7 else f"{value:.2e}"
-
-
-def format_rate(value: Any) -> str:
-    """Format a rate with three significant digits.
-
-    Args:
-        value: a number, per second; any other value is missing.
-
-    Returns:
-        `312k`, `1.25M`, `85.0`, or `-` if missing.
-    """
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "-"
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        # In the smaller unit, 999.5 and above would round to four digits.
-        if value >= 0.9995 * size:
-            return f"{_three_digits(value / size)}{unit}"
-    return _three_digits(value)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
-
-
-def format_seconds(value: Any) -> str:
-    """Format a duration.
-
-    Args:
-        value: a number of seconds; any other value is missing.
-
-    Returns:
-        `0:07`, `12:34`, `1:02:03`, or `-` if missing.
-    """
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "-"
-    minutes, seconds = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _seconds_left(last: Mapping[str, Any], record: Mapping[str, Any], total: int) -> float | None:

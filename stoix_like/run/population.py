@@ -23,7 +23,8 @@ class Population(NamedTuple):
     """The members of a run; without a population, one member with the hyperparameters of the configuration.
 
     Attributes:
-        seeds: one per member; member `i` of a run with `arch.seed=s` has the seed `s + i`.
+        seeds: one per member; member `i` of a run with `arch.seed=s` has the seed `s + i`. Paired seeds start again
+            from `s` in every hyperparameter setting.
         hyperparams: per-member values by name.
         strata: one per member, the index of its hyperparameter setting.
     """
@@ -66,9 +67,10 @@ def make_population(run: RunConfig) -> Population:
     for name, distribution in sorted(drawn.items()):
         columns[name] = _draw(rng, name, distribution, num_points)
     repeats = size // num_points
+    seeds = range(run.arch.seed, run.arch.seed + (repeats if config.is_paired else size))
     checked = {name: _checked(run.system, name, columns[name]) for name in config.hyperparams or {}}
     return Population(
-        seeds=tuple(range(run.arch.seed, run.arch.seed + size)),
+        seeds=tuple(seeds) * (size // len(seeds)),
         hyperparams={name: _repeat(values, repeats) for name, values in checked.items()},
         strata=_repeat(range(num_points), repeats) if checked else (0,) * size,
     )
@@ -103,10 +105,11 @@ def count_members(run: RunConfig) -> int:
             f"{KEY}.seeds={config.seeds} × {num_points:,} hyperparameter setting(s) are {size:,} members: use at most"
             f" {MAX_MEMBERS:,}"
         )
-    if run.arch.seed + size > 2**32:
+    num_seeds = config.seeds if config.is_paired else size
+    if run.arch.seed + num_seeds > 2**32:
         raise ConfigError(
-            f"arch.seed={run.arch.seed} is too large for {size} members, whose seeds must be below 2**32: use at most"
-            f" {2**32 - size}"
+            f"arch.seed={run.arch.seed} is too large for {num_seeds} seeds, which must be below 2**32: use at most"
+            f" {2**32 - num_seeds}"
         )
     return size
 

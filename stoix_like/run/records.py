@@ -6,6 +6,7 @@ Without a population a metric is a float; with one it is a list of one float per
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -117,6 +118,53 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
     found = {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
     # A member without a return that is not trimmed.
     return {name: math.nan if math.isinf(value) else value for name, value in found.items()}
+
+
+def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one record per hyperparameter setting: its members, and the statistics of their returns.
+
+    Args:
+        population: the members.
+        members: their records, from `members`.
+
+    Returns:
+        For each setting its hyperparameters, `members`, `seeds`, and of the last evaluation and the absolute metric
+        `episode_return_mean`, `_iqm`, `_ci_low` and `_ci_high`; the interval is None for a single seed. Empty without
+        hyperparameters.
+    """
+    if not population.hyperparams:
+        return []
+    found = []
+    for _, group in itertools.groupby(members, lambda member: population.strata[member["member"]]):
+        own = list(group)
+        point = {
+            **population.of(own[0]["member"]),
+            "members": [member["member"] for member in own],
+            "seeds": [member["seed"] for member in own],
+        }
+        for prefix in ("eval", "absolute"):
+            name = f"{prefix}/episode_return"
+            if f"{name}_mean" in own[0]:
+                returns = [member[f"{name}_mean"] for member in own]
+                point |= {f"{name}_{key}": value for key, value in _point_statistics(returns).items()}
+        found.append(point)
+    return found
+
+
+def _point_statistics(returns: Sequence[float]) -> dict[str, float | None]:
+    if len(returns) == 1:
+        return {"mean": returns[0], "iqm": returns[0], "ci_low": None, "ci_high": None}
+    return {"mean": float(np.mean(returns)), **aggregate(returns, (0,) * len(returns))}
+
+
+def best_point(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the hyperparameter setting with the highest interquartile mean in the last evaluation, if there is any.
+
+    Args:
+        points: from `points`.
+    """
+    name = "eval/episode_return_iqm"
+    return max(points, key=lambda point: -math.inf if math.isnan(point[name]) else point[name], default=None)
 
 
 def versions() -> dict[str, str | None]:

@@ -248,10 +248,12 @@ class TrainingLoop:
     def _population_summary(self) -> dict[str, Any]:
         population = self.setup.population
         members = records.members(population, self.history[-1], self._absolute, self.progress.failures)
+        points = records.points(population, members)
         return {
             "population/size": len(members),
             "population/varied": list(population.hyperparams),
             "population/best": members[self.history[-1]["population/best_member"]],
+            **({"population/best_point": records.best_point(points), "population/points": points} if points else {}),
             "population/members": members,
         }
 

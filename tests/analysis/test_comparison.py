@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from recorded import write_run
@@ -5,6 +7,7 @@ from recorded import write_run
 from stoix_like import analysis, cli
 from stoix_like.analysis import plots, report
 from stoix_like.errors import ConfigError
+from stoix_like.listings import run_lines
 from stoix_like.recorded_runs import find_runs, members, read_run
 
 
@@ -41,6 +44,17 @@ def test_a_seed_counts_once(tmp_path):
     write_run(tmp_path / "b")
     with pytest.raises(ConfigError, match=r"seed 0 occurs twice .*/a and .*/b"):
         analysis.read(tmp_path)
+
+
+def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
+    run = write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
+    summary = json.loads((run / "summary.json").read_text())
+    summary["population/members"][1]["seed"] = 0
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert len(analysis.read(tmp_path)) == 2
+    assert run_lines(tmp_path)[1].split()[5:8] == ["0", "×", "2"]
+    with pytest.raises(ConfigError, match=r"seed 0 occurs in several .* add --by system.actor_lr$"):
+        analysis.read(tmp_path, by=["system.name"])
 
 
 def test_a_clear_difference_is_decided(two):

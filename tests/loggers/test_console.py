@@ -10,14 +10,8 @@ import time
 import pytest
 
 from stoix_like.loggers import RunInfo
-from stoix_like.loggers.console import (
-    ConsoleConfig,
-    ConsoleLogger,
-    _seconds_left,
-    format_number,
-    format_rate,
-    format_seconds,
-)
+from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left
+from stoix_like.loggers.formats import format_number, format_rate, format_seconds
 
 SUMMARY = {
     "env_steps": 1280,
@@ -227,6 +221,25 @@ def test_a_broken_pipe_stops_only_the_console(tmp_path):
     assert errors.startswith("logger 'console' failed; the run continues without it: BrokenPipeError")
     assert errors.count("\n") == 1
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_grid_ends_with_a_table_of_its_points(tmp_path, capsys):
+    names = ("mean", "iqm", "ci_low", "ci_high")
+    rows = [[2.0, 1.0, 0.5, 3.0], [8.0, None, None, None], [4.0, 5.0, 4.5, 5.5]]
+    points = [
+        {"gamma": gamma, "seeds": [0, 1], "members": [2 * i, 2 * i + 1]}
+        | {f"eval/episode_return_{name}": value for name, value in zip(names, row, strict=True)}
+        for i, (gamma, row) in enumerate(zip((0.9, 0.95, 0.99), rows, strict=True))
+    ]
+    logger = ConsoleLogger(ConsoleConfig(progress_bar=False))
+    logger.start(run_info(tmp_path))
+    logger.finish({**SUMMARY, "population/points": points, "population/best_point": points[2]})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["best", "point", "gamma=0.99"] in lines
+    start = lines.index(["gamma", "mean", "IQM", "95", "%", "interval", "seeds"])
+    assert [line[0] for line in lines[start + 1 : start + 4]] == ["0.99", "0.9", "0.95"]
+    assert lines[start + 1][1:] == ["4.00", "5.00", "[4.50,", "5.50]", "0–1"]
+    assert lines[start + 3][1:] == ["8.00", "-", "-", "0–1"]
 
 
 def test_time_left_includes_evaluations_but_not_compilation():

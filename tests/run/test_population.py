@@ -8,6 +8,7 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
@@ -60,6 +61,40 @@ def test_lists_are_zipped_or_combined_as_a_grid():
     assert grid.strata == (0, 1, 2, 3)
 
 
+def test_the_points_of_a_grid_have_the_same_seeds():
+    lists, grid = "{actor_lr: [1e-4, 1e-3, 1e-2]}", ["arch.seed=7", "arch.population.seeds=2"]
+    assert hyperparams(lists, *grid, "arch.population.mode=grid").seeds == (7, 8, 7, 8, 7, 8)
+    assert hyperparams(lists, *grid).seeds == (7, 8, 9, 10, 11, 12)
+    assert hyperparams(lists, *grid, "arch.population.paired=true").seeds == (7, 8, 7, 8, 7, 8)
+    assert hyperparams(lists, *grid, "arch.population.mode=grid", "arch.population.paired=false").seeds[-1] == 12
+    # Without hyperparameters there is a single point.
+    assert population("arch.population.size=3", "arch.population.paired=true").seeds == (42, 43, 44)
+
+
+def test_a_grid_from_before_pairing_keeps_its_seeds():
+    config = compose_config(["arch.population.hyperparams={gamma: [0.9, 0.99]}", "arch.population.mode=grid"])
+    before = OmegaConf.to_container(config)
+    del before["arch"]["population"]["paired"]
+    assert make_population(parse_config(config)).seeds == (42, 42)
+    assert make_population(parse_config(OmegaConf.create(before))).seeds == (42, 43)
+
+
+def test_points_are_aggregated_over_their_own_members():
+    grid = hyperparams("{gamma: [0.9, 0.99]}", "arch.population.mode=grid", "arch.population.seeds=4")
+    returns = [1.0, 2.0, 3.0, 10.0, math.nan, 6.0, 4.0, 8.0]
+    found = records.points(grid, records.members(grid, {"eval/episode_return_mean": returns}, {}, {}))
+    assert [point["members"] for point in found] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [point["seeds"] for point in found] == [[42, 43, 44, 45]] * 2
+    # Of four returns one is dropped at each end, NaN first: (2 + 3) / 2 and (4 + 6) / 2.
+    assert [point["eval/episode_return_iqm"] for point in found] == [2.5, 5.0]
+    assert found[0]["eval/episode_return_mean"] == 4.0
+    assert 1 <= found[0]["eval/episode_return_ci_low"] < 2.5 < found[0]["eval/episode_return_ci_high"] <= 10
+    assert records.best_point(found)["gamma"] == 0.99
+    single = hyperparams("{gamma: [0.9, 0.99]}")
+    (first, _) = records.points(single, records.members(single, {"eval/episode_return_mean": [1.0, 2.0]}, {}, {}))
+    assert (first["eval/episode_return_iqm"], first["eval/episode_return_ci_low"]) == (1.0, None)
+
+
 def test_draws_from_distributions_depend_on_the_seed_of_the_run():
     text = "{actor_lr: {log_uniform: [1e-5, 1e-2]}, clip_eps: {uniform: [0.1, 0.3]}, gamma: {choice: [0.9, 0.99]}}"
     found = hyperparams(text, "arch.population.size=64")
@@ -105,7 +140,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             ["arch.population.mode=grid"],
             "arch.population.seeds=1 × 1,001,000 hyperparameter setting.* are 1,001,000 members: use at most 1,000,000",
         ),
-        ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 members"),
+        ("{}", ["arch.population.size=2", "arch.seed=4294967295"], "arch.seed=4294967295 is too large for 2 seeds"),
     ],
 )
 def test_invalid_populations_are_refused(text, overrides, message):
@@ -201,6 +236,7 @@ def test_a_population_of_one_has_no_population_axis():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     overrides = [*SMALL, "arch.population.hyperparams={actor_lr: [1e-4, 1e-3, 1e-2]}", "arch.population.seeds=2"]
+    overrides.append("arch.population.mode=grid")
     overrides.append("logger.tensorboard.enabled=true")
     return stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path_factory.mktemp("runs") / "run")
 
@@ -220,7 +256,13 @@ def test_a_population_writes_per_member_values_and_aggregates(result):
     assert best["eval/episode_return_mean"] == max(scores)
     assert best["actor_lr"] == lines[-1]["hyperparams/actor_lr"][best["member"]]
     assert result.eval_return == summary["eval/episode_return_iqm"]
-    assert [member["seed"] for member in result.members] == [42, 43, 44, 45, 46, 47]
+    assert [member["seed"] for member in result.members] == [42, 43] * 3
+    points = summary["population/points"]
+    assert [(point["actor_lr"], point["seeds"]) for point in points] == [(lr, [42, 43]) for lr in (1e-4, 1e-3, 1e-2)]
+    # The interquartile mean of two returns is their mean.
+    expected = [(scores[2 * point] + scores[2 * point + 1]) / 2 for point in range(3)]
+    assert [point["eval/episode_return_iqm"] for point in points] == pytest.approx(expected)
+    assert summary["population/best_point"] == points[int(np.argmax(expected))]
     assert [member["eval/episode_return_mean"] for member in result.members] == scores
     assert {"absolute/episode_return_mean", "absolute/env_steps", "actor_lr"} <= set(result.members[0])
     assert all(not isinstance(value, list) for member in result.members for value in member.values())

@@ -1,0 +1,61 @@
+"""Numbers, rates and durations as short texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def format_number(value: Any) -> str:
+    """Format a number with its significant digits.
+
+    Args:
+        value: a number; any other value, such as None, is missing.
+
+    Returns:
+        `475.30`, `1,234`, `0.0012`, or `-` if missing.
+    """
+    if not isinstance(value, int | float):
+        return "-"
+    size = abs(value)
+    if math.isfinite(size) and 0 < size < 0.01:
+        return f"{value:.2g}"
+    return f"{value:,.2f}" if size < 1000 else f"{value:,.0f}" if size < 1e7 else f"{value:.2e}"
+
+
+def format_rate(value: Any) -> str:
+    """Format a rate with three significant digits.
+
+    Args:
+        value: a number, per second; any other value is missing.
+
+    Returns:
+        `312k`, `1.25M`, `85.0`, or `-` if missing.
+    """
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        # In the smaller unit, 999.5 and above would round to four digits.
+        if value >= 0.9995 * size:
+            return f"{_three_digits(value / size)}{unit}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def format_seconds(value: Any) -> str:
+    """Format a duration.
+
+    Args:
+        value: a number of seconds; any other value is missing.
+
+    Returns:
+        `0:07`, `12:34`, `1:02:03`, or `-` if missing.
+    """
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
