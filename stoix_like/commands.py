@@ -41,14 +41,16 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     plotting = commands.add_parser("plot", help="plot learning curves, profiles and populations")
     _add_selection(plotting)
     plotting.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
-    plotting.add_argument("--kind", default="curves", help="curves (default), profiles, efficiency, slices or heatmap")
+    plotting.add_argument(
+        "--kind", default="curves", help="curves (default), profiles, efficiency, slices, heatmap or lineage"
+    )
     plotting.add_argument("--metric", help="of curves and efficiency (default: eval/episode_return_mean)")
     plotting.add_argument("--x", help="of curves: env_steps (default) or wall_seconds")
     plotting.add_argument("--center", help="of curves: iqm (default), mean or median")
     plotting.add_argument("--band", help="of curves: bootstrap (default), percentile, deviation, error or none")
     plotting.add_argument("--test", help="of curves: mark where this test decides between two algorithms")
     plotting.add_argument(
-        "--hyperparam", action="append", default=[], help="of slices and heatmap; give two for heatmap"
+        "--hyperparam", action="append", default=[], help="of slices, lineage and heatmap; give two for heatmap"
     )
     plotting.set_defaults(run=lambda args: show(_plot(args)))
 

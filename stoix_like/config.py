@@ -30,7 +30,7 @@ from stoix_like.envs.own import OWN, check_same
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.loggers import LoggerConfig
 from stoix_like.overrides import quoted
-from stoix_like.schema import INT32_MAX, between, from_mapping, one_of
+from stoix_like.schema import INT32_MAX, Range, at_least, between, from_mapping, one_of
 
 Build = Callable[[Any, SystemSpec], System]
 
@@ -46,6 +46,25 @@ CALLBACKS = "callbacks"
 _COMPOSE_ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PBTConfig:
+    """Population-based training.
+
+    Attributes:
+        every_evals: evaluations between two selections; None: none are made.
+        fraction: share of the members that are replaced, and of those that they copy.
+        perturbation: relative change of the values of a copy; of a uniform range, in units of its width.
+        resample_probability: probability that a value of a copy is drawn anew instead.
+        bounds: ranges by name; those of `hyperparams` by default.
+    """
+
+    every_evals: Annotated[int | None, at_least(1)] = None
+    fraction: Annotated[float, Range(0.0, 0.5, without_low=True)] = 0.25
+    perturbation: Annotated[float, Range(0.0, 1.0, without_high=True)] = 0.2
+    resample_probability: Annotated[float, between(0.0, 1.0)] = 0.25
+    bounds: dict[str, Any] | None = None
+
+
 @dataclass(frozen=True)
 class PopulationConfig:
     """Members trained in parallel in one program.
@@ -56,6 +75,7 @@ class PopulationConfig:
         mode: how lists are combined.
         seeds: members per hyperparameter setting.
         axis: whether members are vectorised on every device, or sharded over devices.
+        pbt: population-based training.
         paired: whether every hyperparameter setting has the same seeds; None: in grids. Runs from before the key was
             introduced lack it, and their seeds differ.
     """
@@ -65,6 +85,7 @@ class PopulationConfig:
     mode: Annotated[str, one_of("zip", "grid")]
     seeds: Annotated[int, between(1, MAX_MEMBERS)]
     axis: Annotated[str, one_of("auto", "vmap", "device")]
+    pbt: PBTConfig = PBTConfig()
     paired: bool | None = False
 
     @property
@@ -72,7 +93,9 @@ class PopulationConfig:
         """Whether every hyperparameter setting has the same seeds."""
         if not self.hyperparams:
             return False
-        return self.mode == "grid" if self.paired is None else self.paired
+        if self.paired is None:
+            return self.mode == "grid" and self.pbt.every_evals is None
+        return self.paired
 
 
 @dataclass(frozen=True, kw_only=True)

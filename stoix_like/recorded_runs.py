@@ -135,7 +135,8 @@ def members(run: Run) -> list[Member]:
     """
     seed = int(run.config["arch"]["seed"])
     if "population/members" in run.summary:
-        varied = run.summary.get("population/varied", [])
+        # Population-based training changes them on the way: they are no settings of a member.
+        varied = [] if evolves(run) else run.summary.get("population/varied", [])
         return [
             Member(run, index, found["seed"], {name: found[name] for name in varied}, found.get("failure"))
             for index, found in enumerate(run.summary["population/members"])
@@ -147,7 +148,7 @@ def members(run: Run) -> list[Member]:
 
 def _members_of_configuration(run: Run) -> list[Member]:
     """Return the members of a population whose run has not finished."""
-    if not run.config["arch"]["population"].get("hyperparams"):
+    if evolves(run) or not run.config["arch"]["population"].get("hyperparams"):
         size = len(run.history[-1][RETURN])
         return [Member(run, index, int(run.config["arch"]["seed"]) + index, {}) for index in range(size)]
     # Random hyperparameters are drawn again: only the typed configuration knows how.
@@ -156,6 +157,16 @@ def _members_of_configuration(run: Run) -> list[Member]:
 
     population = make_population(parse_config(read_config(run.directory)))
     return [Member(run, index, seed, population.of(index)) for index, seed in enumerate(population.seeds)]
+
+
+def evolves(run: Run) -> bool:
+    """Return whether a run is one of population-based training.
+
+    Args:
+        run: the run.
+    """
+    population = run.config["arch"].get("population") or {}
+    return (population.get("pbt") or {}).get("every_evals") is not None
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

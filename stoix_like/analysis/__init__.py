@@ -21,6 +21,7 @@ try:
         heat_map,
         hyperparameter_slices,
         learning_curves,
+        lineage,
         performance_profiles,
         sample_efficiency,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "heat_map",
     "hyperparameter_slices",
     "learning_curves",
+    "lineage",
     "load",
     "performance_profiles",
     "read",

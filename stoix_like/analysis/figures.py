@@ -16,10 +16,11 @@ from matplotlib.figure import Figure
 from stoix_like.analysis import plots
 from stoix_like.analysis.groups import Algorithm, common_tasks
 from stoix_like.errors import ConfigError
+from stoix_like.recorded_runs import evolves
 from stoix_like.storage.files import write_bytes
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
-KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap")
+KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap", "lineage")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
 _COLUMNS = 3
 _PAGE = """<!doctype html>
@@ -51,7 +52,7 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
     Args:
         algorithms: from `read`.
         kind: an entry of `KINDS`.
-        hyperparams: for `slices`, which (by default all that vary); for `heatmap`, two.
+        hyperparams: for `slices` and `lineage`, which (by default all that vary); for `heatmap`, two.
         options: further arguments of the function of `plots` that draws.
 
     Returns:
@@ -61,7 +62,9 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
         ConfigError: an argument is unknown, or there is nothing to draw.
     """
     panels: list[Callable[[Axes], Any]]
-    if kind in ("slices", "heatmap"):
+    if kind == "lineage":
+        panels = _lineage_panels(algorithms, hyperparams)
+    elif kind in ("slices", "heatmap"):
         panels = _population_panels(algorithms, kind, hyperparams, options)
     elif kind == "curves":
         panels = [
@@ -97,6 +100,21 @@ def _population_panels(
     if len(names) != 2:
         raise ConfigError(f"--kind heatmap needs two hyperparameters, and {', '.join(names)} is one: use --kind slices")
     return [lambda ax: plots.heat_map(members, names[0], names[1], ax=ax, **options)]
+
+
+def _lineage_panels(algorithms: Sequence[Algorithm], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:
+    runs = {member.run.directory: member.run for algorithm in algorithms for member in algorithm.members}
+    panels: list[Callable[[Axes], Any]] = [
+        lambda ax, run=run, name=name: plots.lineage(run, name, ax=ax)  # type: ignore[misc]
+        for run in runs.values()
+        if evolves(run)
+        for name in hyperparams or [key.partition("/")[2] for key in run.history[-1] if key.startswith("hyperparams/")]
+    ]
+    if not panels:
+        raise ConfigError(
+            "--kind lineage needs a run with arch.population.pbt.every_evals and hyperparameters that vary"
+        )
+    return panels
 
 
 def save(figure: Figure, path: Path, title: str = "") -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from rliable import library
 from scipy import stats
 
@@ -16,7 +17,7 @@ from stoix_like.analysis.groups import Algorithm, common_tasks, score
 from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import NUM_RESAMPLES, p_value, seeded
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.recorded_runs import RETURN, Member
+from stoix_like.recorded_runs import RETURN, Member, Run
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
@@ -261,7 +262,7 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
     if len(settings) < len(values):
         means = [np.nanmean(returns[values == setting]) for setting in settings]
         axes.plot(settings, means, marker="_", markersize=14, linewidth=1)
-    if settings[0] > 0.0 and settings[-1] / settings[0] >= 30.0:
+    if _is_log(settings):
         axes.set_xscale("log")
     axes.set_xlabel(name)
     axes.set_ylabel(f"{kind} mean episode return")
@@ -311,6 +312,60 @@ def heat_map(
     axes.set_title(_title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
     return axes
+
+
+def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
+    """Plot a hyperparameter of each member of population-based training over environment steps.
+
+    Lines are coloured by the return at the end of each interval; where a member is replaced, a thin line leads from the
+    member that it continues.
+
+    Args:
+        run: a run with `arch.population.pbt`.
+        name: the hyperparameter.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: the run has no such hyperparameter, or trained less than one interval.
+    """
+    key = f"hyperparams/{name}"
+    records = [record for record in run.history if key in record]
+    if len(records) < 2:
+        varied = [found.partition("/")[2] for found in (run.history or [{}])[-1] if found.startswith("hyperparams/")]
+        raise ConfigError(f"{run.directory} has no {name} over time: {nearest(name, varied)}")
+    axes = _axes(ax)
+    steps = [record["env_steps"] for record in records]
+    values = np.asarray([record[key] for record in records], np.float64)
+    returns = np.asarray([record[RETURN] for record in records[1:]], np.float64)
+    lines = [
+        [(start, value), (end, value)]
+        for start, end, row in zip(steps, steps[1:], values[1:], strict=False)
+        for value in row
+    ]
+    jumps = [
+        [(step, old[source]), (step, new[member])]
+        for step, record, old, new in zip(steps, records, values, values[1:], strict=False)
+        for member, source in enumerate(record.get("population/continues", ()))
+        if member != source
+    ]
+    axes.add_collection(LineCollection(jumps, colors="0.75", linewidths=0.8, zorder=1))
+    intervals = LineCollection(lines, array=returns.ravel(), cmap="viridis", linewidths=1.8, zorder=2)
+    axes.add_collection(intervals)
+    axes.set_yscale("log" if _is_log(values) else "linear")
+    axes.autoscale_view()
+    axes.set_xlabel(X_AXES["env_steps"])
+    axes.set_ylabel(name)
+    axes.set_title(f"{run.system} on {run.environment}")
+    axes.figure.colorbar(intervals, ax=axes, label="mean episode return")
+    return axes
+
+
+def _is_log(values: np.ndarray) -> bool:
+    """Return whether values are shown on a logarithmic axis: if they are positive, and differ much."""
+    return bool(values.min() > 0.0 and values.max() / values.min() >= 30.0)
 
 
 def _check_varied(members: Sequence[Member], name: str) -> None:

@@ -43,11 +43,13 @@ class EvaluatedMembers(NamedTuple):
         shared: their shared state, with a leading axis `[M]` for several members.
         members: `[M]` indices of the members.
         env_steps: `[M]` environment steps that each member was trained for.
+        hyperparams: `[M]` hyperparameters of each member.
     """
 
     shared: Any
     members: tuple[int, ...]
     env_steps: tuple[int, ...]
+    hyperparams: tuple[dict[str, float], ...]
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""
@@ -191,20 +193,21 @@ def _make_animation(run: TrainedRun, path: Path) -> Animation:
 def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:
     if member == "all":
         loaded = load_shared(run, which)
-        return EvaluatedMembers(
-            loaded.shared, tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
-        )
+        members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
+        return EvaluatedMembers(loaded.shared, members, env_steps, tuple(map(loaded.hyperparams_of, members)))
     chosen = load_member(run, which, member)
-    return EvaluatedMembers(chosen.shared, (chosen.member,), (chosen.env_steps,))
+    return EvaluatedMembers(chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,))
 
 
 def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
     """Play E episodes of each member, and return them as host arrays `[M, E]`."""
-    members, population = len(trained.members), setup.population
-    several = members > 1
-    hyperparams = population.arrays() if several else {}
+    members = len(trained.members)
+    several, lone = members > 1, trained.hyperparams[0]
+    hyperparams = (
+        {name: np.asarray([one[name] for one in trained.hyperparams], np.float32) for name in lone} if several else {}
+    )
     play = make_evaluator(
-        lambda traced: setup.build_system(traced if several else population.of(trained.members[0])),
+        lambda traced: setup.build_system(traced if several else lone),
         setup.eval_env,
         setup.mesh,
         min(episodes, _BATCH_SIZE),
@@ -232,7 +235,7 @@ def _record(setup: RunSetup, trained: EvaluatedMembers, played: Episodes) -> dic
         per_member.append(
             {
                 **identity,
-                "hyperparams": population.of(member),
+                "hyperparams": trained.hyperparams[index],
                 "env_steps": trained.env_steps[index],
                 **_statistics(played.returns[index], played.lengths[index]),
             }
@@ -284,7 +287,7 @@ def _render(
     index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
     recorder = Recorder(setup.build_system, env, setup.config.arch.max_eval_steps)
     try:
-        recording = recorder.record(trained.state_of(index), setup.population.of(trained.members[index]), key)
+        recording = recorder.record(trained.state_of(index), trained.hyperparams[index], key)
         env.check()
         frames = write_animation(path, scene, recording)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,11 +35,17 @@ class TrainedState(NamedTuple):
         shared: the agent's shared state: parameters, statistics and counters.
         env_steps: environment steps that each member was trained for, `[]` or `[P]`.
         episode_return: mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
+        hyperparams: by name, the hyperparameters of each member at that time.
     """
 
     shared: Any
     env_steps: np.ndarray
     episode_return: np.ndarray
+    hyperparams: Mapping[str, Sequence[float]] = {}
+
+    def hyperparams_of(self, member: int) -> dict[str, float]:
+        """Return the hyperparameters of one member."""
+        return {name: float(values[member]) for name, values in self.hyperparams.items()}
 
 
 class TrainedMember(NamedTuple):
@@ -48,11 +55,13 @@ class TrainedMember(NamedTuple):
         shared: the agent's shared state, without a population axis.
         member: index of the member, 0 without a population.
         env_steps: environment steps that the member was trained for.
+        hyperparams: the hyperparameters of the member at that time.
     """
 
     shared: Any
     member: int
     env_steps: int
+    hyperparams: dict[str, float]
 
 
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:
@@ -110,7 +119,12 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
         )
     env_steps, returns = _steps_and_returns(found, item)
     shape = (size,) if (size := run.setup.population.num_members) > 1 else ()
-    return TrainedState(found.items[item], np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape))
+    return TrainedState(
+        found.items[item],
+        np.broadcast_to(env_steps, shape),
+        np.broadcast_to(returns, shape),
+        _hyperparams(run.setup, found, item),
+    )
 
 
 def load_member(run: TrainedRun, which: str, member: int | str | None) -> TrainedMember:
@@ -130,7 +144,7 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
     state = load_shared(run, which)
     index = choose_member(state, member)
     shared = take_member(state.shared, index) if run.setup.population.num_members > 1 else state.shared
-    return TrainedMember(shared, index, int(np.atleast_1d(state.env_steps)[index]))
+    return TrainedMember(shared, index, int(np.atleast_1d(state.env_steps)[index]), state.hyperparams_of(index))
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
@@ -178,6 +192,13 @@ def _steps_and_returns(found: checkpoint.Checkpoint, item: str) -> tuple[Any, An
     last = found.host_state["progress"]["history"][-1]
     # A run that stopped between two evaluations did not evaluate its last parameters.
     return found.step, last["eval/episode_return_mean"] if last["env_steps"] == found.step else np.nan
+
+
+def _hyperparams(setup: RunSetup, found: checkpoint.Checkpoint, item: str) -> Mapping[str, Sequence[float]]:
+    """Return the hyperparameters by name, which population-based training changes on the way."""
+    if not setup.evolves:
+        return setup.population.hyperparams
+    return found.host_state["best" if item == "best" else "progress"]["hyperparams"] or setup.population.hyperparams
 
 
 def _shapes(setup: RunSetup) -> Any:

@@ -480,5 +480,4 @@ def load_policy(
     """
     run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)
-    hyperparams = run.setup.population.of(chosen.member)
-    return make_policy(run.setup, chosen.shared, hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+    return make_policy(run.setup, chosen.shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)

@@ -16,6 +16,7 @@ from stoix_like.envs.own import resolve
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
+from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Callbacks:
 
     def __init__(self, setup: RunSetup, callbacks: Sequence[Callback]) -> None:
         self._setup, self._callbacks = setup, list(callbacks)
-        self._policies: dict[int, Policy] = {}
+        self._policies: dict[int, tuple[dict[str, float], Policy]] = {}
         self._checkpoint: int | None = None
 
     def __bool__(self) -> bool:
@@ -89,19 +90,20 @@ class Callbacks:
         for callback in self._callbacks:
             _call(callback, lambda callback=callback: callback.on_start(info))  # type: ignore[misc]
 
-    def evaluated(self, record: dict[str, Any], shared: Any) -> str | None:
+    def evaluated(self, record: dict[str, Any], shared: Any, population: Population) -> str | None:
         """Call `on_evaluation`, and add the metrics that it returns to the record.
 
         Args:
             record: the record of the evaluation.
             shared: the shared state of all members.
+            population: the members.
 
         Returns:
             The name of the callback that stops the run, or None.
         """
         stopped_by = None
         for callback in self._callbacks:
-            policy = self._policy(record, shared)
+            policy = self._policy(record, shared, population)
             response = _call(callback, lambda: callback.on_evaluation(dict(record), policy))  # noqa: B023
             if response is False:
                 stopped_by = stopped_by or type(callback).__name__
@@ -156,18 +158,18 @@ class Callbacks:
                 _call(callback, lambda callback=callback, own=own: callback.restore(own["state"]))  # type: ignore[misc]
         return [entry["name"] for entry in left]
 
-    def _policy(self, record: Mapping[str, Any], shared: Any) -> Policy:
+    def _policy(self, record: Mapping[str, Any], shared: Any, population: Population) -> Policy:
         """Return the policy of the member that evaluated best, with a copy of its state: training donates its own."""
         # Above this module, and imported only where it is needed.
         from stoix_like.inference.policy import Policy
 
-        population = self._setup.population
         member = record.get("population/best_member", 0)
         own = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
         own = jax.tree.map(jnp.copy, own)
-        if member not in self._policies:
-            self._policies[member] = Policy(self._setup, own, population.of(member))
-        return self._policies[member].with_state(own, record["env_steps"])
+        hyperparams = population.of(member)
+        if member not in self._policies or self._policies[member][0] != hyperparams:
+            self._policies[member] = hyperparams, Policy(self._setup, own, hyperparams)
+        return self._policies[member][1].with_state(own, record["env_steps"])
 
     def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics of a callback, if they can be recorded."""

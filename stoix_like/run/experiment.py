@@ -328,7 +328,8 @@ def _budget_note(loop: TrainingLoop, before: int) -> str:
 
 def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:
     history = progress["history"]
-    members = records.members(setup.population, history[-1], summary, progress["failures"])
+    population = setup.population.with_hyperparams(progress.get("hyperparams", {}))
+    members = records.members(population, history[-1], summary, progress["failures"])
     return Result(records.score(history[-1]), run_dir, summary, history, members)
 
 

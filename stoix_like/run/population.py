@@ -42,6 +42,10 @@ class Population(NamedTuple):
         """Return the hyperparameters of one member."""
         return {name: values[member] for name, values in self.hyperparams.items()}
 
+    def with_hyperparams(self, hyperparams: Mapping[str, Sequence[float]]) -> Population:
+        """Return the members with other hyperparameters, by name; empty changes nothing."""
+        return self._replace(hyperparams=self.hyperparams | {name: tuple(one) for name, one in hyperparams.items()})
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the hyperparameters as arguments of the compiled program: `[P]` float32 by name."""
         return {name: np.asarray(values, np.float32) for name, values in self.hyperparams.items()}
@@ -68,11 +72,12 @@ def make_population(run: RunConfig) -> Population:
         columns[name] = _draw(rng, name, distribution, num_points)
     repeats = size // num_points
     seeds = range(run.arch.seed, run.arch.seed + (repeats if config.is_paired else size))
-    checked = {name: _checked(run.system, name, columns[name]) for name in config.hyperparams or {}}
+    checked = {name: convert_values(run.system, name, columns[name]) for name in config.hyperparams or {}}
     return Population(
         seeds=tuple(seeds) * (size // len(seeds)),
         hyperparams={name: _repeat(values, repeats) for name, values in checked.items()},
-        strata=_repeat(range(num_points), repeats) if checked else (0,) * size,
+        # Population-based training changes the settings.
+        strata=_repeat(range(num_points), repeats) if checked and config.pbt.every_evals is None else (0,) * size,
     )
 
 
@@ -185,14 +190,12 @@ def _draw(rng: np.random.Generator, name: str, distribution: Any, count: int) ->
 
 
 def _uniform(rng: np.random.Generator, key: str, arguments: Sequence[Any], count: int) -> list[float]:
-    low, high = _ends(key, arguments)
+    low, high = ends(key, arguments)
     return rng.uniform(low, high, count).tolist()
 
 
 def _log_uniform(rng: np.random.Generator, key: str, arguments: Sequence[Any], count: int) -> list[float]:
-    low, high = _ends(key, arguments)
-    if low <= 0:
-        raise ConfigError(f"{key}={list(arguments)} must start above 0")
+    low, high = ends(key, arguments, above_zero=True)
     return np.exp(rng.uniform(math.log(low), math.log(high), count)).tolist()
 
 
@@ -207,18 +210,45 @@ _DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, str, Sequence[Any], int
 }
 
 
-def _ends(key: str, arguments: Sequence[Any]) -> tuple[float, float]:
+def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[float, float]:
+    """Check the ends of a range.
+
+    Args:
+        key: key of the range, for messages.
+        arguments: two numbers.
+        above_zero: whether both must be positive.
+
+    Returns:
+        The lower and the upper end.
+
+    Raises:
+        ConfigError: they are no two numbers, or not in this order.
+    """
     try:
         low, high = (float(argument) for argument in arguments)
     except (TypeError, ValueError):
         raise ConfigError(f"{key}={list(arguments)} must be two numbers, [low, high]") from None
     if not low <= high:
         raise ConfigError(f"{key}={list(arguments)} must be [low, high] with low <= high")
+    if above_zero and low <= 0:
+        raise ConfigError(f"{key}={list(arguments)} must start above 0")
     return low, high
 
 
-def _checked(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
-    """Check the values of a hyperparameter against its annotation, and convert them."""
+def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
+    """Check the values of a hyperparameter against its annotation, and convert them.
+
+    Args:
+        system: hyperparameters of the system.
+        name: name of the hyperparameter.
+        values: plain values.
+
+    Returns:
+        The values.
+
+    Raises:
+        ConfigError: a value is out of range, or null.
+    """
     hint = typing.get_type_hints(type(system), include_extras=True)[name]
     if None in values:
         raise ConfigError(f"{KEY}.hyperparams.{name}={list(values)} must be numbers: one program has no null members")

@@ -13,20 +13,35 @@ from stoix_like.architectures.types import LearnerState, Shard
 
 
 class Best(NamedTuple):
-    """The best parameters of each member: copies, their return, and the environment steps before their evaluation."""
+    """The best parameters of each member.
+
+    Attributes:
+        shared: copies of the shared state.
+        episode_return: their mean evaluation return, `[]` or `[P]`.
+        env_steps: the environment steps before that evaluation.
+        hyperparams: by name, the hyperparameters of that time.
+    """
 
     shared: Any
     episode_return: np.ndarray
     env_steps: np.ndarray
+    hyperparams: Mapping[str, np.ndarray]
 
     def host_values(self) -> dict[str, Any]:
         """Return all but the parameters, in JSON values."""
-        return {"episode_return": self.episode_return.tolist(), "env_steps": self.env_steps.tolist()}
+        return {
+            "episode_return": self.episode_return.tolist(),
+            "env_steps": self.env_steps.tolist(),
+            "hyperparams": {name: values.tolist() for name, values in self.hyperparams.items()},
+        }
 
     @staticmethod
     def from_checkpoint(shared: Any, host_values: Mapping[str, Any]) -> Best:
         """Join what `host_values` returned and the parameters."""
-        return Best(shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]))
+        hyperparams = {name: np.asarray(values, np.float32) for name, values in host_values["hyperparams"].items()}
+        return Best(
+            shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
+        )
 
 
 def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:

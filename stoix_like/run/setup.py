@@ -22,7 +22,7 @@ from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
 from stoix_like.rendering.animation import check_writer
-from stoix_like.run import memory
+from stoix_like.run import memory, pbt
 from stoix_like.run.devices import devices_of, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
@@ -60,6 +60,11 @@ class RunSetup(NamedTuple):
     def environment_name(self) -> str:
         """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
         return f"{self.config.env.env_name}/{self.config.env.scenario.task_name}"
+
+    @property
+    def evolves(self) -> bool:
+        """Whether members are replaced between evaluations."""
+        return self.config.arch.population.pbt.every_evals is not None
 
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
         """Build the system.
@@ -180,6 +185,10 @@ def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespac
 
 def _check_members(config: RunConfig, population: Population, plan: Plan) -> None:
     """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
+    if config.arch.population.pbt.every_evals is not None:
+        if population.num_members == 1:
+            raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")
+        pbt.spaces(config)
     for member in range(population.num_members if population.hyperparams else 0):
         try:
             hyperparams: dict[str, Any] = population.of(member)

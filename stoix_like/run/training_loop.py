@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +19,8 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
+from stoix_like.run.pbt import Evolution
+from stoix_like.run.population import Population
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
@@ -45,6 +47,7 @@ class Progress:
         interval_seconds: time spent in updates since the last evaluation.
         wall_seconds: time since the run started, without the pause between a stop and its resumption.
         stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
+        hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
     """
 
     updates: int = 0
@@ -55,6 +58,7 @@ class Progress:
     interval_seconds: float = 0.0
     wall_seconds: float = 0.0
     stopped_by: str | None = None
+    hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
 
 class TrainingLoop:
@@ -97,8 +101,9 @@ class TrainingLoop:
         self._absolute: dict[str, Any] = {}
         self._state: LearnerState | None = None
         self._keys = make_keys(setup)
-        self._hyperparams = traced_hyperparams(setup.population)
+        self._set_population(setup.population)
         self._compiled = compile_run(setup, self._keys, self._hyperparams)
+        self._evolution = Evolution(setup.config, setup.population, self._compiled.state) if setup.evolves else None
         stop_if_received()
 
     @property
@@ -161,6 +166,7 @@ class TrainingLoop:
         progress = dict(host_state["progress"])
         progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
         self.progress = Progress(**{**progress, "stopped_by": None})
+        self._set_population(self._population.with_hyperparams(progress.get("hyperparams", {})))
         self._num_logged = len(self.history)
         self._started -= self.progress.wall_seconds
         if self._callbacks:
@@ -201,6 +207,7 @@ class TrainingLoop:
                     trained = self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
                     self._record_video()
+                    self._evolve()
                     self._save_regularly()
                     self._stop_if_asked(signals)
             self._log()
@@ -246,9 +253,9 @@ class TrainingLoop:
         }
 
     def _population_summary(self) -> dict[str, Any]:
-        population = self.setup.population
+        population = self._population
         members = records.members(population, self.history[-1], self._absolute, self.progress.failures)
-        points = records.points(population, members)
+        points = records.points(population, members) if self._evolution is None else []
         return {
             "population/size": len(members),
             "population/varied": list(population.hyperparams),
@@ -392,7 +399,7 @@ class TrainingLoop:
 
     def _evaluate(self) -> dict[str, Any]:
         arch = self.setup.config.arch
-        episodes = self._play(self.state.shared, self.progress.updates)
+        episodes = self._play(self.state.shared, self._hyperparams, self.progress.updates)
         record = records.evaluation("eval", episodes, arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
         if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
@@ -402,7 +409,8 @@ class TrainingLoop:
     def _keep_best(self, scores: np.ndarray) -> None:
         """Copy the parameters of the members that improved, for training donates its state."""
         steps = np.full(scores.shape, self.env_steps)
-        best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps)
+        hyperparams = self._population.arrays()
+        best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps, hyperparams)
         better = scores > best.episode_return
         if self._best is not None and not better.any():
             return
@@ -410,6 +418,7 @@ class TrainingLoop:
             self._compiled.select(better, self.state.shared, best.shared),
             np.where(better, scores, best.episode_return),
             np.where(better, steps, best.env_steps),
+            {name: np.where(better, values, best.hyperparams[name]) for name, values in hyperparams.items()},
         )
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
@@ -418,7 +427,7 @@ class TrainingLoop:
         first = self.setup.plan.num_updates + 1
         batches = []
         for batch in range(ABSOLUTE_FACTOR):
-            batches.append(self._play(best.shared, first + batch))
+            batches.append(self._play(best.shared, {} if self._alone else best.hyperparams, first + batch))
             self._stop_if_asked(signals)
         trimmed = [jax.tree.map(lambda leaf: leaf[..., :count], batch) for batch in batches]
         episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=-1), *trimmed)
@@ -428,15 +437,15 @@ class TrainingLoop:
             return record
         return {**record, **self._aggregate("absolute", np.asarray(record["absolute/episode_return_mean"]))}
 
-    def _play(self, shared: Any, number: int) -> Any:
+    def _play(self, shared: Any, hyperparams: Mapping[str, Any], number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
-        episodes = jax.device_get(self._compiled.evaluate(shared, self._hyperparams, key))
+        episodes = jax.device_get(self._compiled.evaluate(shared, dict(hyperparams), key))
         self.setup.eval_env.check()
         return episodes
 
     def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
-        population = self.setup.population
+        population = self._population
         statistics = records.aggregate(scores.tolist(), population.strata)
         named = {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
         if prefix != "eval":
@@ -463,13 +472,34 @@ class TrainingLoop:
         )
 
         if self._callbacks:
-            self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], self.state.shared)
+            self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], self.state.shared, self._population)
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""
         if self._videos is not None:
             member = self.history[-1].get("population/best_member", 0)
-            self._videos.record(self.state.shared, len(self.history) - 1, member, self.env_steps, self._logger)
+            hyperparams = self._population.of(member)
+            shared, evaluation = self.state.shared, len(self.history) - 1
+            self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
+
+    def _set_population(self, population: Population) -> None:
+        self._population, self._hyperparams = population, traced_hyperparams(population)
+
+    def _evolve(self) -> None:
+        """Replace the worst members after every `arch.population.pbt.every_evals` evaluations but the last one."""
+        record, evaluation = self.history[-1], len(self.history) - 1
+        complete = self.progress.updates == self.setup.plan.num_updates or self.progress.stopped_by is not None
+        if self._evolution is None or complete or not self._evolution.is_due(evaluation):
+            return
+        scores = np.asarray(record["eval/episode_return_mean"])
+        self._state, population, sources = self._evolution(self.state, self._population, scores, evaluation)
+        self._set_population(population)
+        record["population/continues"] = sources
+        self.progress.hyperparams = {name: list(values) for name, values in population.hyperparams.items()}
+        for member, source in enumerate(sources):
+            # A copy of a healthy member trains again.
+            if member != source:
+                self.progress.failures.pop(member, None)
 
     def _log(self) -> None:
         """Log what has been recorded since the last call."""

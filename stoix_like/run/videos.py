@@ -53,11 +53,20 @@ class Videos:
         self._drawing: Future[Video] | None = None
         self._failed = False
 
-    def record(self, shared: Any, evaluation: int, member: int, env_steps: int, logger: MultiLogger) -> None:
+    def record(
+        self,
+        shared: Any,
+        hyperparams: dict[str, float],
+        evaluation: int,
+        member: int,
+        env_steps: int,
+        logger: MultiLogger,
+    ) -> None:
         """Record an episode, if it is the turn of this evaluation.
 
         Args:
             shared: the shared state of all members.
+            hyperparams: those of the member to record.
             evaluation: number of the evaluation, 0 before training.
             member: the member to record; 0 without a population.
             env_steps: environment steps of each member so far.
@@ -74,7 +83,7 @@ class Videos:
         one = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
         try:
             one = jax.device_put(one, self._setup.mesh.devices.flat[0])
-            recording = self._recorder.record(one, population.of(member), jax.random.fold_in(key, evaluation))
+            recording = self._recorder.record(one, hyperparams, jax.random.fold_in(key, evaluation))
         except Exception as error:
             self._report(error)
             return

@@ -269,3 +269,18 @@ def test_text_of_runs_cannot_leave_its_place_in_the_report(tmp_path):
 def test_find_runs_names_what_is_not_a_run(tmp_path):
     with pytest.raises(ConfigError, match="holds no run: a run is a directory with a config.yaml and a metrics.jsonl"):
         find_runs([tmp_path])
+
+
+def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
+    write_run(tmp_path / "run", curves=[[0.0, 0.0], [1.0, 5.0], [6.0, 4.0]])
+    run = read_run(tmp_path / "run")
+    values = [[0.1, 0.2], [0.1, 0.2], [0.3, 0.2]]
+    records = [{**record, "hyperparams/lr": row} for record, row in zip(run.history, values, strict=True)]
+    records[1]["population/continues"] = [1, 1]
+    replacements, intervals = plots.lineage(run._replace(history=records), "lr").collections
+    # Member 0 continues member 1, whose rate was 0.2, with 0.3.
+    np.testing.assert_array_equal(replacements.get_segments(), [[[100, 0.2], [100, 0.3]]])
+    assert [segment[0].tolist() for segment in intervals.get_segments()] == [[0, 0.1], [0, 0.2], [100, 0.3], [100, 0.2]]
+    np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
+    with pytest.raises(ConfigError, match="has no rate over time"):
+        plots.lineage(run._replace(history=records), "rate")
