@@ -127,6 +127,8 @@ class CNNTorso(nn.Module):
         hidden_sizes: width of each dense layer, in units.
         has_channels: False for images `[H, W]`.
         sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
+        max_size: largest height and width of images in pixels; for larger ones, kernel and stride of the first
+            convolution are multiplied by their size / `max_size`, rounded up. None: no limit.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -141,10 +143,13 @@ class CNNTorso(nn.Module):
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
     sliced: bool | None = None
+    max_size: int | None = None
 
     def __post_init__(self) -> None:
         """Check that every convolution has a kernel size and a stride."""
         _check_lengths(channel_sizes=self.channel_sizes, kernel_sizes=self.kernel_sizes, strides=self.strides)
+        if self.max_size is not None and self.max_size < 1:
+            raise ValueError(f"max_size={self.max_size} must be at least 1 pixel, or null: use 24")
         super().__post_init__()
 
     @nn.compact
@@ -163,10 +168,12 @@ class CNNTorso(nn.Module):
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
         x = as_images(observation, self.channel_first, self.has_channels)
+        scale = 1 if self.max_size is None else -(-max(x.shape[-3:-1]) // self.max_size)
         for channels, kernel, stride in zip(self.channel_sizes, self.kernel_sizes, self.strides, strict=True):
-            x = make_convolution(channels, _pair(kernel), _pair(stride), self.sliced, kernel_init=kernel_init)(x)
+            sizes = _pair(kernel, scale), _pair(stride, scale)
+            x = make_convolution(channels, *sizes, self.sliced, kernel_init=kernel_init)(x)
             x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x
-            x = activation(x)
+            x, scale = activation(x), 1
         x = x.reshape(*x.shape[:-3], -1)
         return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
 
@@ -207,8 +214,8 @@ def _check_lengths(**lists: Sequence[Any]) -> None:
         raise ValueError(f"{shown}: use lists of the same length")
 
 
-def _pair(size: int | Sequence[int]) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
+def _pair(size: int | Sequence[int], scale: int = 1) -> tuple[int, ...]:
+    return tuple(scale * pixels for pixels in ((size, size) if isinstance(size, int) else size))
 
 
 class GridTorso(nn.Module):

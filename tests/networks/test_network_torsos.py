@@ -140,6 +140,19 @@ class TestImages:
         with pytest.raises(ValueError, match="lists of the same length"):
             CNNTorso((4, 4), (3,), (1,)).init(KEY, jnp.zeros((4, 5, 2)))
 
+    @pytest.mark.parametrize(("side", "scale"), [(4, 1), (9, 3)])
+    def test_the_first_convolution_grows_with_large_images(self, side, scale):
+        """9 pixels exceed 4 by a factor of 2.25, rounded up to 3; the second convolution stays as it is."""
+        x = jax.random.normal(KEY, (1, side, 3, 1))
+        fitted = CNNTorso((2, 2), ((2, 1), 3), (1, 2), hidden_sizes=(4,), max_size=4)
+        fixed = CNNTorso((2, 2), ((2 * scale, scale), 3), (scale, 2), hidden_sizes=(4,))
+        params = fitted.init(KEY, x)
+        np.testing.assert_array_equal(fitted.apply(params, x), fixed.apply(params, x))
+
+    def test_the_largest_size_has_pixels(self):
+        with pytest.raises(ValueError, match="max_size=0 must be at least 1"):
+            CNNTorso((4,), (3,), (1,), max_size=0)
+
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(name):
