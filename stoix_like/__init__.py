@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
     from stoix_like.inference.evaluation import evaluate
     from stoix_like.inference.policy import load_policy
+    from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
 
     __version__: str
@@ -58,6 +59,7 @@ def train(
     run_dir: str | Path | None = None,
     config_dir: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
 ) -> Result:
     """Train a system, as the command line would.
 
@@ -71,6 +73,7 @@ def train(
         config_dir: directory of your own YAML files, laid out like the package's `configs`.
         callbacks: objects of subclasses of `stoix_like.callbacks.Callback`, called at evaluations; pass them again to
             `resume`.
+        loggers: objects with the methods of `stoix_like.loggers.Logger`, in addition to those of the configuration.
 
     Returns:
         The result of the run: `eval_return`, `run_dir`, `summary`, `history`, `members`.
@@ -93,9 +96,8 @@ def train(
         given += as_overrides(env)
     composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
-    return experiment.run(
-        set_up(parse_config(composed)._replace(own_env=env, own_callbacks=tuple(callbacks))), directory
-    )
+    own = {"own_env": env, "own_callbacks": tuple(callbacks), "own_loggers": tuple(loggers)}
+    return experiment.run(set_up(parse_config(composed)._replace(**own)), directory)
 
 
 def resume(
@@ -105,6 +107,7 @@ def resume(
     trust: bool = False,
     env: Any = None,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
 ) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
@@ -115,6 +118,7 @@ def resume(
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
         callbacks: the callbacks that were passed to `train`; their state is restored.
+        loggers: the loggers that were passed to `train`.
 
     Returns:
         The result of the whole run, including what was trained before.
@@ -125,4 +129,4 @@ def resume(
     """
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks)
+    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks, loggers)

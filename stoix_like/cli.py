@@ -341,7 +341,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
 
     from stoix_like import config as configuration
     from stoix_like.run import devices, warm_start
-    from stoix_like.run.callbacks import make_callbacks
+    from stoix_like.run.experiment import check_own
     from stoix_like.run.setup import set_up
     from stoix_like.storage import run_dir
 
@@ -366,7 +366,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
     setups = [set_up(run) for run in runs]
     for run in runs:
-        make_callbacks(run)
+        check_own(run)
     for setup in setups:
         if setup.config.arch.resume_from is None:
             warm_start.find(setup)

@@ -10,7 +10,7 @@ import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -266,9 +266,11 @@ class RunConfig(NamedTuple):
         checkpoint: checkpoints to write.
         logger: loggers to use.
         callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
+        loggers: loggers of the user's own to build, by their keys below `logger`, each like a callback.
         resolved: the whole configuration as plain values.
         own_env: an environment passed from Python, which `env` does not describe; None otherwise.
         own_callbacks: callbacks passed from Python.
+        own_loggers: loggers passed from Python.
     """
 
     system_name: str
@@ -280,9 +282,11 @@ class RunConfig(NamedTuple):
     checkpoint: CheckpointConfig
     logger: LoggerConfig
     callbacks: tuple[dict[str, Any], ...]
+    loggers: dict[str, dict[str, Any]]
     resolved: dict[str, Any]
     own_env: Any = None
     own_callbacks: tuple[Any, ...] = ()
+    own_loggers: tuple[Any, ...] = ()
 
 
 def config_dir() -> Path:
@@ -318,7 +322,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         if key not in (*GROUPS, CALLBACKS):
             raise ConfigError(f"unknown key '{key}': {nearest(key, (*GROUPS, CALLBACKS))}")
     network = resolved["network"] = _replace_blocks(resolved["network"], "network")
-    system = dict(resolved["system"])
+    system, logger = dict(resolved["system"]), resolved["logger"]
+    own_loggers = _own_loggers(logger)
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
     schema = _schema(build)
@@ -330,10 +335,18 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),
-        logger=from_mapping(LoggerConfig, resolved["logger"], "logger"),
+        logger=from_mapping(LoggerConfig, {key: logger[key] for key in logger if key not in own_loggers}, "logger"),
+        loggers=own_loggers,
         callbacks=_parse_callbacks(resolved.get(CALLBACKS)),
         resolved=resolved,
     )
+
+
+def _own_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the blocks of loggers of the user's own, which have a `_target_` and a name that no other logger has."""
+    known = {field.name for field in fields(LoggerConfig)}
+    blocks = {name: block for name, block in given.items() if isinstance(block, dict) and "_target_" in block}
+    return {name: block for name, block in blocks.items() if name not in known}
 
 
 def _parse_callbacks(given: Any) -> tuple[dict[str, Any], ...]:

@@ -31,6 +31,7 @@ GUIDES = [
     ROOT / "docs/guides/use_a_trained_policy.md",
     ROOT / "docs/guides/compare_runs.md",
     ROOT / "docs/guides/callbacks.md",
+    ROOT / "docs/guides/log_a_run.md",
     ROOT / "docs/guides/sweep.md",
     ROOT / "docs/guides/gymnasium_mujoco_atari.md",
     OWN_SYSTEM,

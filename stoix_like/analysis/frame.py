@@ -9,16 +9,18 @@ from typing import Any
 import pandas as pd
 
 from stoix_like.recorded_runs import Member, Run, find_runs, members, read_run
+from stoix_like.storage.run_dir import read_history, read_updates
 
 _NAMES = ("name", "module")
 _SHARED = ("population/", "eval/episode_return_iqm", "eval/episode_return_ci_")
 
 
-def load(run_dirs: str | Path | Iterable[str | Path]) -> pd.DataFrame:
+def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> pd.DataFrame:
     """Load the evaluations of runs into a table with one row per member and evaluation.
 
     Args:
         run_dirs: run directories, or directories that contain runs; one or several.
+        updates: load the training metrics between evaluations instead, one row per `logger.every_updates` updates.
 
     Returns:
         A table with the columns `run` (the directory), `system`, `environment`, `member`, `seed`, one column
@@ -29,11 +31,12 @@ def load(run_dirs: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         ConfigError: a path holds no run.
     """
     paths = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
-    rows = [row for path in find_runs(paths) for row in _rows(read_run(path))]
+    read = read_updates if updates else read_history
+    rows = [row for path in find_runs(paths) for row in _rows(read_run(path), read(path))]
     return pd.DataFrame(rows)
 
 
-def _rows(run: Run) -> list[dict[str, Any]]:
+def _rows(run: Run, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     system = {name: value for name, value in run.config["system"].items() if name not in _NAMES and _is_scalar(value)}
     return [
         {
@@ -46,7 +49,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
             **_metrics(member, record),
         }
         for member in members(run)
-        for record in run.history
+        for record in records
     ]
 
 

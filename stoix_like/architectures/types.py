@@ -23,6 +23,8 @@ class ProgramSpec(NamedTuple):
         warmup_steps: random steps per environment before the first update, a multiple of `rollout_length`.
         on_nan_ignore: whether training continues after a metric or a parameter became non-finite.
         hoist_randomness: whether the random numbers of a rollout are drawn before its loop over time.
+        every_updates: updates per block, after each of which a call stores the sums of the interval; None stores none.
+        max_blocks: blocks that one call may have at most.
     """
 
     num_members: int
@@ -31,6 +33,8 @@ class ProgramSpec(NamedTuple):
     warmup_steps: int = 0
     on_nan_ignore: bool = False
     hoist_randomness: bool = True
+    every_updates: int | None = None
+    max_blocks: int = 1
 
 
 class EpisodeSums(NamedTuple):
@@ -89,6 +93,20 @@ class LearnerState(NamedTuple):
     sums: Any
 
 
+class RunningSums(NamedTuple):
+    """Sums since the start of the interval, `[max_blocks]` after each block of a call; only blocks that it has count.
+
+    Attributes:
+        metrics: the system's metrics by name, each a `FloatSum` over healthy updates and averaged over shards.
+        healthy_updates: updates before something became non-finite.
+        episodes: the episodes that finished.
+    """
+
+    metrics: dict[str, FloatSum]
+    healthy_updates: jax.Array
+    episodes: EpisodeSums
+
+
 class IntervalMetrics(NamedTuple):
     """Metrics of the updates between two evaluations.
 
@@ -97,12 +115,14 @@ class IntervalMetrics(NamedTuple):
         episodes: the episodes that finished in the interval.
         healthy_updates: updates of the interval before something became non-finite.
         bad_metrics: by name, whether the metric was non-finite in the update that diverged.
+        blocks: `RunningSums` after each block of `ProgramSpec.every_updates` updates of the call; empty without.
     """
 
     metrics: Metrics
     episodes: EpisodeSums
     healthy_updates: jax.Array
     bad_metrics: Metrics
+    blocks: Any = ()
 
 
 class Program(NamedTuple):

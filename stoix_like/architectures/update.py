@@ -13,7 +13,7 @@ from stoix_like.architectures.acting import Act, random_act, start_episodes
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import add_float, sum_nothing
-from stoix_like.architectures.types import IntervalMetrics, LearnerState, MetricSums, ProgramSpec, Shard
+from stoix_like.architectures.types import IntervalMetrics, LearnerState, MetricSums, ProgramSpec, RunningSums, Shard
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 
@@ -97,8 +97,18 @@ class ShardProgram(NamedTuple):
         """
         state = self._start_interval(state, new_interval)
         update = partial(self._healthy_update, collect=self._rollout)
-        state = jax.lax.fori_loop(0, num_updates, lambda _, state: update(state), state)
-        return state, self._interval_metrics(state)
+        every = self.spec.every_updates
+        if every is None:
+            state = jax.lax.fori_loop(0, num_updates, lambda _, state: update(state), state)
+            return state, self._interval_metrics(state)
+        blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
+
+        def update_and_store(number: jax.Array, carry: tuple[LearnerState, RunningSums]) -> Any:
+            state = update(carry[0])
+            return state, jax.tree.map(partial(_store, number // every), carry[1], _running_sums(state))
+
+        state, blocks = jax.lax.fori_loop(0, num_updates, update_and_store, (state, blocks))
+        return state, self._interval_metrics(state, blocks)
 
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
@@ -115,7 +125,9 @@ class ShardProgram(NamedTuple):
         """
         state = self._start_interval(state, new_interval)
         state = self._healthy_update(state, collect=lambda *_: ((), rollout))
-        return state, self._interval_metrics(state)
+        if self.spec.every_updates is None:
+            return state, self._interval_metrics(state)
+        return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
 
     @staticmethod
     def _start_interval(state: LearnerState, new_interval: jax.Array) -> LearnerState:
@@ -129,12 +141,15 @@ class ShardProgram(NamedTuple):
             shards=state.shards._replace(episodes=reset(state.shards.episodes, no_episodes())),
         )
 
-    def _interval_metrics(self, state: LearnerState) -> IntervalMetrics:
+    def _interval_metrics(self, state: LearnerState, blocks: RunningSums | None = None) -> IntervalMetrics:
         totals, healthy_updates, bad_metrics = state.sums
         # 0 / 0 = NaN without a healthy update.
         metrics = {name: metric.total / healthy_updates for name, metric in totals.items()}
         episodes = reduce_episodes(state.shards.episodes, self.axes)
-        return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
+        if blocks is None:
+            return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics)
+        blocks = blocks._replace(episodes=reduce_episodes(blocks.episodes, self.axes))
+        return IntervalMetrics(metrics, episodes, healthy_updates, bad_metrics, blocks)
 
     def _warm_up(self, carry: tuple[Agent, RolloutState], key: jax.Array) -> tuple[tuple[Agent, RolloutState], None]:
         agent, state = carry
@@ -177,6 +192,19 @@ class ShardProgram(NamedTuple):
             bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), before.bad_metrics, bad),
         )
         return LearnerState(shared, shard, healthy, sums)
+
+
+def _running_sums(state: LearnerState) -> RunningSums:
+    return RunningSums(state.sums.metrics, state.sums.healthy_updates, state.shards.episodes)
+
+
+def _repeat(leaf: jax.Array, count: int) -> jax.Array:
+    return jnp.broadcast_to(leaf, (count, *leaf.shape))
+
+
+def _store(number: jax.Array, stored: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Overwrite the entry of the current block: what its last update stores remains."""
+    return jax.lax.dynamic_update_index_in_dim(stored, leaf, number, 0)
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -133,6 +133,27 @@ def resolve(target: str, key: str) -> Any:
         ) from error
 
 
+def build_target(entry: Any, key: str, example: str) -> Any:
+    """Build an object from its block of the configuration.
+
+    Args:
+        entry: `_target_`, an import path, and arguments by name.
+        key: the config key of the block, for messages.
+        example: an import path, for messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        ConfigError: there is no import path, it cannot be imported, or the arguments are rejected.
+    """
+    target = entry.get("_target_") if isinstance(entry, Mapping) else None
+    if not isinstance(target, str):
+        raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: {example}, …}}")
+    kwargs = {name: value for name, value in entry.items() if name != "_target_"}
+    return construct(resolve(target, f"{key}._target_"), kwargs, target, key)
+
+
 def import_path(env: Any) -> str | None:
     """Return the path from which another process can import a class or function; None where there is none."""
     if not is_constructor(env) or env.__module__ == "__main__":

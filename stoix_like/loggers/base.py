@@ -24,6 +24,7 @@ class RunInfo(NamedTuple):
     devices: str = ""  # 2 x cpu
     num_members: int = 1  # size of the population
     history: Sequence[Mapping[str, Any]] = ()  # records up to the checkpoint of a resumed run
+    env_steps: int = 0  # environment steps of each member at that checkpoint
 
 
 class Logger(Protocol):
@@ -31,9 +32,15 @@ class Logger(Protocol):
 
     A record is a flat mapping from names to Python numbers, None for a missing value (no episode has finished), or
     lists of per-member values for a population. `env_steps` is the x-axis of all curves.
+
+    A logger that raises is reported once and dropped. Subclasses override what they need; a logger that also has the
+    methods of `UpdateLogger` or `VideoLogger` receives these records, too.
+
+    Attributes:
+        name: for messages.
     """
 
-    name: str
+    name: str = ""
 
     def start(self, info: RunInfo) -> None:
         """Start logging; called once, before the first record."""
@@ -46,6 +53,18 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Release all resources; always called last, even without `start`."""
+
+
+@runtime_checkable
+class UpdateLogger(Protocol):
+    """A logger that also takes metrics of training between evaluations."""
+
+    def log_updates(self, record: Mapping[str, Any]) -> None:
+        """Log the metrics of `logger.every_updates` updates.
+
+        Args:
+            record: `env_steps`, `updates`, and means over these updates as `updates/…`.
+        """
 
 
 @runtime_checkable

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoix_like.loggers.base import RunInfo, plain
-from stoix_like.storage.files import open_regular, write_text
+from stoix_like.storage.files import open_regular, read_bytes, write_text
+
+_MAX_BYTES = 2**32
 
 
 class JsonlLogger:
@@ -22,26 +24,26 @@ class JsonlLogger:
 
     Args:
         path: the metrics file.
+        updates_path: the file of records between evaluations; by default `updates.jsonl` beside the metrics file.
     """
 
     name = "jsonl"
 
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self._head: str | None = None  # what the file starts with, until it is written
-        self._descriptor: int | None = None
-        self._size = 0  # of the complete lines
-        self._pending: list[str] = []
-        self._failing = False
+    def __init__(self, path: pathlib.Path, updates_path: pathlib.Path | None = None) -> None:
+        self._metrics = _Lines(path)
+        self._updates = _Lines(updates_path or path.with_name("updates.jsonl"))
 
     def start(self, info: RunInfo) -> None:
-        """Replace the file by one that contains exactly the records of the history, none for a new run.
+        """Replace the files by those of the run up to its checkpoint.
+
+        The metrics file then contains exactly the records of the history, none for a new run.
 
         Args:
             info: description of the run.
         """
-        self._head = "".join(map(_line, info.history))
-        self._write()
+        self._metrics.start("".join(map(_line, info.history)))
+        if self._updates.path.exists():
+            self._updates.start(_up_to(self._updates.path, info.env_steps))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line.
@@ -49,8 +51,17 @@ class JsonlLogger:
         Args:
             record: the metrics of one evaluation interval.
         """
-        self._pending.append(_line(record))
-        self._write()
+        self._metrics.append(_line(record))
+
+    def log_updates(self, record: Mapping[str, Any]) -> None:
+        """Append one line to the file of records between evaluations.
+
+        Args:
+            record: the metrics of `logger.every_updates` updates.
+        """
+        if not self._updates.started:
+            self._updates.start("")
+        self._updates.append(_line(record))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Do nothing: the summary has a file of its own.
@@ -60,11 +71,47 @@ class JsonlLogger:
         """
 
     def close(self) -> None:
+        """Write what is left, and close the files."""
+        self._metrics.close()
+        self._updates.close()
+
+
+class _Lines:
+    """A file of lines, each of which is complete.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._head: str | None = None  # what the file starts with, until it is written
+        self._descriptor: int | None = None
+        self._size = 0  # of the complete lines
+        self._pending: list[str] = []
+        self._failing = False
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` was called since `close`."""
+        return self._head is not None or self._descriptor is not None
+
+    def start(self, head: str) -> None:
+        """Replace the file by one with the lines of `head`."""
+        self._head = head
+        self._write()
+
+    def append(self, line: str) -> None:
+        """Append a line."""
+        self._pending.append(line)
+        self._write()
+
+    def close(self) -> None:
         """Write what is left, and close the file."""
-        if self._pending and (self._head is not None or self._descriptor is not None):
+        if self._pending and self.started:
             self._write()
             if self._pending:
-                _report(f"{self._path} lacks the last {len(self._pending)} record(s)")
+                _report(f"{self.path} lacks the last {len(self._pending)} record(s)")
             self._pending.clear()
         self._head = None
         if self._descriptor is not None:
@@ -77,15 +124,15 @@ class JsonlLogger:
             if self._descriptor is None:
                 if self._head is None:
                     return
-                write_text(self._path, self._head)
-                self._descriptor = open_regular(self._path, os.O_WRONLY | os.O_APPEND)
+                write_text(self.path, self._head)
+                self._descriptor = open_regular(self.path, os.O_WRONLY | os.O_APPEND)
                 self._size, self._head = os.fstat(self._descriptor).st_size, None
             self._append(self._descriptor, "".join(self._pending).encode())
             self._pending.clear()
             self._failing = False
         except OSError as error:
             if not self._failing:
-                _report(f"cannot write {self._path}: {error}; the next record is tried again")
+                _report(f"cannot write {self.path}: {error}; the next record is tried again")
             self._failing = True
 
     def _append(self, descriptor: int, content: bytes) -> None:
@@ -99,6 +146,19 @@ class JsonlLogger:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, self._size)
             raise
+
+
+def _up_to(path: pathlib.Path, env_steps: int) -> str:
+    """Return the lines of a file of records up to a checkpoint; a damaged line ends them."""
+    kept = []
+    try:
+        for line in read_bytes(path, _MAX_BYTES).decode().splitlines(keepends=True):
+            if json.loads(line)["env_steps"] > env_steps:
+                break
+            kept.append(line)
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    return "".join(kept)
 
 
 def _report(message: str) -> None:

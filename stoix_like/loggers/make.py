@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from stoix_like.errors import MissingExtraError
 from stoix_like.loggers.base import Logger, LoggerSettings
@@ -16,18 +16,25 @@ from stoix_like.loggers.multi import MultiLogger
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.video import VideoConfig
 from stoix_like.loggers.wandb import WandbConfig
-from stoix_like.schema import from_mapping
+from stoix_like.schema import INT32_MAX, between, from_mapping
 
 
 @dataclasses.dataclass(frozen=True)
 class LoggerConfig:
-    """Configuration of `logger`: one field per logger, and videos. The metrics file is always written, without keys."""
+    """Configuration of `logger`: one field per logger, videos, and metrics between evaluations.
+
+    The metrics file is always written, without keys.
+
+    Attributes:
+        every_updates: updates between two records of training metrics; None records those of evaluations alone.
+    """
 
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
     wandb: WandbConfig = dataclasses.field(default_factory=WandbConfig)
     # The console starts last, so that W&B prints above the progress bar, and closes first to restore the terminal.
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
+    every_updates: Annotated[int | None, between(1, INT32_MAX)] = None
 
 
 def check_available(config: LoggerConfig) -> None:
@@ -69,12 +76,13 @@ def sending_loggers(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
+def make_logger(config: LoggerConfig, run_dir: pathlib.Path, own: Sequence[Logger] = ()) -> MultiLogger:
     """Build the loggers of a run; they open and write nothing before `start`.
 
     Args:
         config: configuration of the loggers other than the metrics file.
         run_dir: the run directory.
+        own: loggers of the user's own.
 
     Returns:
         One logger that calls all others and never raises an `Exception`.
@@ -84,7 +92,8 @@ def make_logger(config: LoggerConfig, run_dir: pathlib.Path) -> MultiLogger:
     """
     _check_installed(config)
     loggers: list[Logger] = [JsonlLogger(run_dir / "metrics.jsonl")]
-    return MultiLogger(loggers + [settings.make(run_dir) for settings in _enabled(config).values()])
+    # The user's own come before the console, so that they print above the progress bar.
+    return MultiLogger([*loggers, *own, *(settings.make(run_dir) for settings in _enabled(config).values())])
 
 
 def _check_installed(config: LoggerConfig) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stoix_like.loggers.base import Logger, RunInfo, VideoLogger
+from stoix_like.loggers.base import Logger, RunInfo, UpdateLogger, VideoLogger
 
 
 class MultiLogger:
@@ -37,7 +37,16 @@ class MultiLogger:
         Args:
             record: the metrics of one evaluation interval.
         """
-        self._call_each(lambda logger: logger.log(record))
+        # A logger may change its copy; the record is part of the next checkpoint.
+        self._call_each(lambda logger: logger.log(dict(record)))
+
+    def log_updates(self, record: Mapping[str, Any]) -> None:
+        """Pass the metrics of some updates to every logger that takes them.
+
+        Args:
+            record: the metrics of `logger.every_updates` updates.
+        """
+        self._call_each(lambda logger: logger.log_updates(dict(record)) if isinstance(logger, UpdateLogger) else None)
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
         """Pass a video to every logger that takes videos.
@@ -54,7 +63,7 @@ class MultiLogger:
         Args:
             summary: the results of the run.
         """
-        self._call_each(lambda logger: logger.finish(summary))
+        self._call_each(lambda logger: logger.finish(dict(summary)))
 
     def close(self) -> None:
         """Close every logger; a second call does nothing."""
@@ -76,4 +85,6 @@ class MultiLogger:
             logger.close()
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
             reason = f"{type(error).__name__}: {error}"
-            print(f"logger '{logger.name}' failed; the run continues without it: {reason}", file=sys.stderr)
+            # A logger of the user's own may have no name.
+            name = getattr(logger, "name", "") or type(logger).__name__
+            print(f"logger '{name}' failed; the run continues without it: {reason}", file=sys.stderr)

@@ -59,7 +59,7 @@ class TensorBoardLogger:
         # Markdown renders lines indented by four spaces verbatim.
         self._write(text("config", "    " + listing.replace("\n", "\n    ")), step=0)
         if info.history:
-            self._discard_after(int(info.history[-1]["env_steps"]))
+            self._discard_after(max(info.env_steps, int(info.history[-1]["env_steps"])))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write the numbers of a record at its `env_steps`.
@@ -68,6 +68,16 @@ class TensorBoardLogger:
             record: the metrics of one evaluation interval.
         """
         curves = scalars(record)
+        self._write_scalars(curves, step=int(curves.pop("env_steps")))
+
+    def log_updates(self, record: Mapping[str, Any]) -> None:
+        """Write the numbers of a record between evaluations.
+
+        Args:
+            record: the metrics of `logger.every_updates` updates.
+        """
+        curves = scalars(record)
+        del curves["updates"]  # a curve of `log`
         self._write_scalars(curves, step=int(curves.pop("env_steps")))
 
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:

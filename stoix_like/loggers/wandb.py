@@ -153,6 +153,14 @@ class WandbLogger:
         if self._run is not None:
             self._run.log(scalars(record))
 
+    def log_updates(self, record: Mapping[str, Any]) -> None:
+        """Log the numbers of a record between evaluations.
+
+        Args:
+            record: the metrics of `logger.every_updates` updates.
+        """
+        self.log(record)
+
     def log_video(self, path: pathlib.Path, env_steps: int) -> None:
         """Upload a video.
 

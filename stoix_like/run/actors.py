@@ -14,7 +14,7 @@ import numpy as np
 
 from stoix_like.architectures.rollout import Rollout
 from stoix_like.architectures.sebulba import ActorProgram
-from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState
+from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, RunningSums
 from stoix_like.base_types import Trajectory
 from stoix_like.envs.host import HostEnvironment
 
@@ -170,6 +170,7 @@ class Pipeline:
         copy_shared: copies the shared state, whose buffers the next update overwrites.
         lag: rollouts that each actor is ahead of the learner.
         steps_per_update: environment steps of one rollout of all actors.
+        every_updates: see `architectures.types.ProgramSpec`.
     """
 
     def __init__(
@@ -179,7 +180,9 @@ class Pipeline:
         copy_shared: Callable[[Any], Any],
         lag: int,
         steps_per_update: int,
+        every_updates: int | None = None,
     ) -> None:
+        self._every_updates = every_updates
         self._make_actors, self._learn, self._copy_shared = make_actors, learn, copy_shared
         self._lag, self._steps_per_update = lag, steps_per_update
         self._actors: Sequence[Actor] = ()
@@ -225,7 +228,8 @@ class Pipeline:
             self._start(state)
         if new_interval:
             self._clear()
-        for _ in range(num_updates):
+        blocks: list[RunningSums] = []
+        for number in range(num_updates):
             self._waiting.append(sum(actor.waiting for actor in self._actors) / len(self._actors))
             start = time.perf_counter()
             rollouts, timings = zip(*(actor.take() for actor in self._actors), strict=True)
@@ -236,6 +240,11 @@ class Pipeline:
             jax.block_until_ready(state.shared)
             self._updates += 1
             self._publish(state, 1)
+            if self._every_updates is not None:
+                # The sums after the last update of each block remain.
+                blocks[number // self._every_updates :] = [jax.device_get(interval.blocks)]
+        if blocks:
+            interval = interval._replace(blocks=jax.tree.map(lambda *leaves: np.concatenate(leaves), *blocks))
         return state, interval  # type: ignore[possibly-undefined]
 
     def metrics(self) -> dict[str, float]:

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.callbacks import Callback, StopAtReturn
 from stoix_like.config import RunConfig
-from stoix_like.envs.arguments import construct
-from stoix_like.envs.own import resolve
+from stoix_like.envs.own import build_target
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
@@ -51,14 +50,10 @@ def make_callbacks(config: RunConfig) -> list[Callback]:
 
 
 def _build(entry: Any, key: str) -> Callback:
-    target = entry.get("_target_") if isinstance(entry, Mapping) else None
-    if not isinstance(target, str):
-        raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: my_module.MyCallback, …}}")
-    kwargs = {name: value for name, value in entry.items() if name != "_target_"}
-    built = construct(resolve(target, f"{key}._target_"), kwargs, target, key)
+    built = build_target(entry, key, "my_module.MyCallback")
     if not isinstance(built, Callback):
         raise ConfigError(
-            f"{key}._target_={target} returned a {type(built).__name__}: use a subclass of"
+            f"{key}._target_={entry['_target_']} returned a {type(built).__name__}: use a subclass of"
             " stoix_like.callbacks.Callback"
         )
     return built

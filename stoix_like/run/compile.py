@@ -20,6 +20,7 @@ from stoix_like.config import AnakinConfig, SebulbaConfig
 from stoix_like.envs.host import SplitSteps
 from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline
+from stoix_like.run.blocks import max_blocks
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
@@ -145,6 +146,8 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         warmup_steps=config.system.warmup_steps,
         on_nan_ignore=config.arch.on_nan == "ignore",
         hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
+        every_updates=config.logger.every_updates,
+        max_blocks=max_blocks(num_members),
     )
     compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
     training = compile_training(setup, build, spec, keys, hyperparams)
@@ -194,7 +197,9 @@ def _compile_sebulba(
             Actor(steps.host, actors[device], device, num_envs, length, shardings) for device in setup.actor_devices
         ]
 
-    pipeline = Pipeline(make_actors, learn, copy_shared, arch.pipeline_queue_size, plan.steps_per_update)
+    pipeline = Pipeline(
+        make_actors, learn, copy_shared, arch.pipeline_queue_size, plan.steps_per_update, spec.every_updates
+    )
     return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
 
 

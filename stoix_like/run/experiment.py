@@ -14,12 +14,13 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.callbacks import Callback
-from stoix_like.config import Build, default_run_dir, parse_config, with_env
+from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
-from stoix_like.loggers import RunInfo, make_logger
+from stoix_like.loggers import Logger, RunInfo, make_logger
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks, make_callbacks
+from stoix_like.run.own_loggers import make_own_loggers
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
@@ -133,7 +134,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         TrainingError: a metric or a parameter became non-finite.
     """
     run_dir = run_dir.absolute()
-    make_callbacks(setup.config)  # refuses what cannot be built, before anything is written
+    check_own(setup.config)
     if setup.config.arch.resume_from is not None and not directory.is_to_start(setup.config.arch.resume_from, run_dir):
         return _resume(setup, Path(setup.config.arch.resume_from).absolute())
     directory.check_new(run_dir)
@@ -150,12 +151,26 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
             raise
 
 
+def check_own(config: RunConfig) -> None:
+    """Refuse callbacks and loggers of the user's own that cannot be built, before anything is written.
+
+    Args:
+        config: the typed configuration.
+
+    Raises:
+        ConfigError: names the key, the value and what would work.
+    """
+    make_callbacks(config)
+    make_own_loggers(config)
+
+
 def resume(
     run_dir: Path,
     overrides: Sequence[str] = (),
     trust: bool = False,
     env: Any = None,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
 ) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
@@ -165,6 +180,7 @@ def resume(
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
         callbacks: the callbacks that were passed from Python; their state is restored.
+        loggers: the loggers that were passed from Python.
 
     Returns:
         The result of the run.
@@ -175,13 +191,14 @@ def resume(
     """
     run_dir = run_dir.absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
-    return _resume(set_up(config._replace(own_callbacks=tuple(callbacks))), run_dir)
+    config = config._replace(own_callbacks=tuple(callbacks), own_loggers=tuple(loggers))
+    return _resume(set_up(config), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     directory.check_is_run(run_dir)
-    make_callbacks(setup.config)
+    check_own(setup.config)
     with directory.locked(run_dir), Signals():
         host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
         summary = directory.read_summary(run_dir)
@@ -239,13 +256,13 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     """Train in a directory that this process has locked."""
     keep = setup.config.checkpoint.keep
     writer = checkpoint.Writer(run_dir, keep) if keep else None
-    logger = make_logger(setup.config.logger, run_dir)
+    logger = make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
     videos = None if setup.drawn_env is None else Videos(setup, run_dir)
     callbacks = Callbacks(setup, make_callbacks(setup.config))
     try:
         if resuming:
             loop = TrainingLoop(setup, logger, writer, videos, callbacks)
-            info = _info(setup, run_dir, _restore(loop, run_dir), loop.history)
+            info = _info(setup, run_dir, _restore(loop, run_dir), loop.history)._replace(env_steps=loop.env_steps)
             logger.start(info)
         else:
             source = warm_start.find(setup)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from stoix_like.architectures.evaluator import Episodes
-from stoix_like.architectures.types import EpisodeSums, IntervalMetrics
+from stoix_like.architectures.sums import FloatSum
+from stoix_like.architectures.types import EpisodeSums, IntervalMetrics, RunningSums
 from stoix_like.loggers import plain
 from stoix_like.run.population import Population
 
@@ -72,6 +73,48 @@ def training(interval: IntervalMetrics) -> dict[str, Any]:
         f"train/{name}": plain(np.asarray(values, np.float64))
         for name, values in (dict(interval.metrics) | _episodes(interval.episodes)).items()
     }
+
+
+def running_sums(blocks: RunningSums) -> dict[str, np.ndarray]:
+    """Return the sums of an interval after each block by name, `[max_blocks]` or `[P, max_blocks]`.
+
+    Args:
+        blocks: on the host.
+
+    Returns:
+        Float64 sums: of every metric as `train/…`, and of `updates`, `episodes`, `returns` and `lengths`.
+    """
+    episodes = blocks.episodes
+    return {
+        "updates": np.asarray(blocks.healthy_updates, np.float64),
+        "episodes": np.asarray(episodes.number.value, np.float64),
+        "returns": _total(episodes.return_sum),
+        "lengths": np.asarray(episodes.length_sum.value, np.float64),
+        **{f"train/{name}": _total(sum_) for name, sum_ in blocks.metrics.items()},
+    }
+
+
+def _total(sum_: FloatSum) -> np.ndarray:
+    return np.asarray(sum_.total, np.float64) + np.asarray(sum_.low, np.float64)
+
+
+def block(sums: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of one block of updates.
+
+    Args:
+        sums: the sums of the interval after the block, `[]` or `[P]`, see `running_sums`.
+        before: those before the block; empty for the first one.
+
+    Returns:
+        Means over the updates and the finished episodes of the block, as `updates/…`; None without any.
+    """
+    own = {name: np.float64(value) - np.float64(before.get(name, 0.0)) for name, value in sums.items()}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = {name: value / own["updates"] for name, value in own.items() if name.startswith("train/")}
+        means["episode_return_mean"] = own["returns"] / own["episodes"]
+        means["episode_length_mean"] = own["lengths"] / own["episodes"]
+    values = means | {"episodes": own["episodes"]}
+    return {f"updates/{name.removeprefix('train/')}": plain(value) for name, value in values.items()}
 
 
 def _episodes(sums: EpisodeSums) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import records, warm_start
+from stoix_like.run import blocks, records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.pbt import Evolution
@@ -48,6 +48,7 @@ class Progress:
         wall_seconds: time since the run started, without the pause between a stop and its resumption.
         stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
         hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
+        block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
     """
 
     updates: int = 0
@@ -59,6 +60,7 @@ class Progress:
     wall_seconds: float = 0.0
     stopped_by: str | None = None
     hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class TrainingLoop:
@@ -95,6 +97,8 @@ class TrainingLoop:
         self._callbacks = callbacks
         self._started = time.perf_counter()
         self._num_logged = 0
+        # Records of blocks of updates that are not logged yet; they come before the next evaluation.
+        self._blocks: list[dict[str, Any]] = []
         # Updates per call of the program, adapted so that a call takes about `SECONDS_PER_CALL`.
         self._updates_per_call = 1
         self._best: Best | None = None
@@ -268,7 +272,7 @@ class TrainingLoop:
         """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
         progress, plan = self.progress, self.setup.plan
         while True:
-            num_updates = min(self._updates_per_call, target - progress.updates)
+            num_updates = self._fit(min(self._updates_per_call, target - progress.updates), target)
             new_interval = np.bool_(progress.updates == progress.interval_start)
             before = self._copy_without_replay() if self.setup.env.on_host else None
             start = time.perf_counter()
@@ -285,6 +289,7 @@ class TrainingLoop:
                 self._state = before
                 raise
             seconds = time.perf_counter() - start
+            self._take_blocks(interval, num_updates, target)
             progress.updates += num_updates
             progress.train_seconds += seconds
             progress.interval_seconds += seconds
@@ -298,8 +303,33 @@ class TrainingLoop:
         rate = steps / progress.interval_seconds
         return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
 
+    def _fit(self, num_updates: int, target: int) -> int:
+        """Shorten a call to whole blocks of `logger.every_updates` updates."""
+        every = self.setup.config.logger.every_updates
+        if every is None:
+            return num_updates
+        call = self._call(num_updates, target)
+        return blocks.fit(call, every, blocks.max_blocks(self.setup.population.num_members)).num_updates
+
+    def _take_blocks(self, interval: IntervalMetrics, num_updates: int, target: int) -> None:
+        """Record the blocks of updates that a call completed."""
+        every, progress, plan = self.setup.config.logger.every_updates, self.progress, self.setup.plan
+        if every is None:
+            return
+        call = self._call(num_updates, target)
+        for done, metrics, after in blocks.split(interval.blocks, call, every, progress.block_start):
+            progress.block_start = after
+            updates = progress.interval_start + done
+            env_steps = plan.warmup_steps + updates * plan.steps_per_update
+            self._blocks.append({"env_steps": env_steps, "updates": updates, **metrics})
+
+    def _call(self, num_updates: int, target: int) -> blocks.Call:
+        start = self.progress.interval_start
+        return blocks.Call(self.progress.updates - start, num_updates, target - start)
+
     def _end_interval(self) -> None:
         self.progress.interval_start, self.progress.interval_seconds = self.progress.updates, 0.0
+        self.progress.block_start = {}
 
     def _copy_without_replay(self) -> LearnerState:
         """Copy what the next call donates, but for a replay buffer, of which there might not be room for two."""
@@ -347,6 +377,8 @@ class TrainingLoop:
         """Start to write a checkpoint of the current state."""
         if self.writer is None:
             return
+        # A checkpoint holds the records of evaluations, and no others.
+        self._log_blocks()
         self.progress.wall_seconds = self._elapsed()
         items = to_items(self.state, None, self._saves_local)
         host_state: dict[str, Any] = {
@@ -503,11 +535,17 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Log what has been recorded since the last call."""
+        self._log_blocks()
         for record in self.history[self._num_logged :]:
             self._logger.log(record)
         self._num_logged = len(self.history)
         if self._videos is not None:
             self._videos.log(self._logger)
+
+    def _log_blocks(self) -> None:
+        for record in self._blocks:
+            self._logger.log_updates(record)
+        self._blocks.clear()
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started

@@ -19,6 +19,7 @@ from stoix_like.storage.files import read_bytes, write_text
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+UPDATES = "updates.jsonl"
 SUMMARY = "summary.json"
 FAILURE = "failure.txt"
 _MAX_SUMMARY_BYTES = 2**28
@@ -241,8 +242,24 @@ def read_history(run_dir: Path) -> list[dict[str, Any]]:
     Returns:
         One record per evaluation; empty if the file does not exist or cannot be read.
     """
+    return _read_records(run_dir / METRICS)
+
+
+def read_updates(run_dir: Path) -> list[dict[str, Any]]:
+    """Read the training metrics between the evaluations of a run.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        One record per `logger.every_updates` updates; empty if the file does not exist or cannot be read.
+    """
+    return _read_records(run_dir / UPDATES)
+
+
+def _read_records(path: Path) -> list[dict[str, Any]]:
     try:
-        records = [json.loads(line) for line in read_bytes(run_dir / METRICS, _MAX_METRICS_BYTES).splitlines()]
+        records = [json.loads(line) for line in read_bytes(path, _MAX_METRICS_BYTES).splitlines()]
     except (OSError, ValueError, RecursionError):
         return []
     return records if all(isinstance(record, dict) for record in records) else []

@@ -31,6 +31,7 @@ _OPPONENT = "env.kwargs.opponent"
 _CALLBACKS = re.compile(r"stoix_like\.callbacks\.[A-Za-z]\w*")
 # An environment that is passed from Python is never imported.
 _HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
+_LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
 
@@ -78,11 +79,13 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
 
 
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
+    # A choice replaces the whole group, and with it the loggers of the user's own.
+    replaces_loggers = any(_LOGGER_CHOICE.fullmatch(word) for word in overrides)
     for key, value in pairs:
         names = key.split(".")
-        if (key, value) in _HARMLESS:
+        if (key, value) in _HARMLESS or (names[0] == "logger" and replaces_loggers):
             continue
-        if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value)):
+        if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value, names[0])):
             yield (
                 f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
                 " flax.linen, the wrappers of stoix_like.envs and stoix_like.callbacks are trusted"
@@ -137,14 +140,19 @@ def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
     return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}
 
 
-def _is_trusted(target: Any) -> bool:
-    """Return whether a name is one of the known functions, wrappers and callbacks, or a flax module so named."""
+def _is_trusted(target: Any, group: str) -> bool:
+    """Return whether a name is one of the known functions, wrappers and callbacks, or a flax module so named.
+
+    Callbacks import the functions that they are given, which are checked below their own key alone.
+    """
+    if group == "logger":
+        return False
     if target in _FUNCTIONS:
         return True
     if _fits(_WRAPPERS, target):
         found = getattr(wrappers, target.rpartition(".")[2], None)
         return isinstance(found, type) and issubclass(found, wrappers.Wrapper)
-    if _fits(_CALLBACKS, target):
+    if _fits(_CALLBACKS, target) and group == "callbacks":
         found = getattr(callbacks, target.rpartition(".")[2], None)
         return isinstance(found, type) and issubclass(found, callbacks.Callback)
     if not _fits(_MODULES, target):

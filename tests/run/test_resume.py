@@ -459,6 +459,10 @@ def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
         ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
         ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
         ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
+        ("logger.evil._target_", "evil.x", "is executed"),
+        # It would import its argument, which is checked below `callbacks` alone.
+        ("logger.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
+        ("network.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
         ("system.module", ["evil"], "is imported"),
         ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
         ("system.module", "toys", "is imported when the run is loaded"),

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from collector import Collector
 from scripted import check_sequence
 
 import stoix_like
@@ -129,8 +130,9 @@ LAYOUTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_learner_receives_the_transitions_that_happened(layout):
-    setup = set_up(parse_config(compose_config([*RUN, *KEEPER, *LAYOUTS[layout]])))
-    loop = TrainingLoop(setup, MultiLogger([]))
+    setup = set_up(parse_config(compose_config([*RUN, *KEEPER, *LAYOUTS[layout], "logger.every_updates=2"])))
+    logger = Collector()
+    loop = TrainingLoop(setup, MultiLogger([logger]))
     loop.train()
     setup.env.close()
     setup.eval_env.close()
@@ -150,6 +152,10 @@ def test_the_learner_receives_the_transitions_that_happened(layout):
     check_sequence(before[0], *(steps[name][:-1] for name in names), before[1:])
     np.testing.assert_array_equal(steps["is_first"], before[..., 1] == 0)
     assert len(np.unique(before[0, :, 3])) == ENVS
+    blocks = [(0, 2), (2, 3), (3, 5), (5, 6)]
+    rewards = [steps["reward"][start * LENGTH : end * LENGTH].mean() for start, end in blocks]
+    assert [block["updates"] for block in logger.updates] == [end for _, end in blocks]
+    assert [block["updates/reward"] for block in logger.updates] == pytest.approx(rewards)
     record = loop.history[-1]
     assert record["sebulba/policy_lag_max"] <= lag
     assert record["sebulba/policy_lag"] == pytest.approx(np.minimum(np.arange(UPDATES), lag)[UPDATES // 2 :].mean())

@@ -1,0 +1,42 @@
+"""Loggers of the user's own, from import paths or as Python objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stoix_like.config import RunConfig
+from stoix_like.envs.own import build_target
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import Logger
+
+_METHODS = ("start", "log", "finish", "close")
+
+
+def make_own_loggers(config: RunConfig) -> list[Logger]:
+    """Build the loggers of the user's own: those of the configuration, and those passed from Python.
+
+    Args:
+        config: the typed configuration.
+
+    Returns:
+        The loggers, in the order in which they are called; they open and write nothing before `start`.
+
+    Raises:
+        ConfigError: a logger cannot be imported or built, or lacks a method.
+    """
+    found = []
+    for name, entry in config.loggers.items():
+        key = f"logger.{name}"
+        logger = build_target(entry, key, "my_module.MyLogger")
+        found.append(_checked(logger, f"{key}._target_={entry['_target_']} returned"))
+    return found + [_checked(logger, "loggers has") for logger in config.own_loggers]
+
+
+def _checked(logger: Any, where: str) -> Logger:
+    missing = [name for name in _METHODS if not callable(getattr(logger, name, None))]
+    if missing or isinstance(logger, type):
+        what = f"the class {logger.__name__}" if isinstance(logger, type) else f"a {type(logger).__name__}"
+        lacks = "" if isinstance(logger, type) else f" without {', '.join(missing)}"
+        raise ConfigError(f"{where} {what}{lacks}: use an object of a subclass of stoix_like.loggers.Logger")
+    checked: Logger = logger
+    return checked
