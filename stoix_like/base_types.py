@@ -144,8 +144,21 @@ class Agent(NamedTuple):
     local: PyTree
 
 
+class NetworkOutputs(NamedTuple):
+    """What the networks of a system compute for observations `[B, ...]`, each the first of its episode.
+
+    Attributes:
+        policy: the distribution over actions, without exploration that is no part of it; None without a policy.
+        value: `[B]`, values of the policy, or `[B, A]`, those of all actions, in the units that the critic learns; the
+            means of distributions. None without a critic.
+    """
+
+    policy: Any
+    value: jax.Array | None
+
+
 class System(NamedTuple):
-    """An algorithm as six functions.
+    """An algorithm as six functions, and an optional one that shows what it learned.
 
     Attributes:
         init: `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example.
@@ -155,6 +168,8 @@ class System(NamedTuple):
         eval_act: like `act`, for evaluation.
         init_carry: `(num_envs) -> carry`, the carry at the start of an episode: a recurrent state, the keys of
             correlated noise, or `()`.
+        inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of the policy and of the critic; None where
+            there are none.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
@@ -163,6 +178,7 @@ class System(NamedTuple):
     update: Callable[[Agent, Trajectory, jax.Array], tuple[Agent, Metrics]]
     eval_act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
     init_carry: Callable[[int], PyTree]
+    inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
 
 
 class Axes(NamedTuple):

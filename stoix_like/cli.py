@@ -32,7 +32,6 @@ _COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "check-env")
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # What submitit raises for a job in another process; the last line is that of the job.
 _FAILED_JOB = ("FailedJobError", "UncompletedJobError")
-_TRUST = "allow the run's configuration to name code from outside this package"
 
 _DESCRIPTION = """\
 Reinforcement learning in JAX with whole training runs compiled into one program.
@@ -46,6 +45,9 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like compare RUN_DIR ...
   stoix-like plot RUN_DIR ... --out curves.png
   stoix-like report RUN_DIR ... --out report.html
+  stoix-like plot-policy RUN_DIR --out policy.png
+  stoix-like plot-critic RUN_DIR --out critic.png
+  stoix-like plot-trajectory RUN_DIR --out trajectory.png
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like list systems|envs|networks|experiments
   stoix-like check-env env._target_=my_module.MyEnv
@@ -92,7 +94,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     resuming.add_argument(
         "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
     )
-    resuming.add_argument("--trust", action="store_true", help=_TRUST)
+    resuming.add_argument("--trust", action="store_true", help=reading.TRUST)
     resuming.set_defaults(run=_resume)
     evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
     _add_evaluation(evaluating)
@@ -283,7 +285,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
-    parser.add_argument("--trust", action="store_true", help=_TRUST)
+    parser.add_argument("--trust", action="store_true", help=reading.TRUST)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `report` and `sweep`.
+"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `plot-policy`, `report`, `sweep` and their kin.
 
 Everything but the parsers is imported when a command runs.
 """
@@ -6,11 +6,17 @@ Everything but the parsers is imported when a command runs.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-NAMES = ("runs", "compare", "plot", "report", "sweep")
+_PICTURES = {
+    "plot-policy": "plot a policy over features of the observation",
+    "plot-critic": "plot a critic over features of the observation",
+    "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
+}
+NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "sweep")
+TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs"
 
 
@@ -54,6 +60,11 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     )
     plotting.set_defaults(run=lambda args: show(_plot(args)))
 
+    for name, about in _PICTURES.items():
+        picturing = commands.add_parser(name, help=about)
+        _add_picture(picturing, sliced=name != "plot-trajectory")
+        picturing.set_defaults(run=lambda args: show(_picture(args)))
+
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     _add_selection(reporting)
     reporting.add_argument("--out", type=Path, required=True, help="the file: .html")
@@ -79,6 +90,33 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         help="key whose value makes an algorithm, such as system.name; may be repeated (default: all but seeds and"
         " environments)",
     )
+
+
+def _add_picture(parser: argparse.ArgumentParser, sliced: bool) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="pole_angle, or observation[2]; for slices one or two (default: the first two)",
+    )
+    if sliced:
+        parser.add_argument(
+            "--fixed", nargs="+", default=[], metavar="NAME=VALUE", help="values of features that do not vary"
+        )
+        parser.add_argument(
+            "--others",
+            default="typical",
+            help="the other features: those of a typical visited state (typical, default), or averages over sampled"
+            " ones (sampled)",
+        )
+    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
+    parser.add_argument("--member", default="best", help="member of a population: best, or a number")
+    parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
 def _runs(args: argparse.Namespace) -> str:
@@ -111,6 +149,41 @@ def _plot(args: argparse.Namespace) -> str:
     figure = figures.draw(analysis.read(args.runs, args.by), args.kind, hyperparams=args.hyperparam, **given)
     figures.save(figure, args.out)
     return f"drawn to {args.out}"
+
+
+def _picture(args: argparse.Namespace) -> str:
+    from stoix_like import analysis
+    from stoix_like.analysis import figures
+    from stoix_like.inference.policy import load_policy
+
+    figures.check_output(args.out)
+    sliced = {} if args.command == "plot-trajectory" else {"fixed": _numbers(args.fixed), "others": args.others}
+    draw = {
+        "plot-policy": analysis.draw_policy,
+        "plot-critic": analysis.draw_critic,
+        "plot-trajectory": analysis.draw_trajectory,
+    }[args.command]
+    policy = load_policy(args.run_dir, args.which, args.member, trust=args.trust)
+    try:
+        figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
+    finally:
+        policy.close()
+    figures.save(figure, args.out)
+    return f"drawn to {args.out}"
+
+
+def _numbers(given: Sequence[str]) -> dict[str, float]:
+    """Parse `name=value`."""
+    from stoix_like.errors import ConfigError
+
+    found = {}
+    for word in given:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--fixed {word}: use name=number, such as pole_angle=0.1") from None
+    return found
 
 
 def _report(args: argparse.Namespace) -> str:

@@ -17,6 +17,15 @@ try:
     from stoix_like.analysis.comparison import Comparison, Settings, compare
     from stoix_like.analysis.frame import load
     from stoix_like.analysis.groups import Algorithm, read
+    from stoix_like.analysis.learned import (
+        critic_slice,
+        draw_critic,
+        draw_policy,
+        draw_trajectory,
+        histogram,
+        policy_slice,
+        trajectories,
+    )
     from stoix_like.analysis.plots import (
         heat_map,
         hyperparameter_slices,
@@ -25,6 +34,7 @@ try:
         performance_profiles,
         sample_efficiency,
     )
+    from stoix_like.analysis.slices import Slice, take_slice
 except ModuleNotFoundError as error:
     raise MissingExtraError("stoix_like.analysis", str(error.name), "analysis") from error
 
@@ -32,13 +42,22 @@ __all__ = [
     "Algorithm",
     "Comparison",
     "Settings",
+    "Slice",
     "compare",
+    "critic_slice",
+    "draw_critic",
+    "draw_policy",
+    "draw_trajectory",
     "heat_map",
+    "histogram",
     "hyperparameter_slices",
     "learning_curves",
     "lineage",
     "load",
     "performance_profiles",
+    "policy_slice",
     "read",
     "sample_efficiency",
+    "take_slice",
+    "trajectories",
 ]

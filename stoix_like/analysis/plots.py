@@ -67,7 +67,7 @@ def learning_curves(
         if value not in known:
             raise ConfigError(f"{name}={value} is unknown: {nearest(value, known)}")
     task = _task(algorithms, task)
-    axes = _axes(ax)
+    axes = new_axes(ax)
     curves = [(algorithm, *curve(algorithm.tasks[task], metric, x)) for algorithm in algorithms]
     for algorithm, grid, values in curves:
         (line,) = axes.plot(grid, CENTERS[center](values, axis=0), label=f"{algorithm.label} ({len(values)} seeds)")
@@ -167,7 +167,7 @@ def performance_profiles(
     Returns:
         The axes.
     """
-    axes = _axes(ax)
+    axes = new_axes(ax)
     tasks = common_tasks(algorithms)
     tables = score_tables(raw_scores(algorithms, tasks, kind, []), tasks, [])
     every = np.concatenate([table.ravel() for table in tables.values()])
@@ -204,7 +204,7 @@ def sample_efficiency(
     Returns:
         The axes.
     """
-    axes = _axes(ax)
+    axes = new_axes(ax)
     tasks = common_tasks(algorithms)
     curves = {algorithm.label: [curve(algorithm.tasks[task], metric) for task in tasks] for algorithm in algorithms}
     every = [np.concatenate([columns[index][1].ravel() for columns in curves.values()]) for index in range(len(tasks))]
@@ -254,7 +254,7 @@ def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "
         ConfigError: the hyperparameter does not vary.
     """
     _check_varied(members, name)
-    axes = _axes(ax)
+    axes = new_axes(ax)
     values = np.asarray([member.hyperparams[name] for member in members])
     returns = np.asarray([score(member, kind) for member in members])
     axes.scatter(values, returns, s=18)
@@ -290,7 +290,7 @@ def heat_map(
     """
     for name in (first, second):
         _check_varied(members, name)
-    axes = _axes(ax)
+    axes = new_axes(ax)
     columns, rows = (sorted({member.hyperparams[name] for member in members}) for name in (first, second))
     cells: dict[tuple[int, int], list[float]] = {}
     for member in members:
@@ -336,7 +336,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     if len(records) < 2:
         varied = [found.partition("/")[2] for found in (run.history or [{}])[-1] if found.startswith("hyperparams/")]
         raise ConfigError(f"{run.directory} has no {name} over time: {nearest(name, varied)}")
-    axes = _axes(ax)
+    axes = new_axes(ax)
     steps = [record["env_steps"] for record in records]
     values = np.asarray([record[key] for record in records], np.float64)
     returns = np.asarray([record[RETURN] for record in records[1:]], np.float64)
@@ -383,7 +383,8 @@ def _task(algorithms: Sequence[Algorithm], task: str | None) -> str:
     return task or tasks[0]
 
 
-def _axes(ax: Axes | None) -> Axes:
+def new_axes(ax: Axes | None) -> Axes:
+    """Return the axes, or new ones, in the style of all plots."""
     if ax is None:
         ax = plt.subplots(figsize=(7.0, 4.2), layout="constrained")[1]
     ax.grid(alpha=0.3)

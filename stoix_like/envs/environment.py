@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
+from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ObservationSpace, Space
@@ -54,6 +55,10 @@ class Environment(ABC):
     def scene(self) -> Scene | None:
         """Return how to draw episodes; None if they cannot be drawn. By default, as the images of the observation."""
         return views.find_scene(self.observation_space)
+
+    def legend(self) -> Legend:
+        """Return the names of features of the observation and of actions; by default, none."""
+        return Legend()
 
 
 class VectorEnvironment(ABC):
@@ -144,6 +149,10 @@ class VectorEnvironment(ABC):
         """
         return views.find_scene(self.observation_space)
 
+    def legend(self) -> Legend:
+        """Return the names of features of `observation_space`, and of the actions of `unwrapped`; by default, none."""
+        return Legend()
+
     @property
     def unwrapped(self) -> VectorEnvironment:
         """The environments of the suite, without wrappers."""
@@ -215,6 +224,10 @@ class Vectorize(VectorEnvironment):
     def scene(self) -> Scene | None:
         """See `VectorEnvironment.scene`."""
         return self.env.scene()
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return self.env.legend()
 
     @property
     def params(self) -> Any:

@@ -27,6 +27,7 @@ from jax.experimental.buffer_callback import buffer_callback
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import VectorEnvironment, restart, transition
+from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import ObservationSpace, Space
 from stoix_like.errors import HostEnvironmentError
@@ -201,6 +202,10 @@ class HostEnvironment(VectorEnvironment):
     def scene(self) -> Scene | None:
         """See `VectorEnvironment.scene`."""
         return None if self._fps is None else from_pictures(lambda picture: picture, self._fps)
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return find_legend(self._spec.name.rsplit("/", 1)[-1])
 
     def picture(self, state: HostState) -> np.ndarray:
         """Return a picture of the first environment, outside of compiled programs.

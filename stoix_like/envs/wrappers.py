@@ -13,6 +13,7 @@ import numpy as np
 
 from stoix_like.base_types import EpisodeMetrics, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, entries
 from stoix_like.errors import ConfigError
@@ -66,6 +67,10 @@ class Wrapper(VectorEnvironment):
     def scene(self) -> Scene | None:
         """See `VectorEnvironment.scene`."""
         return self.env.scene()
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return self.env.legend()
 
     @property
     def unwrapped(self) -> VectorEnvironment:
@@ -335,6 +340,11 @@ class FlattenObservation(Wrapper):
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, _flat(timestep)
 
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`: arrays keep the order of their entries, dictionaries lose their names."""
+        legend = self.env.legend()
+        return legend._replace(features=()) if isinstance(self.env.observation_space, Dict) else legend
+
 
 class SelectEntries(Wrapper):
     """A wrapper that keeps some entries of a vector view and drops the others, such as velocities.
@@ -366,6 +376,10 @@ class SelectEntries(Wrapper):
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
         return env_state, self._select(timestep)
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return self.env.legend().select(self._indices.tolist())
 
     def _select(self, timestep: TimeStep) -> TimeStep:
         return _with_view(timestep, timestep.observation.agent_view[:, self._indices])
@@ -416,6 +430,10 @@ class StackFrames(StatefulWrapper):
         newest = timestep.observation.agent_view
         frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
         return StackedState(env_state, frames), _with_view(timestep, frames)
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`: a feature would be one of several frames."""
+        return self.env.legend()._replace(features=())
 
 
 class ClipObservation(Wrapper):

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,34 @@ import numpy as np
 
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import restart
-from stoix_like.envs.spaces import entries
+from stoix_like.envs.legends import Legend
+from stoix_like.envs.spaces import Box, Discrete, entries
 from stoix_like.errors import ConfigError
 from stoix_like.inference.export import export_policy
 from stoix_like.inference.load import load_member, open_run
+from stoix_like.inference.visits import Visits, play
 from stoix_like.run.setup import RunSetup
+
+# Sampled actions per observation, of whose deviation `Policy.inspect` tells.
+_NUM_SAMPLES = 256
+
+
+class Inspection(NamedTuple):
+    """What the networks say about observations, with their batch axes.
+
+    Attributes:
+        action: `[..., *action]`, modes of the policy in the units of the suite.
+        probabilities: `[..., A]` of discrete actions; None for others.
+        deviation: `[..., *action]` standard deviations of sampled actions, in the units of the suite; None for discrete
+            ones.
+        value: `[...]` values of the policy, or `[..., A]` of all actions, NaN for illegal ones; in the units that the
+            critic learns, with scaled or normalised rewards where the run has them. None without a critic.
+    """
+
+    action: Any
+    probabilities: Any
+    deviation: Any
+    value: Any
 
 
 class Policy:
@@ -78,7 +101,9 @@ class Policy:
         self._has_params = hasattr(shared, "params")
         self._name = f"{config.system_name} on {setup.environment_name}"
         self._compiled = jax.jit(self._act)
+        self._inspect = jax.jit(self._inspected)
         self._predictions = 0
+        self._max_steps = config.arch.max_eval_steps
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
         """Choose actions.
@@ -139,6 +164,52 @@ class Policy:
         key = self._next_key(deterministic)
         return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
 
+    def inspect(self, observation: Any) -> Inspection:
+        """Return what the policy and the critic say about observations, each the first of an episode.
+
+        Values of actor-critic systems with action values are those of the modes of the policy.
+
+        Args:
+            observation: see `__call__`.
+
+        Returns:
+            The actions, probabilities, deviations and values, as host arrays.
+
+        Raises:
+            ConfigError: the system does not tell.
+            ValueError: see `__call__`.
+        """
+        if self._system.inspect is None:
+            raise ConfigError(f"{self._name}: the system has no `inspect`, which pictures of policies and critics need")
+        batch, leading = self._batched(observation)
+        found = jax.device_get(self._inspect(self._shared, batch))
+        inspection: Inspection = jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), found)
+        return inspection
+
+    def play(self, episodes: int = 10, seed: int = 0) -> Visits:
+        """Play whole episodes in the environments of evaluation, and keep every step.
+
+        Args:
+            episodes: number of episodes, at least 1.
+            seed: seed of the start states and of sampled actions, below 2**32.
+
+        Returns:
+            Observations, actions, rewards and returns.
+
+        Raises:
+            ConfigError: an argument is out of range.
+            HostEnvironmentError: an environment on the host failed.
+        """
+        if episodes < 1:
+            raise ConfigError(f"episodes={episodes} must be at least 1")
+        if not 0 <= seed < 2**32:
+            raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+        return play(self._env, self._system, self._shared, episodes, self._max_steps, seed)
+
+    def close(self) -> None:
+        """Close environments on the host, which `play` may have opened."""
+        self._env.close()
+
     def with_state(self, shared: Any, env_steps: int) -> Policy:
         """Return this policy with another trained state; what is compiled is shared.
 
@@ -156,6 +227,16 @@ class Policy:
         inputs = ", ".join(f"{name} {shape}" for name, shape in fields.items())
         kind = "greedy" if self.greedy else "sampling"
         return f"Policy({self._name}, {kind}, {self.env_steps:,} env steps: {inputs} -> {self.action_space})"
+
+    @property
+    def name(self) -> str:
+        """Name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`."""
+        return self._name
+
+    @property
+    def legend(self) -> Legend:
+        """Names of features of the observations, and of actions, where the environment has them."""
+        return self._env.legend()
 
     @property
     def params(self) -> Any:
@@ -231,6 +312,24 @@ class Policy:
             timestep = timestep._replace(episode=timestep.episode._replace(episode_length=length))
         carry, action, _ = self._system.eval_act(shared, RolloutState((), timestep, carry), key)
         return self._env.native_action(action), carry
+
+    def _inspected(self, shared: Any, observation: Observation) -> Inspection:
+        assert self._system.inspect is not None
+        policy, value = self._system.inspect(shared, observation)
+        probabilities = policy.probs if isinstance(self.action_space, Discrete) else None
+        deviation = self._deviation(policy) if isinstance(self.action_space, Box) else None
+        if value is not None and value.ndim == 2 and observation.action_mask is not None:
+            value = jnp.where(observation.action_mask, value, jnp.nan)
+        return Inspection(self._env.native_action(policy.mode()), probabilities, deviation, value)
+
+    def _deviation(self, policy: Any) -> jax.Array:
+        """Return the standard deviations of actions; the same noise everywhere makes them smooth over observations."""
+
+        def deviation(policy: Any) -> jax.Array:
+            actions = policy.sample(seed=jax.random.key(0), sample_shape=(_NUM_SAMPLES,))
+            return jnp.std(self._env.native_action(actions), axis=0)
+
+        return jax.vmap(deviation)(policy)
 
     def _with_params(self, params: Any) -> Any:
         return self._shared._replace(params=params) if self._has_params else params

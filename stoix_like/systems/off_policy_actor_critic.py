@@ -17,6 +17,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    NetworkOutputs,
     Observation,
     OnlineAndTarget,
     PyTree,
@@ -80,12 +81,12 @@ class ActorCritic(ABC):
         """Initialise the shared state, without statistics, for observations `[N, ...]`."""
 
     @abstractmethod
-    def greedy_action(self, params: Any, observation: Observation) -> jax.Array:
-        """Compute the mode of the policy for each observation."""
+    def pi(self, params: Any, observation: Observation) -> Any:
+        """Return the policy, a distribution for each observation."""
 
     @abstractmethod
-    def exploring_action(self, params: Any, observation: Observation, keys: jax.Array) -> jax.Array:
-        """Choose an action for each observation `[N]`, with the noise of one key each."""
+    def value(self, params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the values `[B]` of actions, as the policy maximises them; or `[B, A]`, those of all actions."""
 
     @abstractmethod
     def sgd_step(self, shared: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
@@ -97,6 +98,14 @@ class ActorCritic(ABC):
         shared = shared._replace(statistics=self.normalizer.init(timestep.observation))
         return Agent(shared, self.replay.init(timestep))
 
+    def greedy_action(self, params: Any, observation: Observation) -> jax.Array:
+        """Compute the mode of the policy for each observation."""
+        return self.pi(params, observation).mode()
+
+    def exploring_action(self, params: Any, observation: Observation, keys: jax.Array) -> jax.Array:
+        """Choose an action for each observation `[N]`, with the noise of one key each, by default a sample."""
+        return jax.vmap(lambda pi, key: pi.sample(seed=key))(self.pi(params, observation), keys)
+
     def act(
         self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[Any, jax.Array, tuple[()]]:
@@ -106,6 +115,12 @@ class ActorCritic(ABC):
             return state.carry, self.greedy_action(shared.params, observation), ()
         keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
         return keys, self.exploring_action(shared.params, observation, keys), ()
+
+    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of observations `[B, ...]`."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        pi = self.pi(shared.params, observation)
+        return NetworkOutputs(pi, self.value(shared.params, observation, pi.mode()))
 
     def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
         """Apply a soft update to the target parameters."""
@@ -136,7 +151,7 @@ class ActorCritic(ABC):
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
 
     def system(self, spec: SystemSpec) -> System:
-        """Return the six functions of the system."""
+        """Return the functions of the system."""
         return System(
             init=self.init,
             act=self.act,
@@ -144,6 +159,7 @@ class ActorCritic(ABC):
             update=self.update,
             eval_act=partial(self.act, greedy=spec.evaluation_greedy),
             init_carry=initial_noise_keys,
+            inspect=self.inspect,
         )
 
 

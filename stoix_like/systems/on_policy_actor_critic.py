@@ -19,6 +19,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    NetworkOutputs,
     Observation,
     PyTree,
     RolloutState,
@@ -199,6 +200,12 @@ class ActorCritic(ABC):
         """Compute the values of observations, with those parameters of the actor that the critic has none of."""
         variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
         return self.critic.apply(variables, observation)
+
+    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of observations `[B, ...]`."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        pi = self.actor.apply(shared.params.actor_params, observation)
+        return NetworkOutputs(pi, self.value(shared.params, observation))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Return the agent as it is: it remembers nothing of a rollout but what it learns."""
@@ -403,6 +410,7 @@ def assemble(
         update=agent.update,
         eval_act=partial(agent.act, greedy=spec.evaluation_greedy),
         init_carry=agent.init_carry,
+        inspect=agent.inspect,
     )
 
 

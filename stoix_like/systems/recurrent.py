@@ -47,8 +47,28 @@ def init_params(network: RecurrentNetwork, key: jax.Array, observation: Observat
     Returns:
         The parameters.
     """
-    starts = jnp.ones(jax.tree.leaves(observation.agent_view)[0].shape[:1], bool)
+    starts = _all_first(observation)
     return network.init(key, network.initialize_carry(starts.shape), (observation, starts), method="step")
+
+
+def _all_first(observation: Observation) -> jax.Array:
+    return jnp.ones(jax.tree.leaves(observation.agent_view)[0].shape[:1], bool)
+
+
+def first_output(network: RecurrentNetwork, params: PyTree, observation: Observation, **kwargs: Any) -> Any:
+    """Apply a recurrent network to the first observations of episodes.
+
+    Args:
+        network: the network.
+        params: its parameters.
+        observation: `[N, ...]`.
+        **kwargs: further arguments of the network, such as `head_kwargs`.
+
+    Returns:
+        The output of the head.
+    """
+    starts = _all_first(observation)
+    return step(network, params, network.initialize_carry(starts.shape), observation, starts, **kwargs)[1]
 
 
 def step(

@@ -15,6 +15,7 @@ from stoix_like.base_types import (
     ActorCriticParams,
     Agent,
     Metrics,
+    NetworkOutputs,
     Observation,
     PyTree,
     RolloutState,
@@ -150,6 +151,12 @@ class RecurrentActorCritic(ActorCritic):
             return carry, pi.mode(), ()
         action = pi.sample(seed=key)
         return carry, action, pi.log_prob(action)
+
+    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of first observations `[B, ...]`."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        pi = recurrent.first_output(self.actor.network, shared.params.actor_params, observation)
+        return NetworkOutputs(pi, recurrent.first_output(self.critic.network, shared.params.critic_params, observation))
 
     def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
         """Compute the values and advantages of a rollout, in one pass over all steps.

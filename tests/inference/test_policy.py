@@ -317,6 +317,14 @@ def test_every_system_has_a_policy(system, tmp_path):
             action = policy(view, key)
         assert action.shape == (5, *policy.action_space.shape)
         assert ((low <= action) & (action <= high)).all()
+        inspected = policy.inspect(view)
+        assert np.isfinite(inspected.value).all()
+        assert inspected.value.shape[:1] == (5,)
+        if greedy and not isinstance(policy, RecurrentPolicy):
+            np.testing.assert_allclose(inspected.action, action, rtol=1e-5, atol=1e-6)
+        if not continuous:
+            np.testing.assert_allclose(inspected.probabilities.sum(-1), np.ones(5), rtol=1e-5)
+            np.testing.assert_array_equal(inspected.probabilities.argmax(-1), inspected.action)
         exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
         found, *_ = jax.tree.leaves(exported.call(*inputs, jax.random.key_data(key)))
         np.testing.assert_allclose(found, action, rtol=1e-4, atol=1e-5)

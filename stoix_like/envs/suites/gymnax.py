@@ -26,6 +26,7 @@ from stoix_like.envs.environment import (
     transition,
 )
 from stoix_like.envs.lazy_imports import deferred
+from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import classic_control, minatar, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete, Space
@@ -89,6 +90,10 @@ class GymnaxEnvironment(Environment):
         """See `Environment.scene`."""
         scene = classic_control.find_scene(self._name, self.params)
         return scene or views.find_scene(self.observation_space, minatar.CHANNELS.get(self._name, ()))
+
+    def legend(self) -> Legend:
+        """See `Environment.legend`."""
+        return find_legend(self._name)
 
     def _observation(self, view: jax.Array) -> Observation:
         if self._num_classes is not None:

@@ -14,6 +14,9 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 
+# Arguments of a head for the policy without exploration.
+GREEDY = {"epsilon": 0.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonConfig(SystemConfig):

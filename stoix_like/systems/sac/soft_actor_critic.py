@@ -75,14 +75,14 @@ class SoftActorCritic(ActorCritic):
         )
         return SACShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def greedy_action(self, params: SACParams, observation: Observation) -> jax.Array:
-        """Compute the mode of the policy."""
-        return self.actor.apply(params.actor_params, observation).mode()
+    def pi(self, params: SACParams, observation: Observation) -> Any:
+        """Return the policy."""
+        return self.actor.apply(params.actor_params, observation)
 
-    def exploring_action(self, params: SACParams, observation: Observation, keys: jax.Array) -> jax.Array:
-        """Sample actions from the policy."""
-        pi = self.actor.apply(params.actor_params, observation)
-        return jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+    def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the smallest value that a critic gives to each action."""
+        q = self.q_values(params.q_params.online, observation, action, None)
+        return jnp.min(self.policy_values(q), axis=-1)
 
     def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
@@ -191,9 +191,10 @@ class SoftActorCritic(ActorCritic):
         # Folded: another dropout mask than that of the target.
         return self.q_values(q_params, batch.observation, batch.action, jax.random.fold_in(key, 1))
 
-    def q_values(self, q_params: Any, observation: Observation, action: Any, key: jax.Array) -> Any:
-        """Apply the critics, with the key for their dropout, if any."""
-        return self.critics.apply(q_params, *self.critic_input(observation, action), rngs={DROPOUT: key})
+    def q_values(self, q_params: Any, observation: Observation, action: Any, key: jax.Array | None) -> Any:
+        """Apply the critics, with the key for their dropout, if any; None for no dropout."""
+        rngs = None if key is None else {DROPOUT: key}
+        return self.critics.apply(q_params, *self.critic_input(observation, action), rngs=rngs)
 
     def target_values(self, q_t: jax.Array, key: jax.Array) -> jax.Array:
         """Select from the values `[B, C]` of the successor those whose minimum is the target: all of them."""

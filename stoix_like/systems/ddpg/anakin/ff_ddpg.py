@@ -55,9 +55,13 @@ class DDPG(ActorCritic):
         params = [OnlineAndTarget(online, jax.tree.map(jnp.copy, online)) for online in (actor_params, q_params)]
         return DDPGShared(DDPGParams(*params), opt_states, jnp.zeros((), jnp.int32))
 
-    def greedy_action(self, params: DDPGParams, observation: Observation) -> jax.Array:
-        """Compute the actions of the policy."""
-        return self.policy(params.actor_params.online, observation)
+    def pi(self, params: DDPGParams, observation: Observation) -> Any:
+        """Return the policy, which is deterministic."""
+        return self.actor.apply(params.actor_params.online, observation)
+
+    def value(self, params: DDPGParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the values of actions under the first critic."""
+        return self.q_values(params.q_params.online, observation, action)[:, 0]
 
     def exploring_action(self, params: DDPGParams, observation: Observation, keys: jax.Array) -> jax.Array:
         """Add normal noise to the actions of the policy."""

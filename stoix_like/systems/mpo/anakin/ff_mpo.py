@@ -93,14 +93,13 @@ class MPO(ActorCritic):
         )
         return MPOShared(params, opt_states, jnp.zeros((), jnp.int32))
 
-    def greedy_action(self, params: MPOParams, observation: Observation) -> jax.Array:
-        """Compute the mode of the policy."""
-        return self.actor.apply(params.actor_params.online, observation).mode()
+    def pi(self, params: MPOParams, observation: Observation) -> Any:
+        """Return the policy."""
+        return self.actor.apply(params.actor_params.online, observation)
 
-    def exploring_action(self, params: MPOParams, observation: Observation, keys: jax.Array) -> jax.Array:
-        """Sample actions from the policy."""
-        pi = self.actor.apply(params.actor_params.online, observation)
-        return jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+    def value(self, params: MPOParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the values of actions."""
+        return self.q_value(params.q_params.online, observation, action)
 
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; the extras are the actions and their log-probabilities."""
@@ -108,7 +107,7 @@ class MPO(ActorCritic):
         if greedy:
             return carry, action, extras
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        log_prob = self.actor.apply(shared.params.actor_params.online, observation).log_prob(action)
+        log_prob = self.pi(shared.params, observation).log_prob(action)
         return carry, action, (action, log_prob)
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:

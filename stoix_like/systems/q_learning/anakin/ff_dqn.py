@@ -14,6 +14,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    NetworkOutputs,
     Observation,
     OnlineAndTarget,
     PyTree,
@@ -30,7 +31,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyConfig
-from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
+from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -89,7 +90,7 @@ class DQN:
         return Agent(shared, self.replay.init(timestep))
 
     def system(self, spec: SystemSpec) -> System:
-        """Return the six functions of the system."""
+        """Return the functions of the system."""
         return System(
             init=self.init,
             act=self.act,
@@ -97,6 +98,7 @@ class DQN:
             update=self.update,
             eval_act=self.eval_act if spec.evaluation_greedy else self.act,
             init_carry=self.init_carry,
+            inspect=self.inspect,
         )
 
     def init_carry(self, num_envs: int) -> PyTree:
@@ -122,6 +124,11 @@ class DQN:
         epsilon = {"epsilon": self.config.evaluation_epsilon}
         output = self.network.apply(shared.params.online, state.timestep.observation, head_kwargs=epsilon)
         return state.carry, _policy(output).sample(seed=key), ()
+
+    def inspect(self, shared: QShared, observation: Observation) -> NetworkOutputs:
+        """Return the greedy policy, and the action values of observations `[B, ...]`, without parameter noise."""
+        pi = _policy(self.network.apply(shared.params.online, observation, head_kwargs=GREEDY))
+        return NetworkOutputs(pi, mask_logits(pi.preferences, observation.action_mask))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer, with clipped rewards."""

@@ -15,6 +15,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    NetworkOutputs,
     Observation,
     PyTree,
     RolloutState,
@@ -31,7 +32,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
-from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
+from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.multistep import batch_q_lambda
@@ -100,6 +101,11 @@ class PQN:
         epsilon = self.epsilon(shared.updates) if epsilon is None else epsilon
         pi = self.network.apply(shared.params, state.timestep.observation, head_kwargs={"epsilon": epsilon})
         return state.carry, pi.sample(seed=key), ()
+
+    def inspect(self, shared: PQNShared, observation: Observation) -> NetworkOutputs:
+        """Return the greedy policy, and the action values of observations `[B, ...]`."""
+        pi = self.network.apply(shared.params, observation, head_kwargs=GREEDY)
+        return NetworkOutputs(pi, mask_logits(pi.preferences, observation.action_mask))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
@@ -183,6 +189,7 @@ def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN
         update=pqn.update,
         eval_act=partial(pqn.act, epsilon=config.evaluation_epsilon) if spec.evaluation_greedy else pqn.act,
         init_carry=lambda _: (),
+        inspect=pqn.inspect,
     )
 
 

@@ -9,13 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, PyTree, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutState, System, SystemSpec, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.systems import recurrent
 from stoix_like.systems.q_learning.anakin import ff_pqn
+from stoix_like.systems.q_learning.exploration import GREEDY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,11 @@ class RecurrentPQN(ff_pqn.PQN):
             head_kwargs=head_kwargs,
         )
         return carry, pi.sample(seed=key), ()
+
+    def inspect(self, shared: ff_pqn.PQNShared, observation: Observation) -> NetworkOutputs:
+        """Return the greedy policy, and the action values of first observations `[B, ...]`."""
+        pi = recurrent.first_output(self.network, shared.params, observation, head_kwargs=GREEDY)
+        return NetworkOutputs(pi, _masked(pi, observation))
 
     def evaluate(self, params: PyTree, trajectory: Trajectory) -> Sequences:
         """Return the sequences of each environment with their lambda-returns."""

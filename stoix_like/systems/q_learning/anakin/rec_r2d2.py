@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from stoix_like.base_types import Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
+from stoix_like.base_types import NetworkOutputs, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
 from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
@@ -22,7 +22,7 @@ from stoix_like.schema import between
 from stoix_like.systems import recurrent
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.systems.q_learning.exploration import make_epsilon_schedule
+from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
@@ -79,6 +79,16 @@ class R2D2(ff_dqn.DQN):
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
         return carry, pi.sample(seed=key), state.carry
 
+    def inspect(self, shared: QShared, observation: Observation) -> NetworkOutputs:
+        """Return the greedy policy, and the action values of first observations `[B, ...]`, in units of return."""
+        pi = recurrent.first_output(self.network, shared.params.online, observation, head_kwargs=GREEDY)
+        return NetworkOutputs(pi, mask_logits(self.scale.apply_inv(pi.preferences), observation.action_mask))
+
+    @property
+    def scale(self) -> rlax.TxPair:
+        """The scale that values are learned on."""
+        return rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR
+
     def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Compute the losses and the values of the actions `[T, B]`.
 
@@ -94,7 +104,7 @@ class R2D2(ff_dqn.DQN):
             self.config.gamma * (1.0 - steps.terminated),
             values_of_actions(q_t_value, jnp.argmax(q_t_selector, axis=-1)),
             self.config.n_step,
-            rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR,
+            self.scale,
             truncation_t=steps.truncated,
             time_major=True,
         )

@@ -20,6 +20,7 @@ from stoix_like.base_types import (
     Agent,
     Axes,
     Metrics,
+    NetworkOutputs,
     Observation,
     RolloutState,
     System,
@@ -118,6 +119,12 @@ class REPPO:
         pi = self.actor.apply(shared.params.actor_params, observation)
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
+    def inspect(self, shared: REPPOShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy, and the mean values of its modes."""
+        observation = self.normalizer.apply(shared.statistics, observation)
+        pi = self.actor.apply(shared.params.actor_params, observation)
+        return NetworkOutputs(pi, self.distribution(shared.params.q_params, observation, pi.mode())[0])
+
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout, in several epochs of minibatches."""
         target_key, key = jax.random.split(key)
@@ -205,15 +212,7 @@ class REPPO:
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build REPPO.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The system.
-    """
+    """Build REPPO; the floats of the hyperparameters may be traced."""
     actor, q_network = spec.networks.actor_network, spec.networks.q_network
     space: Any = spec.action_space
     optim = partial(make_optimiser, config, spec)
@@ -236,6 +235,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         update=reppo.update,
         eval_act=partial(reppo.act, greedy=spec.evaluation_greedy),
         init_carry=lambda _: (),
+        inspect=reppo.inspect,
     )
 
 

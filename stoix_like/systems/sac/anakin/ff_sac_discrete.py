@@ -59,6 +59,10 @@ class DiscreteSAC(SoftActorCritic):
         num_legal = legal_actions(observation.action_mask).sum(-1)
         return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
 
+    def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the smallest value `[B, A]` that a critic gives to every action."""
+        return jnp.min(self.q_values(params.q_params.online, observation, None, None).preferences, axis=-1)
+
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:

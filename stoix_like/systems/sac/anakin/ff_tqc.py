@@ -70,6 +70,11 @@ class TQC(SoftActorCritic):
         loss = jnp.mean(batch.weight * losses)
         return loss, {"q_loss": loss, "q_value": jnp.mean(dist_tm1)}
 
+    def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the mean over all quantiles of the value of each action."""
+        dist, _ = self.q_values(params.q_params.online, observation, action, None)
+        return jnp.mean(dist, axis=(1, 2))
+
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:

@@ -1,0 +1,196 @@
+"""Names, units and ranges of what environments observe and do, for pictures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stoix_like.envs.spaces import ObservationSpace, entries
+from stoix_like.errors import ConfigError, nearest
+
+VIEW = "observation"
+"""Name of a view that is a single array."""
+
+
+class Feature(NamedTuple):
+    """A number in a view of the agent: one of its entries, or an angle that it holds as cosine and sine.
+
+    Attributes:
+        name: its name, such as `pole_angle`.
+        places: flat index of the entry, or those of the cosine and the sine.
+        unit: its unit, `rad`; empty for none.
+        low: lower end of its usual range; None if it is unknown.
+        high: upper end.
+        leaf: dotted name of the array in a dictionary; empty if the view is an array.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    leaf: str = ""
+
+    @property
+    def label(self) -> str:
+        """Name and unit, for an axis."""
+        name = self.name.replace("_", " ") if "[" not in self.name else self.name
+        return f"{name} ({self.unit})" if self.unit else name
+
+    def read(self, view: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the values `[B]` in views, arrays `[B, ...]` by dotted name."""
+        flat = self._flat(view)
+        if len(self.places) == 1:
+            return flat[:, self.places[0]].astype(np.float64)
+        cosine, sine = (flat[:, place].astype(np.float64) for place in self.places)
+        return np.arctan2(sine, cosine)
+
+    def write(self, view: Mapping[str, np.ndarray], values: np.ndarray) -> dict[str, np.ndarray]:
+        """Return views, arrays `[B, ...]` by dotted name, with other values `[B]`."""
+        flat = self._flat(view).copy()
+        written = [values] if len(self.places) == 1 else [np.cos(values), np.sin(values)]
+        for place, column in zip(self.places, written, strict=True):
+            flat[:, place] = column
+        return {**view, self.leaf: flat.reshape(view[self.leaf].shape)}
+
+    def _flat(self, view: Mapping[str, np.ndarray]) -> np.ndarray:
+        array = view[self.leaf]
+        return array.reshape(len(array), -1)
+
+
+class Legend(NamedTuple):
+    """What an environment observes and does.
+
+    Attributes:
+        features: named features of the observation, those that tell most first.
+        actions: names of the discrete actions, or of the entries of an action, with their units.
+    """
+
+    features: tuple[Feature, ...] = ()
+    actions: tuple[str, ...] = ()
+
+    def select(self, indices: Sequence[int]) -> Legend:
+        """Return the legend of a vector view of which only some entries are kept, in a new order."""
+        new = {old: place for place, old in enumerate(indices)}
+        kept = (feature for feature in self.features if set(feature.places) <= set(new))
+        return self._replace(
+            features=tuple(feature._replace(places=tuple(new[place] for place in feature.places)) for feature in kept)
+        )
+
+
+def find_legend(name: str) -> Legend:
+    """Return the legend of an environment of classic control; gymnax and gymnasium share ids and observations.
+
+    Args:
+        name: id of the environment.
+
+    Returns:
+        The legend; empty if it is not one of classic control.
+    """
+    return _LEGENDS.get(name, Legend())
+
+
+def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace) -> Feature:
+    """Return the feature with a name: a named one, or an entry such as `observation[3]` or `position[0]`.
+
+    Args:
+        name: its name; an entry of a dictionary has the dotted name of its array, and no index if it is a scalar.
+        features: the named features.
+        space: the space of the view.
+
+    Returns:
+        The feature.
+
+    Raises:
+        ConfigError: there is no such feature.
+    """
+    for feature in features:
+        if feature.name == name:
+            return feature
+    leaves = entries(space)
+    found = re.fullmatch(r"(.*?)(?:\[([\d, ]+)\])?", name)
+    path, index = (found[1], found[2]) if found else (name, None)
+    leaf = "" if path == VIEW and "" in leaves else path
+    place = tuple(int(part) for part in (index or "").replace(" ", "").split(",") if part)
+    if leaf not in leaves:
+        raise ConfigError(f"feature {name} is unknown: {nearest(name, known_names(features, space))}")
+    shape = leaves[leaf].shape
+    if len(place) != len(shape) or any(at >= size for at, size in zip(place, shape, strict=True)):
+        last = path + (f"[{','.join(str(size - 1) for size in shape)}]" if shape else "")
+        raise ConfigError(f"feature {name} is no entry of an array of shape {list(shape)}: the last one is {last}")
+    return _entry(leaf, place, leaves[leaf])
+
+
+def known_names(features: Sequence[Feature], space: ObservationSpace) -> list[str]:
+    """Return the names of the features, and of the first entry of each array of the view."""
+    arrays = [
+        (path or VIEW) + (f"[{','.join('0' * len(part.shape))}]" if part.shape else "")
+        for path, part in entries(space).items()
+    ]
+    return [feature.name for feature in features] + arrays
+
+
+def all_features(features: Sequence[Feature], space: ObservationSpace) -> list[Feature]:
+    """Return the named features, then all entries of the view that belong to none of them."""
+    taken = {(feature.leaf, place) for feature in features for place in feature.places}
+    others = [
+        _entry(leaf, tuple(map(int, place)), part)
+        for leaf, part in entries(space).items()
+        for flat, place in enumerate(np.ndindex(part.shape))
+        if (leaf, flat) not in taken
+    ]
+    return [*features, *others]
+
+
+def _entry(leaf: str, place: tuple[int, ...], space: ObservationSpace) -> Feature:
+    name = (leaf or VIEW) + (f"[{','.join(map(str, place))}]" if place else "")
+    flat = int(np.ravel_multi_index(place, space.shape)) if place else 0  # type: ignore[union-attr]
+    low, high = (
+        float(np.broadcast_to(np.asarray(getattr(space, end, default)), space.shape)[place])  # type: ignore[union-attr]
+        for end, default in (("low", 0.0), ("high", 1.0))
+    )
+    known = math.isfinite(low) and math.isfinite(high) and max(-low, high) < np.finfo(np.float32).max
+    return Feature(name, (flat,), "", low if known else None, high if known else None, leaf)
+
+
+_PI = math.pi
+_LEGENDS = {
+    "CartPole-v1": Legend(
+        (
+            Feature("pole_angle", (2,), "rad", -12 * _PI / 180, 12 * _PI / 180),
+            Feature("pole_velocity", (3,), "rad/s", -2.0, 2.0),
+            Feature("cart_position", (0,), "m", -2.4, 2.4),
+            Feature("cart_velocity", (1,), "m/s", -2.0, 2.0),
+        ),
+        ("left", "right"),
+    ),
+    "Pendulum-v1": Legend(
+        (
+            Feature("angle", (0, 1), "rad", -_PI, _PI),
+            Feature("angular_velocity", (2,), "rad/s", -8.0, 8.0),
+        ),
+        ("torque (N m)",),
+    ),
+    "Acrobot-v1": Legend(
+        (
+            Feature("first_angle", (0, 1), "rad", -_PI, _PI),
+            Feature("second_angle", (2, 3), "rad", -_PI, _PI),
+            Feature("first_velocity", (4,), "rad/s", -4 * _PI, 4 * _PI),
+            Feature("second_velocity", (5,), "rad/s", -9 * _PI, 9 * _PI),
+        ),
+        ("torque −1 N m", "no torque", "torque +1 N m"),
+    ),
+    "MountainCar-v0": Legend(
+        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)),
+        ("left", "no force", "right"),
+    ),
+    "MountainCarContinuous-v0": Legend(
+        (Feature("position", (0,), "", -1.2, 0.6), Feature("velocity", (1,), "per step", -0.07, 0.07)),
+        ("force",),
+    ),
+}
+_LEGENDS["CartPole-v0"] = _LEGENDS["CartPole-v1"]

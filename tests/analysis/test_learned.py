@@ -1,0 +1,171 @@
+"""Pictures of policies and critics, of known ones where possible."""
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trained_runs import SMALL, train_pendulum
+
+from stoix_like import analysis, cli
+from stoix_like.analysis.slices import choose_features
+from stoix_like.base_types import NetworkOutputs
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.inference.policy import make_policy
+from stoix_like.networks.distributions import MultivariateNormalDiag
+from stoix_like.run.setup import set_up
+
+pytestmark = pytest.mark.slow
+
+
+def untrained(*overrides):
+    setup = set_up(parse_config(compose_config([*overrides])))
+    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    return make_policy(setup, setup.build_system().init(jax.random.key(1), timestep).shared, {})
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    """A policy whose torque is 2 clip(0.1 velocity, -1, 1) with deviation 0.2, and a critic cos(angle)."""
+    policy = untrained(*SMALL, "env=gymnax/pendulum", "env.time_limit=20")
+
+    def inspect(shared, observation):
+        view = observation.agent_view
+        return NetworkOutputs(MultivariateNormalDiag(0.1 * view[:, 2:], jnp.full(1, 0.1)), view[:, 0])
+
+    policy._system = policy._system._replace(inspect=inspect)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def visits(pendulum):
+    return pendulum.play(episodes=3)
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    small = "network.actor_network.pre_torso.layer_sizes=[8]"
+    return untrained("system=q_learning/ff_dqn", "env=gymnax/cartpole", small)
+
+
+def test_visits_are_whole_episodes(visits):
+    assert visits.finished.all()
+    assert np.bincount(visits.episode).tolist() == [20, 20, 20]
+    # The reward of Pendulum: -(angle² + 0.1 velocity² + 0.001 torque²), of the state that was acted on.
+    cosine, sine, velocity = visits.observation.agent_view.T
+    expected = -(np.arctan2(sine, cosine) ** 2 + 0.1 * velocity**2 + 0.001 * visits.action[:, 0] ** 2)
+    np.testing.assert_allclose(visits.reward, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(visits.returns, visits.reward.reshape(3, 20).sum(1), rtol=1e-5)
+
+
+def test_a_plane_shows_a_known_policy_and_critic(pendulum, visits):
+    taken = analysis.take_slice(pendulum, visits=visits, points=5)
+    angle, _ = taken.grids
+    np.testing.assert_allclose(angle, [-np.pi, -np.pi / 2, 0.0, np.pi / 2, np.pi])
+    torque = analysis.policy_slice(taken).images[0].get_array()
+    # The picture has a row for each velocity, -8, -4, 0, 4, 8, the lowest first.
+    np.testing.assert_allclose(torque, np.repeat([[-1.6], [-0.8], [0.0], [0.8], [1.6]], 5, axis=1), atol=1e-6)
+    value = analysis.critic_slice(taken).images[0].get_array()
+    np.testing.assert_allclose(value, np.repeat([[-1.0, 0.0, 1.0, 0.0, -1.0]], 5, axis=0), atol=1e-6)
+    deviation = analysis.policy_slice(taken, deviation=True).images[0].get_array()
+    # 256 samples: a standard error of 0.2 / sqrt(512) = 0.009; clipped at the bounds only beyond four deviations.
+    np.testing.assert_allclose(deviation[1:4], 0.2, atol=0.03)
+    np.testing.assert_allclose(deviation[2], deviation[2, 0], rtol=1e-4)
+
+
+def test_a_line_shows_the_action_with_its_band(pendulum, visits):
+    axes = analysis.policy_slice(analysis.take_slice(pendulum, ["angular_velocity"], visits=visits, points=3))
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [-1.6, 0.0, 1.6], atol=1e-6)
+    assert axes.get_xlabel() == "angular velocity (rad/s)"
+    assert len(axes.collections) == 1
+
+
+def test_other_features_are_fixed_typical_or_averaged(pendulum, visits):
+    def values(**options):
+        return analysis.take_slice(pendulum, ["angular_velocity"], visits=visits, points=2, **options).found.value
+
+    np.testing.assert_allclose(values(fixed={"angle": 1.0}), np.cos([1.0, 1.0]), rtol=1e-5)
+    cosine = visits.observation.agent_view[:, 0]
+    assert values()[0] in cosine
+    # 32 of 60 states: their mean, not that of one of them.
+    rows = np.random.default_rng(0).permutation(60)[:32]
+    np.testing.assert_allclose(values(others="sampled"), [cosine[rows].mean()] * 2, rtol=1e-4)
+
+
+def test_a_slice_is_what_the_policy_does(cartpole):
+    """The greedy action and its value, in every point of the plane."""
+    taken = analysis.take_slice(cartpole, ["cart_position", "pole_angle"], fixed={"pole_velocity": 0.3}, points=7)
+    view = np.zeros((7, 7, 4), np.float32)
+    view[..., 0], view[..., 2] = np.meshgrid(*taken.grids, indexing="ij")
+    view[..., 1], view[..., 3] = taken.held["cart_velocity"], 0.3
+    np.testing.assert_array_equal(taken.found.action, cartpole(view))
+    np.testing.assert_array_equal(taken.found.value.argmax(-1), taken.found.action)
+    np.testing.assert_array_equal(analysis.critic_slice(taken).images[0].get_array().T, taken.found.value.max(-1))
+    np.testing.assert_array_equal(analysis.policy_slice(taken).images[0].get_array().T, taken.found.action)
+    lines = analysis.critic_slice(analysis.take_slice(cartpole, ["pole_angle"], visits=taken.visits)).lines
+    assert [line.get_label() for line in lines] == ["left", "right", "largest"]
+    np.testing.assert_array_equal(np.maximum(*(line.get_ydata() for line in lines[:2])), lines[2].get_ydata())
+
+
+def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
+    def inspect(shared, observation):
+        angle = observation.agent_view[:, 2:3]
+        return NetworkOutputs(distrax.Categorical(logits=jnp.concatenate([0 * angle, 10 * angle], 1)), None)
+
+    monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=inspect))
+    monkeypatch.setattr(cartpole, "_inspect", jax.jit(lambda *args: cartpole._inspected(*args)))
+    taken = analysis.take_slice(cartpole, ["pole_angle"], points=3)
+    lines = analysis.policy_slice(taken).lines
+    limit = 12 * np.pi / 180
+    expected = 1 / (1 + np.exp(-10 * np.array([-limit, 0.0, limit])))
+    np.testing.assert_allclose(lines[1].get_ydata(), expected, rtol=1e-5)
+    with pytest.raises(ConfigError, match="has no critic: use plot-policy"):
+        analysis.critic_slice(taken)
+    monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=None))
+    with pytest.raises(ConfigError, match="the system has no `inspect`"):
+        analysis.take_slice(cartpole)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": ["angel"]}, "feature angel is unknown: did you mean 'angle'"),
+        ({"features": ["angle"] * 2}, "holds one twice"),
+        ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose one or two"),
+        ({"fixed": {"angle": 0.0}}, "angle is fixed and varies"),
+        ({"others": "mean"}, "others=mean is unknown"),
+    ],
+)
+def test_slices_that_make_no_sense_are_refused(pendulum, visits, options, message):
+    with pytest.raises(ConfigError, match=message):
+        analysis.take_slice(pendulum, visits=visits, **options)
+
+
+def test_episodes_and_histograms(pendulum, visits):
+    features = choose_features(pendulum, (), visits)
+    axes = analysis.trajectories(pendulum, visits, features[1:], episodes=2)
+    assert [line.get_ydata().tolist() for line in axes.lines] == [
+        visits.observation.agent_view[20 * episode : 20 * episode + 20, 2].tolist() for episode in range(2)
+    ]
+    counts = analysis.histogram(np.array([0, 2, 2]), "action", names=("left", "none", "right"))
+    assert [bar.get_height() for bar in counts.patches] == [1, 0, 2]
+    bars = analysis.histogram(visits.returns, "return").patches
+    assert sum(bar.get_height() for bar in bars) == 3
+
+
+def test_commands_draw_a_run(tmp_path_factory, tmp_path, capsys):
+    run_dir = str(train_pendulum(tmp_path_factory))
+    for command, options in (
+        ("plot-policy", ["--fixed", "angular_velocity=1", "--features", "angle"]),
+        ("plot-critic", ["--others", "sampled"]),
+        ("plot-trajectory", ["--episodes", "2", "--seed", "1"]),
+    ):
+        out = tmp_path / f"{command}.svg"
+        cli.main([command, run_dir, "--out", str(out), "--which", "last", *options])
+        assert f"drawn to {out}" in capsys.readouterr().out
+        assert "angle (rad)" in out.read_text()
+    assert "mean return" in out.read_text()
+    with pytest.raises(SystemExit):
+        cli.main(["plot-policy", run_dir, "--out", str(tmp_path / "x.png"), "--fixed", "angle"])
+    assert "--fixed angle: use name=number" in capsys.readouterr().err
