@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array
 
@@ -56,6 +57,10 @@ _SIZES = frozenset(
         *("action_dim", "number_of_dims_per_distribution", "output_dim", "pre_shape", "logits_shape"),
     )
 )
+
+# Those of them that count layers, which are built one by one.
+_COUNTS = frozenset(("num_layers", "num_blocks", "blocks_per_group"))
+_MAX_LAYERS = 1000
 
 _INITIALIZERS: dict[str, Callable[..., Initializer]] = {
     function.__name__: function
@@ -308,6 +313,8 @@ def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], k
         optional = name in known and defaults[name] is None
         if name in _SIZES and not _positive(value) and not (optional and value is None):
             raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use integers of at least 1")
+        if name in _COUNTS and value is not None and np.max(value) > _MAX_LAYERS:
+            raise ConfigError(f"{key}.{name}={plain(value)} is out of range: use at most {_MAX_LAYERS}")
         value = convert(hints.get(name, Any), value, f"{key}.{name}", defaults.get(name))
         if name in _PARSERS and isinstance(value, str):
             try:

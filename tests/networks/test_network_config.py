@@ -234,6 +234,9 @@ def test_integers_without_a_largest_value():
     [
         ("torso.ResNetTorso", "hidden_size", 0),
         ("torso.ResNetTorso", "num_blocks", -1),
+        ("torso.ResNetTorso", "num_blocks", 1001),
+        ("layers.StackedRNN", "num_layers", 1e9),
+        ("torso.VisualResNetTorso", "blocks_per_group", [2, 1001]),
         ("torso.VisualResNetTorso", "channels_per_group", [16, 0]),
         ("torso.VisualResNetTorso", "blocks_per_group", [1.5]),
         ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
