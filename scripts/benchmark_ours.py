@@ -20,6 +20,7 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+from benchmark_suite import draw_legal
 from benchmark_worker import serve, timed
 
 from stoix_like.architectures.rollout import rollout
@@ -147,7 +148,7 @@ def _draw_actions(space: Space, key: jax.Array, num_envs: int, mask: jax.Array |
         return jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0)
     if mask is None:
         return jax.random.randint(key, (num_envs,), 0, space.n)
-    return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
+    return draw_legal(key, mask)
 
 
 def bridge(overrides: list[str]) -> tuple[Run, float]:

@@ -118,7 +118,7 @@ def jumanji(name: str, num_envs: int) -> tuple[Reset, Step]:
 
     def step(key: jax.Array, carry: Any) -> Any:
         state, timestep = carry
-        return env.step(state, _legal(key, timestep.observation.action_mask))
+        return env.step(state, draw_legal(key, timestep.observation.action_mask))
 
     return reset, step
 
@@ -157,26 +157,46 @@ def xminigrid(name: str, num_envs: int) -> tuple[Reset, Step]:
 
 
 def pgx(name: str, num_envs: int) -> tuple[Reset, Step]:
-    """Return the reset of pgx, and its step for the moves of both players, which are legal."""
+    """Return the reset and the step of pgx for player 0 of a game of alternating moves, against random moves."""
     import pgx as suite
     from pgx.experimental import auto_reset
 
     env = suite.make(name)
-    move = auto_reset(env.step, env.init)
 
-    def reset(key: jax.Array) -> Any:
-        return jax.vmap(env.init)(jax.random.split(key, num_envs))
+    def reply(game: Any, key: jax.Array) -> Any:
+        # A move changes nothing but the rewards where a game is over.
+        after = env.step(game, draw_legal(key, game.legal_action_mask), key)
+        return jax.lax.cond(game.current_player == 0, lambda: game, lambda: after)
+
+    def start(key: jax.Array) -> Any:
+        keys = jax.random.split(key)
+        return reply(env.init(keys[0]), keys[1])
+
+    def play(game: Any, action: jax.Array, key: jax.Array) -> Any:
+        keys = jax.random.split(key)
+        own = env.step(game, action, keys[0])
+        after = reply(own, keys[1])
+        return after.replace(rewards=own.rewards + after.rewards)
 
     def step(key: jax.Array, state: Any) -> Any:
-        for each in jax.random.split(key, env.num_players):
-            state = jax.vmap(move)(state, _legal(each, state.legal_action_mask), jax.random.split(each, num_envs))
-        return state
+        action = draw_legal(key, state.legal_action_mask)
+        return jax.vmap(auto_reset(play, start))(state, action, jax.random.split(key, num_envs))
 
-    return reset, step
+    return lambda key: jax.vmap(start)(jax.random.split(key, num_envs)), step
 
 
-def _legal(key: jax.Array, mask: jax.Array) -> jax.Array:
-    return jax.random.categorical(key, jnp.where(mask, 0.0, -jnp.inf))
+def draw_legal(key: jax.Array, mask: jax.Array) -> jax.Array:
+    """Draw legal actions uniformly, with one random number for each.
+
+    Args:
+        key: a PRNG key.
+        mask: `[..., A]` bool, True where an action is legal.
+
+    Returns:
+        The actions, `[...]`.
+    """
+    rank = jnp.floor(jax.random.uniform(key, mask.shape[:-1]) * mask.sum(-1))
+    return jnp.argmax(jnp.cumsum(mask, -1) > rank[..., None], -1)
 
 
 SUITES = {

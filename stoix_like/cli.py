@@ -318,11 +318,14 @@ def _check_env(args: argparse.Namespace) -> None:
     from stoix_like.envs import check_environment, make_eval
     from stoix_like.envs.factory import make_scenario
     from stoix_like.errors import FaultyEnvironmentError
+    from stoix_like.run.devices import set_compile_cache
 
     if args.steps < 1:
         raise ConfigError(f"--steps={args.steps} must be at least 1")
     _make_working_directory_importable()
-    env = parse_config(compose_config(args.overrides, _config_dirs(args))).env
+    config = parse_config(compose_config(args.overrides, _config_dirs(args)))
+    set_compile_cache(config.arch.compile_cache)
+    env = config.env
     try:
         # On its own first: wrappers would report its faults as their own. Evaluation starts no process per environment.
         checked = check_environment(make_scenario(env, evaluation=True), args.steps)

@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs import own
-from stoix_like.envs.auto_reset import FreshReset, HostReset
-from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
+from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError
 
 NUM_ENVS = 3
 NUM_STEPS = 300
-# Start states that the end of an episode is compared with.
+# Start states, which the ends of episodes are compared with.
 _NUM_STARTS = 64
 _SLACK = 1e-5
 
@@ -26,11 +27,13 @@ class Rollout(NamedTuple):
     """Steps with random legal actions.
 
     Attributes:
-        first: the first time step `[N, ...]`.
+        starts: first time steps `[_NUM_STARTS, ...]`.
+        first: those of the steps `[N, ...]`.
         action: `[T, N, ...]`.
         steps: the time steps `[T, N, ...]`, with automatic reset.
     """
 
+    starts: TimeStep
     first: TimeStep
     action: np.ndarray
     steps: TimeStep
@@ -78,7 +81,8 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     _raise_any(_space_faults(vector))
     # Each stage relies on the one before.
     _raise_any(_interface_faults(vector))
-    played = [_attempt("a scan over its steps", _play, vector, num_steps, seed) for _ in range(2)]
+    programs = _Programs()
+    played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
     try:
         vector.check()
     except HostEnvironmentError as error:
@@ -248,13 +252,39 @@ def _carry_faults(name: str, before: PyTree, after: PyTree) -> Iterator[str]:
             )
 
 
-def _play(env: VectorEnvironment, num_steps: int, seed: int) -> Rollout:
-    """Play random legal actions; each call traces the environment anew."""
-    resetting = HostReset(env) if env.on_host else FreshReset(env)
+class _Programs:
+    """Programs that were traced anew for every call, and compiled unless they equal an earlier one."""
 
-    def play(key: jax.Array) -> Rollout:
+    def __init__(self) -> None:
+        self._compiled: dict[str, Any] = {}
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Trace the function and return its result."""
+        # A function of its own, because jax remembers what it has traced.
+        lowered = jax.jit(lambda *args: function(*args)).lower(*args)
+        text = lowered.as_text()
+        if text not in self._compiled:
+            self._compiled[text] = lowered.compile()
+        return self._compiled[text](*args)
+
+
+def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs) -> Rollout:
+    """Play random legal actions from start states that are drawn first, so that each part is compiled once."""
+    resetting = HostReset(env) if env.on_host else PoolReset(env, _NUM_STARTS)
+
+    def draw(keys: jax.Array) -> tuple[State, TimeStep]:
+        states, starts = env.reset(keys)
+        env.release(states)
+        return states, starts
+
+    def play(key: jax.Array, states: State, starts: TimeStep) -> Rollout:
         reset_key, steps_key = jax.random.split(key)
-        state, first = resetting.reset(jax.random.split(reset_key, NUM_ENVS))
+        if env.on_host:
+            state, first = resetting.reset(jax.random.split(reset_key, NUM_ENVS))
+        else:
+            env_state, first = jax.tree.map(lambda leaf: leaf[:NUM_ENVS], (states, starts))
+            store = PoolStore(Start(states, starts.observation), jnp.asarray(NUM_ENVS, jnp.int32))
+            state = AutoResetState(env_state, store)
 
         def step(carry: Any, key: jax.Array) -> Any:
             state, timestep = carry
@@ -265,9 +295,11 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int) -> Rollout:
 
         (last, _), steps = jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))
         resetting.release(last)
-        return Rollout(first, *steps)
+        return Rollout(starts, first, *steps)
 
-    rollout: Rollout = jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(seed)))
+    key = jax.random.key(seed)
+    started = programs.call(draw, jax.random.split(key, _NUM_STARTS))
+    rollout: Rollout = jax.tree.map(np.asarray, programs.call(play, key, *started))
     return rollout
 
 
@@ -300,10 +332,10 @@ def _value_faults(env: VectorEnvironment, rollout: Rollout, again: Rollout) -> I
             "equal keys and actions give different results: draw random numbers from the key, and keep no state in"
             " Python"
         )
-    yield from _successor_faults(env, rollout)
+    yield from _successor_faults(rollout)
 
 
-def _successor_faults(env: VectorEnvironment, rollout: Rollout) -> Iterator[str]:
+def _successor_faults(rollout: Rollout) -> Iterator[str]:
     """Yield a fault if episodes end in start states, which other steps do not reach."""
     steps, ended = rollout.steps, rollout.ended
     within = ~ended
@@ -314,11 +346,9 @@ def _successor_faults(env: VectorEnvironment, rollout: Rollout) -> Iterator[str]
             " wrappers reset"
         )
         return
-    keys = jax.random.split(jax.random.key(1), _NUM_STARTS)
-    starts = jax.tree.leaves(jax.jit(env.reset)(keys)[1].observation.agent_view)
+    starts = jax.tree.leaves(rollout.starts.observation.agent_view)
     like_start = np.ones(ended.shape, bool)
     for start, view in zip(starts, jax.tree.leaves(steps.next_observation.agent_view), strict=True):
-        start = np.asarray(start)
         inside = (view >= start.min(0)) & (view <= start.max(0))
         like_start &= inside.reshape(*ended.shape, -1).all(-1)
     if ended.any() and within.any() and like_start[ended].all() and like_start[within].mean() < 0.5:

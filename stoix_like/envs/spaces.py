@@ -151,7 +151,10 @@ class Dict:
 
 
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
-    return jax.random.categorical(key, jnp.where(mask | ~mask.any(), 0.0, -jnp.inf))
+    # One number for all elements: a categorical distribution would need one for each.
+    legal = mask | ~mask.any()
+    rank = jnp.floor(jax.random.uniform(key) * legal.sum())
+    return jnp.argmax(jnp.cumsum(legal) > rank)
 
 
 Space = Discrete | MultiDiscrete | Box

@@ -1,7 +1,7 @@
 """Adapter for pgx.
 
-In a game for two, the agent plays one seat, drawn at each reset, and `env.kwargs.opponent` the other: between two steps
-of the agent, the opponent moves until it is the agent's turn again.
+In a game for two, the agent is player 0 of pgx, which draws at each reset who starts, and `env.kwargs.opponent` is the
+other: between two steps of the agent, the opponent moves until it is the agent's turn again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import importlib
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,11 +52,20 @@ _NOT_DRAWN = frozenset({"shogi"})
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
 
 
-class GameState(NamedTuple):
-    """The state of a game, and the player that is the agent."""
+# Games in which the players move in turn; in others, the opponent may have several moves in a row, or none.
+_IN_TURN = frozenset(
+    {
+        *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19", "hex", "kuhn_poker"),
+        *("othello", "shogi", "tic_tac_toe"),
+    }
+)
 
-    game: Any
-    seat: jax.Array
+# The player that is the agent.
+_AGENT = 0
+
+# Folded into the key of a step, so that the opponent's moves and all dice are independent. Keys that are folded and not
+# split cost nothing in games without dice.
+_OPPONENT_STREAM, _DICE_STREAM = 0x0FF0, 0xD1CE
 
 
 class PgxEnvironment(Environment):
@@ -76,25 +85,19 @@ class PgxEnvironment(Environment):
         low, high = (0.0, 1.0) if game.observation.dtype == bool else (-np.inf, np.inf)
         self.observation_space = Box(low, high, game.observation.shape)
 
-    def reset(self, key: jax.Array) -> tuple[GameState, TimeStep]:
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
-        game_key, seat_key, opponent_key = jax.random.split(key, 3)
-        seat = jax.random.randint(seat_key, (), 0, self._env.num_players)
         with jax.numpy_rank_promotion("allow"):
-            game, _ = self._play_opponent(opponent_key, strongly_typed(self._env.init(game_key)), seat)
-            return GameState(game, seat), restart(self._observation(game, seat))
+            game, _ = self._play_opponent(key, _unobserved(self._env.init(key)))
+            return game, restart(self._observation(game))
 
-    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[GameState, TimeStep]:
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
-        step_key, opponent_key = jax.random.split(key)
-        seat = state.seat
         with jax.numpy_rank_promotion("allow"):
-            game = strongly_typed(self._env.step(state.game, action, step_key))
-            game, reward = self._play_opponent(opponent_key, game, seat, game.rewards[seat])
-            observation = self._observation(game, seat)
+            game, reward = self._play_opponent(key, self._move(key, state, action))
+            observation = self._observation(game)
         undecided = self._at_move_limit(game)
-        timestep = transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
-        return GameState(game, seat), timestep
+        return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
 
     def scene(self) -> Scene | None:
         """See `Environment.scene`."""
@@ -102,39 +105,50 @@ class PgxEnvironment(Environment):
         if name in _NOT_DRAWN or name.startswith("minatar-"):
             return views.find_scene(self.observation_space)
         # Some drawings update arrays as jax does.
-        return svg.from_svg(lambda state: str(jax.tree.map(jnp.asarray, state.game).to_svg()), fps=2)
+        return svg.from_svg(lambda state: str(jax.tree.map(jnp.asarray, state).to_svg()), fps=2)
 
-    def _play_opponent(
-        self, key: jax.Array, game: Any, seat: jax.Array, reward: jax.Array | float = 0.0
-    ) -> tuple[Any, jax.Array]:
+    def _move(self, key: jax.Array, game: Any, action: jax.Array) -> Any:
+        return _unobserved(self._env.step(game, action, jax.random.fold_in(key, _DICE_STREAM)))
+
+    def _play_opponent(self, key: jax.Array, game: Any) -> tuple[Any, jax.Array]:
         """Play until it is the agent's turn or the game ends; return the game and the sum of the agent's rewards."""
-        reward = jnp.asarray(reward, jnp.float32)
+        reward = jnp.asarray(game.rewards[_AGENT], jnp.float32)
         if self._env.num_players == 1:
             return game, reward
 
         def is_opponents_turn(carry: Any) -> jax.Array:
             _, game, _ = carry
-            return (game.current_player != seat) & ~game.terminated & ~game.truncated
+            return (game.current_player != _AGENT) & ~game.terminated & ~game.truncated
 
-        def move(carry: Any) -> Any:
+        def reply(carry: Any) -> Any:
             key, game, reward = carry
-            key, action_key, step_key = jax.random.split(key, 3)
-            game = strongly_typed(self._env.step(game, self._opponent(action_key, game), step_key))
-            return key, game, reward + game.rewards[seat]
+            key = jax.random.fold_in(key, _OPPONENT_STREAM)
+            action = self._opponent(key, game.replace(observation=self._env.observe(game)))
+            game = self._move(key, game, action)
+            return key, game, reward + game.rewards[_AGENT]
 
-        # A player may have several moves in a row.
-        _, game, reward = jax.lax.while_loop(is_opponents_turn, move, (key, game, reward))
-        return game, reward
+        carry = (key, game, reward)
+        if self._env.id in _IN_TURN:
+            turn, after = is_opponents_turn(carry), reply(carry)
+            carry = jax.tree.map(lambda new, old: jnp.where(turn, new, old), after, carry)
+        else:
+            carry = jax.lax.while_loop(is_opponents_turn, reply, carry)
+        return carry[1:]
 
     def _at_move_limit(self, game: Any) -> jax.Array:
         if self._move_limit is None:
             return jnp.zeros((), bool)
         return (game._step_count >= self._move_limit) & (game.rewards == 0.0).all()
 
-    def _observation(self, game: Any, seat: jax.Array) -> Observation:
-        # At the end of a game, `game.observation` may be that of the opponent.
-        view = self._env._observe(game, seat)
+    def _observation(self, game: Any) -> Observation:
+        # At the end of a game, it may be the opponent's turn.
+        view = self._env._observe(game, _AGENT)
         return Observation(jnp.asarray(view, jnp.float32), game.legal_action_mask)
+
+
+def _unobserved(game: Any) -> Any:
+    """Return the game without the observation of pgx, which most steps do not need, and without weak types."""
+    return strongly_typed(game.replace(observation=None))
 
 
 def random_opponent(key: jax.Array, game: Any) -> jax.Array:
