@@ -69,11 +69,7 @@ class NavixEnvironment(Environment):
         """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
             timestep = self._env.reset(key)
-        grid = timestep.state
-        if not self._keeps_tiles:
-            # Images of the tiles, which only pixels need: without them, states are a tenth of the size.
-            grid = grid.replace(cache=None)
-        return strongly_typed(NavixState(grid, timestep.t)), restart(Observation(timestep.observation))
+        return self._state(timestep), restart(Observation(timestep.observation))
 
     def step(self, key: jax.Array, state: NavixState, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
@@ -85,7 +81,13 @@ class NavixEnvironment(Environment):
         timestep = transition(
             Observation(after.observation), after.reward, after.is_termination(), after.is_truncation()
         )
-        return strongly_typed(NavixState(after.state, after.t)), timestep
+        return self._state(after), timestep
+
+    def _state(self, timestep: Any) -> State:
+        # Every step brings its own key. The cache holds images of the tiles, which only pixels need: without them,
+        # states are a tenth of the size.
+        unused = {"key": None} if self._keeps_tiles else {"key": None, "cache": None}
+        return strongly_typed(NavixState(timestep.state.replace(**unused), timestep.t))
 
     def scene(self) -> Scene:
         """See `Environment.scene`."""
