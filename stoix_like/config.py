@@ -435,7 +435,7 @@ def compose_config(
     parsed = parse_overrides(overrides)
     _check_group_values(parsed, config_dirs)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
-    with _hydra():
+    with hydra_session():
         search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
         try:
             return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
@@ -500,7 +500,7 @@ def override_config(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 @contextlib.contextmanager
-def _hydra() -> Iterator[None]:
+def hydra_session() -> Iterator[None]:
     """Initialise Hydra with `config_dir()`, and restore the caller's Hydra at exit."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()

@@ -34,12 +34,14 @@ from stoix_like.run.population import float_fields
 from stoix_like.run.setup import set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json, write_text
+from stoix_like.tune.launch import check_launcher, launch
 from stoix_like.tune.space import Parameter, parse_space
 
 STUDY, SETTINGS, TRIALS, PICTURE = "study.db", "sweep.json", "trials.csv", "trials.png"
 BEST = "configs/experiment/best.yaml"
 SAMPLERS = ("tpe", "cmaes", "random", "grid")
 _RUN, _PLACE = "run", "place"
+_CHANGEABLE = ("trials", "parallel", "launcher", "dir")
 # A grid of a continuous range has so many points.
 GRID_POINTS = 5
 # Below, a share of the variation means nothing.
@@ -59,6 +61,8 @@ class SweepConfig:
         pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
+        launcher: Hydra launcher of runs that cannot be one population, such as `joblib` or `submitit_slurm`; None: one
+            after the other in this process.
         dir: directory of the sweep; one that holds a sweep is resumed.
     """
 
@@ -70,6 +74,7 @@ class SweepConfig:
     pruner: Annotated[str, one_of("hyperband", "none")] = "none"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, at_least(0)] = 0
+    launcher: str | None = None
     dir: str = "sweeps/sweep"
 
 
@@ -158,6 +163,8 @@ class Sweep:
     def __init__(self, config: SweepConfig, overrides: list[str], parameters: Sequence[Parameter]) -> None:
         self.config, self.overrides, self.parameters = config, overrides, list(parameters)
         self.directory = Path(config.dir)
+        if config.launcher is not None:
+            self._check_launcher()
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         self.study = optuna.create_study(
@@ -173,18 +180,26 @@ class Sweep:
             for point in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in self.parameters)):
                 self.study.enqueue_trial(dict(zip(keys, point, strict=True)))
 
+    def _check_launcher(self) -> None:
+        if self.config.pruner != "none":
+            raise ConfigError(
+                f"sweep.pruner={self.config.pruner} stops runs of this process alone: use sweep.pruner=none, or no"
+                " sweep.launcher"
+            )
+        check_launcher(self._launcher_overrides())
+
     def _check_directory(self) -> None:
         """Create the directory, or check that it holds the same sweep."""
         path = self.directory / SETTINGS
         settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
-        fixed = {name: value for name, value in settings.items() if name not in ("trials", "parallel", "dir")}
+        fixed = {name: value for name, value in settings.items() if name not in _CHANGEABLE}
         if path.exists():
             before = json.loads(path.read_text())
             changed = [name for name, value in fixed.items() if before.get(name) != value]
             if changed:
                 raise ConfigError(
                     f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
-                    " directory; only trials and parallel may change"
+                    " directory; only trials, parallel and launcher may change"
                 )
             return
         if self.directory.is_dir() and any(self.directory.iterdir()):
@@ -199,8 +214,7 @@ class Sweep:
             asked = self._ask(min(left, self.config.parallel))
             if not asked:
                 break  # the grid is exhausted
-            for trials in self._grouped(asked):
-                self._train(trials)
+            self._train_all(self._grouped(asked))
             self._write_results()
         self._write_results()
         best = self.study.best_trial
@@ -242,8 +256,25 @@ class Sweep:
                 self.study.tell(frozen.number, state=TrialState.FAIL)
                 continue
             groups.setdefault(frozen.user_attrs[_RUN], []).append(Trial(self.study, frozen._trial_id))
-        for trials in groups.values():
-            self._train(sorted(trials, key=lambda trial: trial.user_attrs[_PLACE]))
+        self._train_all([sorted(trials, key=lambda trial: trial.user_attrs[_PLACE]) for trials in groups.values()])
+
+    def _train_all(self, groups: Sequence[Sequence[Trial]]) -> None:
+        """Train populations, one after the other or by the launcher."""
+        if self.config.launcher is None:
+            for trials in groups:
+                self._train(trials)
+            return
+        if not groups:
+            return
+        common = [override for override in self.overrides if not _is_hydras(override)]
+        jobs = [[*common, *self._overrides_of(trials)] for trials in groups]
+        run_dirs = [trials[0].user_attrs[_RUN] for trials in groups]
+        launch(jobs, run_dirs, self.directory, self._launcher_overrides())
+        for trials in groups:
+            self._tell(trials, self.directory / trials[0].user_attrs[_RUN], stopped=False)
+
+    def _launcher_overrides(self) -> list[str]:
+        return [f"hydra/launcher={self.config.launcher}", *filter(_is_hydras, self.overrides)]
 
     def _train(self, trials: Sequence[Trial]) -> None:
         """Train one population, and tell the study its returns."""
@@ -415,6 +446,11 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     best = result.directory / BEST
     lines.append(f"best: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
     return "\n".join(lines)
+
+
+def _is_hydras(override: str) -> bool:
+    """Return whether an override is one of Hydra's own configuration."""
+    return override.lstrip("+").startswith(("hydra.", "hydra/"))
 
 
 def _show(value: Any) -> str:

@@ -68,6 +68,16 @@ def test_spaces_that_make_no_sense_are_refused(space, message):
         (["sweep.trial=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "did you mean 'trials'"),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "sweep.sampler=tpa"], "sweep.sampler=tpa"),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "'stoix_like[launchers]'"),
+        (
+            [
+                "sweep.trials=4",
+                "sweep.space={epochs: {int: [1, 2]}}",
+                "sweep.launcher=joblib",
+                "sweep.pruner=hyperband",
+            ],
+            "use sweep.pruner=none",
+        ),
     ],
 )
 def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given, message):
@@ -123,6 +133,18 @@ def test_a_grid_is_trained_once(tmp_path):
     result = tune.sweep("ppo/ff_ppo", RUN, space, trials=9, parallel=3, sampler="grid", dir=str(tmp_path / "sweep"))
     points = [(trial.params["system.actor_lr"], trial.params["system.clip_eps"]) for trial in result.study.trials]
     assert sorted(points) == [(1e-3, 0.1), (1e-3, 0.2), (1e-2, 0.1), (1e-2, 0.2)]
+
+
+@pytest.mark.slow
+def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
+    settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
+    tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"int": [1, 2]}}, **settings)
+    rows = table(tmp_path / "sweep")
+    assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
+    for row in rows:
+        run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
+        assert run.config["system"]["epochs"] == int(row["system.epochs"])
+        assert float(row["value"]) == run.summary["eval/episode_return_mean"]
 
 
 @pytest.mark.slow

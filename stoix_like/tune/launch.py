@@ -1,0 +1,74 @@
+"""Runs of a sweep as the jobs of a Hydra launcher: in parallel, or on a cluster."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf
+
+from stoix_like.config import compose_config, hydra_session
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.overrides import quoted
+
+
+def check_launcher(overrides: Sequence[str]) -> None:
+    """Refuse a launcher that is unknown or not installed.
+
+    Args:
+        overrides: Hydra overrides of all jobs, with `hydra/launcher=…`.
+
+    Raises:
+        ConfigError: names the launcher.
+    """
+    try:
+        compose_config(overrides, return_hydra_config=True)
+    except ConfigError as error:
+        if "hydra/launcher" not in str(error):
+            raise
+        raise ConfigError(
+            f"sweep.launcher: {error}; joblib, submitit_local and submitit_slurm need pip install"
+            " 'stoix_like[launchers]'"
+        ) from error
+
+
+def launch(jobs: Sequence[Sequence[str]], run_dirs: Sequence[str], sweep_dir: Path, overrides: Sequence[str]) -> None:
+    """Train one run per job, and wait for all of them; a job that has begun already is resumed.
+
+    Args:
+        jobs: Hydra overrides of each job.
+        run_dirs: the directory of each run, relative to `sweep_dir`.
+        sweep_dir: the directory of the sweep.
+        overrides: those of them that choose and configure the launcher.
+
+    Raises:
+        ConfigError: a job cannot be run.
+    """
+    given = [*overrides, f"hydra.sweep.dir={quoted(str(sweep_dir))}", "hydra.mode=MULTIRUN"]
+    config = compose_config(given, return_hydra_config=True)
+    OmegaConf.set_readonly(config, False)
+    OmegaConf.update(config, "hydra.job.config_name", "config", force_add=True)
+    OmegaConf.update(config, "hydra.overrides.hydra", given)
+    with hydra_session():
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=_train, config=config)
+        placed = [[*job, f"hydra.sweep.subdir={quoted(run_dir)}"] for job, run_dir in zip(jobs, run_dirs, strict=True)]
+        for job in launcher.launch(placed, initial_job_idx=0):
+            _ = job.return_value
+
+
+def _train(config: DictConfig) -> float:
+    from stoix_like.run import experiment
+
+    try:
+        return experiment.run_experiment(config)
+    except TrainingError as error:
+        # Its trials have failed; the others go on.
+        print(error, file=sys.stderr)
+        return math.nan
