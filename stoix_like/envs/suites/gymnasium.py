@@ -167,14 +167,41 @@ def make(
 def _make_batch(
     constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, resets: bool, num_envs: int
 ) -> HostBatch:
-    constructors = [_bound_to_parent(constructor) if parallel else constructor] * num_envs
-    # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
-    mode = AutoresetMode.DISABLED
     if not parallel:
-        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=mode), resets)
+        # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
+        return GymnasiumBatch(SyncVectorEnv([constructor] * num_envs, autoreset_mode=AutoresetMode.DISABLED), resets)
+    # An explicit reset would be a second round trip.
+    constructors = [_bound_to_parent(_copying(constructor))] * num_envs
     with _interrupts_blocked():
         # Forked processes would inherit the locks of jax's threads.
-        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=mode))
+        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP))
+
+
+def _copying(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Let an environment return copies of its observations, and no information.
+
+    In SAME_STEP, an environment that reuses its arrays would overwrite the last observation of an episode, and
+    gymnasium would join the information of steps and of resets in arrays of one type.
+    """
+
+    # Pickled by value, see `_bound_to_parent`.
+    def construct() -> gymnasium.Env[Any, Any]:
+        import copy
+        from typing import Any
+
+        import gymnasium
+
+        class Copying(gymnasium.Wrapper[Any, Any, Any, Any]):
+            def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+                return copy.deepcopy(self.env.reset(**kwargs)[0]), {}
+
+            def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+                observation, reward, terminated, truncated, _ = self.env.step(action)
+                return copy.deepcopy(observation), reward, terminated, truncated, {}
+
+        return Copying(constructor())
+
+    return construct
 
 
 def _bound_to_parent(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
