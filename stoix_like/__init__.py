@@ -11,6 +11,7 @@ result.eval_return, result.run_dir
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ def train(
         ConfigError: the configuration cannot be run; a `ValueError` that names the key, the value and what would work.
         TrainingError: a metric or a parameter became non-finite.
     """
+    started = time.perf_counter()
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
     from stoix_like.config import compose_config, parse_config
     from stoix_like.envs.own import as_overrides
@@ -97,7 +99,7 @@ def train(
     composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
     own = {"own_env": env, "own_callbacks": tuple(callbacks), "own_loggers": tuple(loggers)}
-    return experiment.run(set_up(parse_config(composed)._replace(**own)), directory)
+    return experiment.run(set_up(parse_config(composed)._replace(**own), started), directory)
 
 
 def resume(
@@ -127,6 +129,7 @@ def resume(
         ConfigError: there is no such run, another process is training it, or its configuration changed.
         TrainingError: a metric or a parameter became non-finite.
     """
+    started = time.perf_counter()
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks, loggers)
+    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks, loggers, started)

@@ -8,6 +8,7 @@ import gc
 import importlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from stoix_like.run.setup import RunSetup
+
+# Importing the package and Hydra is part of the time of a run.
+_STARTED = time.perf_counter()
 
 FAILED = 1
 REFUSED = 2
@@ -310,7 +314,7 @@ def _resume(args: argparse.Namespace) -> None:
 
     if args.trust:
         _make_working_directory_importable()
-    experiment.resume(args.run_dir, args.overrides, args.trust)
+    experiment.resume(args.run_dir, args.overrides, args.trust, started=_STARTED)
 
 
 def _check_env(args: argparse.Namespace) -> None:
@@ -369,7 +373,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     else:
         run_dir.check_is_run(resumed)
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
-    setups = [set_up(run) for run in runs]
+    setups = [set_up(run, _STARTED) for run in runs]
     for run in runs:
         check_own(run)
     for setup in setups:

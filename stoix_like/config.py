@@ -120,6 +120,7 @@ class ArchConfig(ABC):
         population: members trained in parallel.
         init_from: directory of a run whose parameters and statistics a new run starts from.
         stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
+        profile: trace one update and one evaluation, and measure the time of rollouts alone.
     """
 
     architecture_name: str
@@ -141,6 +142,7 @@ class ArchConfig(ABC):
     population: PopulationConfig
     init_from: str | None = None
     stop_at_return: float | None = None
+    profile: bool = False
 
     @property
     @abstractmethod

@@ -18,7 +18,15 @@ BEST_RETURN = "absolute/episode_return_mean"
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
 # Keys that change no result but through the seed.
-SEEDS_AND_OUTPUT = ("arch.seed", "arch.population", "arch.compile_cache", "arch.resume_from", "checkpoint", "logger")
+SEEDS_AND_OUTPUT = (
+    "arch.seed",
+    "arch.population",
+    "arch.compile_cache",
+    "arch.profile",
+    "arch.resume_from",
+    "checkpoint",
+    "logger",
+)
 
 
 class Run(NamedTuple):

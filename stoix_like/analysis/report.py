@@ -215,7 +215,21 @@ def _timing(algorithms: Sequence[Algorithm]) -> str:
         for run in _runs(algorithms)
     ]
     head = ["run", "status", "started", "steps", "seconds", "of which compiling", "steps per second", "devices"]
-    return _table(head, rows)
+    return _table(head, rows) + _phases(algorithms)
+
+
+def _phases(algorithms: Sequence[Algorithm]) -> str:
+    """Return a table of the seconds that each phase of each run took; empty for runs without them."""
+    timings = {run.directory: run.summary["timing"] for run in _runs(algorithms) if "timing" in run.summary}
+    if not timings:
+        return ""
+    phases = list(dict.fromkeys(phase for timing in timings.values() for phase in timing))
+    phases.sort(key=lambda phase: max(timing.get(phase, 0.0) for timing in timings.values()), reverse=True)
+    rows = [
+        [str(directory), *(_number(timing[phase]) if phase in timing else "" for phase in phases)]
+        for directory, timing in timings.items()
+    ]
+    return "<p>Seconds by phase:</p>" + _table(["run", *(phase.replace("_", " ") for phase in phases)], rows)
 
 
 def _versions(algorithms: Sequence[Algorithm]) -> str:

@@ -56,8 +56,14 @@ def make_program(
         )
         return mapped(state, num_updates, new_interval)
 
+    def rollouts(state: LearnerState, hyperparams: Hyperparams, number: jax.Array) -> jax.Array:
+        program = ShardProgram(build(hyperparams), env, axes, spec)
+        mapped = map_over_shards(program.rollouts_shard, (shards_of_state, None), None, len(state.shards.key))
+        return mapped(state, number)
+
     if spec.num_members > 1:
         init, train = map_over_members(init, mesh), jax.vmap(train, in_axes=(0, 0, None, None))
+        rollouts = jax.vmap(rollouts, in_axes=(0, 0, None))
     one, each = partition_specs(spec.num_members)
     everywhere = PartitionSpec()
     state_specs: Any = LearnerState(one, each, one, one)
@@ -69,4 +75,5 @@ def make_program(
             over_devices(train, in_specs=(state_specs, one, everywhere, everywhere), out_specs=(state_specs, one)),
             donate_argnums=0,
         ),
+        rollouts=jax.jit(over_devices(rollouts, in_specs=(state_specs, one, everywhere), out_specs=one)),
     )

@@ -58,7 +58,8 @@ def make_evaluator(
     per_device = -(-num_episodes // num_devices)
 
     def play(shared: Any, hyperparams: Hyperparams, keys: jax.Array) -> Episodes:
-        return _play(build(hyperparams), env, per_device, max_steps, shared, keys)
+        with jax.named_scope("evaluate"):
+            return _play(build(hyperparams), env, per_device, max_steps, shared, keys)
 
     def split(key: jax.Array) -> jax.Array:
         return jax.random.split(key, num_devices)

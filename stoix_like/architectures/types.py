@@ -126,16 +126,18 @@ class IntervalMetrics(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The two jitted functions of a training run.
+    """The jitted functions of a training run.
 
-    With a population, every argument and result has a leading population axis, except `num_updates` and
-    `new_interval`.
+    With a population, every argument and result has a leading population axis, except `num_updates`, `new_interval` and
+    `number`.
 
     Attributes:
         init: `(hyperparams, key, shard_keys [num_shards]) -> LearnerState`, warm-up included.
         train: `(LearnerState, hyperparams, num_updates [], new_interval []) -> (LearnerState, IntervalMetrics)`;
             `new_interval` resets the sums; otherwise the current interval continues. Donates the state.
+        rollouts: `(LearnerState, hyperparams, number []) -> scalar`, rollouts from a state, to measure their time.
     """
 
     init: Any
     train: Any
+    rollouts: Any

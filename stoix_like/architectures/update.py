@@ -129,6 +129,27 @@ class ShardProgram(NamedTuple):
             return state, self._interval_metrics(state)
         return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
 
+    def rollouts_shard(self, state: LearnerState, number: jax.Array) -> jax.Array:
+        """Play rollouts without learning from them, to measure their time.
+
+        Args:
+            state: the state of this shard; it stays as it is.
+            number: of rollouts.
+
+        Returns:
+            A scalar that depends on every step, so that none is optimised away.
+        """
+
+        def play(_: jax.Array, carry: tuple[RolloutState, jax.Array, jax.Array]) -> Any:
+            rollout_state, key, total = carry
+            key, rollout_key = jax.random.split(key)
+            rollout_state, played = self._rollout(state.shared, rollout_state, rollout_key)
+            sums = [jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(played)]
+            return rollout_state, key, total + sum(sums, start=jnp.zeros(()))
+
+        first = (state.shards.rollout_state, state.shards.key, jnp.zeros(()))
+        return self.axes.mean(jax.lax.fori_loop(0, number, play, first)[2])
+
     @staticmethod
     def _start_interval(state: LearnerState, new_interval: jax.Array) -> LearnerState:
         """Reset the sums of the interval if a new one starts."""
@@ -165,9 +186,11 @@ class ShardProgram(NamedTuple):
     def _update(self, shared: Any, shard: Shard, collect: Collect) -> tuple[Any, Shard, Metrics]:
         """Collect a rollout, observe and update once."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
-        state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
-        agent = self.system.observe(Agent(shared, shard.local), trajectory)
-        agent, metrics = self.system.update(agent, trajectory, update_key)
+        with jax.named_scope("rollout"):
+            state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
+        with jax.named_scope("update"):
+            agent = self.system.observe(Agent(shared, shard.local), trajectory)
+            agent, metrics = self.system.update(agent, trajectory, update_key)
         sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from stoix_like.loggers import points
 from stoix_like.loggers.base import LoggerSettings, RunInfo
-from stoix_like.loggers.formats import format_number, format_rate, format_seconds
+from stoix_like.loggers.formats import format_number, format_rate, format_seconds, format_timing
 
 # Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
 _LABEL_WIDTH = 18
@@ -181,9 +181,13 @@ class ConsoleLogger:
             described = "".join(f", {name}={value:.3g}" for name, value in varied.items())
             self._print_field("best member", f"#{best['member']}, seed {best['seed']}{described}")
         self._print_points(summary)
-        compiled = summary.get("compile_seconds")
-        if compiled is not None:
+        timing, compiled = summary.get("timing"), summary.get("compile_seconds")
+        if timing is not None:
+            self._print_field("time", format_timing(timing))
+        elif compiled is not None:
             self._print_field("compiled in", f"{compiled:.1f} s")
+        if self._run_dir is not None and "profile" in summary:
+            self._print_field("trace", f"{_short_path(self._run_dir / summary['profile'])}, for ui.perfetto.dev")
         self._print_field("speed", f"{format_rate(summary.get('steps_per_second'))} env steps/s")
         if self._run_dir is not None:
             self._print_field("written to", _short_path(self._run_dir))

@@ -37,6 +37,8 @@ class CompiledRun(NamedTuple):
         train: see `architectures.types.Program`.
         running: `(num_updates) -> context`, within which a run trains the updates that are left.
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
+        rollouts: see `architectures.types.Program`; None unless the run is profiled, and for environments on the host,
+            which would not return to their states.
         evaluate: see `architectures.evaluator.make_evaluator`.
         select: `(better [P], candidate, best) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
@@ -47,6 +49,7 @@ class CompiledRun(NamedTuple):
     train: Callable[..., Any]
     running: Callable[[int], contextlib.AbstractContextManager[None]]
     host_metrics: Callable[[], dict[str, float]]
+    rollouts: Callable[..., Any] | None
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
     state: LearnerState
@@ -61,6 +64,7 @@ class Training(NamedTuple):
     state: LearnerState
     running: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
     host_metrics: Callable[[], dict[str, float]] = dict
+    rollouts: Callable[..., Any] | None = None
 
 
 class RunKeys(NamedTuple):
@@ -170,7 +174,10 @@ def _compile_anakin(
     init, state = _compile_init(program.init, (hyperparams, keys.agent, keys.shards))
     train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
     _check_memory(setup, train)
-    return Training(init, train, state)
+    rollouts = None
+    if setup.config.arch.profile and not setup.env.on_host:
+        rollouts = program.rollouts.lower(state, hyperparams, np.int32(1)).compile()
+    return Training(init, train, state, rollouts=rollouts)
 
 
 def _compile_sebulba(

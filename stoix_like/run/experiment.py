@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stoix_like.loggers import Logger, RunInfo, make_logger
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks, make_callbacks
 from stoix_like.run.own_loggers import make_own_loggers
+from stoix_like.run.profile import Profile
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
@@ -74,7 +76,8 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
         ConfigError: the configuration cannot be run.
         TrainingError: a metric or a parameter became non-finite.
     """
-    setup = set_up(parse_config(config, build))
+    started = time.perf_counter()
+    setup = set_up(parse_config(config, build), started)
     if _output_dir() is None:
         return run(setup, default_run_dir(config)).eval_return
     return run_under_hydra(setup)
@@ -171,6 +174,7 @@ def resume(
     env: Any = None,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
+    started: float | None = None,
 ) -> Result:
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
@@ -181,6 +185,7 @@ def resume(
         env: the environment of a run that was trained on an object passed from Python.
         callbacks: the callbacks that were passed from Python; their state is restored.
         loggers: the loggers that were passed from Python.
+        started: when the program or the call began, on the clock of `time.perf_counter`; by default now.
 
     Returns:
         The result of the run.
@@ -189,10 +194,10 @@ def resume(
         ConfigError: there is no such run, another process is training it, or its configuration changed.
         TrainingError: a metric or a parameter became non-finite.
     """
-    run_dir = run_dir.absolute()
+    started, run_dir = time.perf_counter() if started is None else started, run_dir.absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
     config = config._replace(own_callbacks=tuple(callbacks), own_loggers=tuple(loggers))
-    return _resume(set_up(config), run_dir)
+    return _resume(set_up(config, started), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
@@ -259,23 +264,28 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
     logger = make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
     videos = None if setup.drawn_env is None else Videos(setup, run_dir)
     callbacks = Callbacks(setup, make_callbacks(setup.config))
+    profile = Profile(run_dir) if setup.config.arch.profile else None
     try:
         if resuming:
-            loop = TrainingLoop(setup, logger, writer, videos, callbacks)
-            info = _info(setup, run_dir, _restore(loop, run_dir), loop.history)._replace(env_steps=loop.env_steps)
+            loop = TrainingLoop(setup, logger, writer, videos, callbacks, profile)
+            with loop.clock("checkpoints"):
+                notes = _restore(loop, run_dir)
+            info = _info(setup, run_dir, notes, loop.history)._replace(env_steps=loop.env_steps)
             logger.start(info)
         else:
             source = warm_start.find(setup)
             info = _info(setup, run_dir, () if source is None else (source.note,))
             logger.start(info)
-            loop = TrainingLoop(setup, logger, writer, videos, callbacks)
+            loop = TrainingLoop(setup, logger, writer, videos, callbacks, profile)
             if source is not None:
                 loop.warm_start(source)
         callbacks.start(info)
         loop.train()
         summary = loop.summary()
         if writer is not None:
-            summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
+            with loop.clock("checkpoints"):
+                summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
+        summary["timing"] = loop.timing()
         try:
             write_json(run_dir / directory.SUMMARY, summary)
         except OSError as error:
@@ -289,13 +299,9 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
         directory.write_failure(run_dir, error)
         raise
     finally:
-        setup.env.close()
-        setup.eval_env.close()
-        if videos is not None:
-            videos.close()
-        logger.close()
-        if writer is not None:
-            writer.close()
+        for part in (setup.env, setup.eval_env, videos, profile, logger, writer):
+            if part is not None:
+                part.close()
     if writer is not None and summary["checkpoint/env_steps"] is None:
         print(
             f"no usable checkpoint was kept in {run_dir}: what was trained is lost; free space or choose another"

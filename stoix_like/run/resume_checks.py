@@ -27,6 +27,7 @@ CHANGEABLE = (
     "arch.population.axis",
     "arch.on_nan",
     "arch.compile_cache",
+    "arch.profile",
     "arch.resume_from",
     "arch.absolute_metric",
     "arch.stop_at_return",

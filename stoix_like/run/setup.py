@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ class RunSetup(NamedTuple):
         networks: the network modules.
         drawn_env: environments to record videos of; None without `logger.video`.
         actor_devices: with Sebulba, the device of each actor.
+        started: when the program or the call that starts the run began, on the clock of `time.perf_counter`.
     """
 
     config: RunConfig
@@ -55,6 +57,7 @@ class RunSetup(NamedTuple):
     networks: SimpleNamespace
     drawn_env: VectorEnvironment | None = None
     actor_devices: tuple[jax.Device, ...] = ()
+    started: float = 0.0
 
     @property
     def environment_name(self) -> str:
@@ -89,11 +92,12 @@ class RunSetup(NamedTuple):
         return self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
 
 
-def set_up(config: RunConfig) -> RunSetup:
+def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     """Build every part of a run, and refuse what cannot work before anything compiles or is written.
 
     Args:
         config: the typed configuration.
+        started: when the program or the call that starts the run began; by default now.
 
     Returns:
         The parts of the run.
@@ -101,6 +105,7 @@ def set_up(config: RunConfig) -> RunSetup:
     Raises:
         ConfigError: names the key, the value and what would work.
     """
+    started = time.perf_counter() if started is None else started
     check_available(config.logger)
     num_members = count_members(config)
     devices = devices_of(config.arch)
@@ -118,6 +123,7 @@ def set_up(config: RunConfig) -> RunSetup:
         eval_env=factory.make_eval(config.env, config.own_env),
         networks=SimpleNamespace(),
         actor_devices=devices.actors,
+        started=started,
     )
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(setup, config.arch)

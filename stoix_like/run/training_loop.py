@@ -18,9 +18,11 @@ from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import blocks, records, warm_start
 from stoix_like.run.callbacks import Callbacks
+from stoix_like.run.clock import Clock
 from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
+from stoix_like.run.profile import Profile
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import Signals, stop_if_received
@@ -31,6 +33,9 @@ from stoix_like.utils.replay import end_episodes
 ABSOLUTE_FACTOR = 10
 # Signals are handled between two calls of the program.
 SECONDS_PER_CALL = 1.0
+LOGGING_MEANWHILE = "logging_while_training"
+ENVIRONMENT = "training_environment"
+LEARNING = "training_learning"
 _REGARDLESS = "arch.on_nan=ignore continues regardless"
 
 
@@ -49,6 +54,7 @@ class Progress:
         stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
         hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
         block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
+        seconds: time spent, by phase.
     """
 
     updates: int = 0
@@ -61,6 +67,7 @@ class Progress:
     stopped_by: str | None = None
     hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class TrainingLoop:
@@ -71,6 +78,7 @@ class TrainingLoop:
         progress: its progress.
         writer: writer of checkpoints, or None.
         missing: what it was restored without, and so differs from an uninterrupted run.
+        clock: measures where the time goes.
 
     Args:
         setup: the run.
@@ -78,6 +86,7 @@ class TrainingLoop:
         writer: writer of checkpoints; None writes none.
         videos: recorder of videos; None records none.
         callbacks: called at evaluations and checkpoints; None for none.
+        profile: where the time of an update goes; None measures nothing.
     """
 
     def __init__(
@@ -87,6 +96,7 @@ class TrainingLoop:
         writer: Writer | None = None,
         videos: Videos | None = None,
         callbacks: Callbacks | None = None,
+        profile: Profile | None = None,
     ) -> None:
         self.setup = setup
         self.progress = Progress()
@@ -95,7 +105,10 @@ class TrainingLoop:
         self._logger = logger
         self._videos = videos
         self._callbacks = callbacks
+        self._profile = profile
         self._started = time.perf_counter()
+        self.clock = Clock()
+        self.clock.add({"startup": self._started - setup.started})
         self._num_logged = 0
         # Records of blocks of updates that are not logged yet; they come before the next evaluation.
         self._blocks: list[dict[str, Any]] = []
@@ -104,10 +117,11 @@ class TrainingLoop:
         self._best: Best | None = None
         self._absolute: dict[str, Any] = {}
         self._state: LearnerState | None = None
-        self._keys = make_keys(setup)
         self._set_population(setup.population)
-        self._compiled = compile_run(setup, self._keys, self._hyperparams)
-        self._evolution = Evolution(setup.config, setup.population, self._compiled.state) if setup.evolves else None
+        with self.clock("compilation"):
+            self._keys = make_keys(setup)
+            self._compiled = compile_run(setup, self._keys, self._hyperparams)
+            self._evolution = Evolution(setup.config, setup.population, self._compiled.state) if setup.evolves else None
         stop_if_received()
 
     @property
@@ -119,10 +133,11 @@ class TrainingLoop:
     def state(self) -> LearnerState:
         """The learner state after the last update."""
         if self._state is None:
-            state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
-            if self.setup.env.on_host:
+            with self.clock("initialisation"):
+                state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
                 jax.block_until_ready(state)
-                self.setup.env.check()
+                if self.setup.env.on_host:
+                    self.setup.env.check()
             self._state = state
         return self._state
 
@@ -173,6 +188,7 @@ class TrainingLoop:
         self._set_population(self._population.with_hyperparams(progress.get("hyperparams", {})))
         self._num_logged = len(self.history)
         self._started -= self.progress.wall_seconds
+        self.clock.add(self.progress.seconds)
         if self._callbacks:
             lost = self._callbacks.restore(host_state.get("callbacks", ()), checkpoint.step)
             self.missing += tuple(f"the callback {name}" for name in lost)
@@ -205,6 +221,7 @@ class TrainingLoop:
                 self._record({"steps_per_second": None, **self._evaluate()})
                 if self.progress.stopped_by is not None:
                     self.save()
+            self._measure_rollouts()
             start = self.progress.interval_start
             for target in self.setup.plan.evaluations:
                 if target > start and target >= self.progress.updates and not self.progress.stopped_by:
@@ -248,6 +265,7 @@ class TrainingLoop:
             **self._absolute,
             **({} if self._alone else self._population_summary()),
             "stopped_by": self.progress.stopped_by,
+            **({} if self._profile is None else self._profile.summary()),
             "compile_seconds": self._compiled.seconds,
             "steps_per_second": trained_steps / self.progress.train_seconds if trained_steps else None,
             "wall_seconds": self._elapsed(),
@@ -255,6 +273,22 @@ class TrainingLoop:
             "versions": records.versions(),
             "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
         }
+
+    def timing(self) -> dict[str, float]:
+        """Return where the time of the run went, for `summary.json`.
+
+        Returns:
+            Seconds by phase; `total` is their sum, apart from `LOGGING_MEANWHILE`, `ENVIRONMENT` and `LEARNING`, which
+            are parts of `training`. The last two are estimates, for a run with a profile alone.
+        """
+        seconds = self.clock.read()
+        total = seconds["startup"] + self._elapsed()
+        counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)
+        if self._profile is not None and self._profile.rollout_seconds is not None:
+            # Without the sharing of the devices that one program allows.
+            environment = min(self._profile.rollout_seconds * self.progress.updates, seconds["training"])
+            seconds |= {ENVIRONMENT: environment, LEARNING: seconds["training"] - environment}
+        return {**seconds, "other": total - counted, "total": total}
 
     def _population_summary(self) -> dict[str, Any]:
         population = self._population
@@ -272,23 +306,30 @@ class TrainingLoop:
         """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
         progress, plan = self.progress, self.setup.plan
         while True:
-            num_updates = self._fit(min(self._updates_per_call, target - progress.updates), target)
+            is_traced = self._start_trace()
+            most = 1 if self._profile is not None and self._profile.pending else self._updates_per_call
+            num_updates = self._fit(min(most, target - progress.updates), target)
             new_interval = np.bool_(progress.updates == progress.interval_start)
             before = self._copy_without_replay() if self.setup.env.on_host else None
+            state = self.state
             start = time.perf_counter()
             try:
-                self._state, interval = self._compiled.train(
-                    self.state, self._hyperparams, np.int32(num_updates), new_interval
-                )
-                # The host logs the last interval while the device computes this one.
-                self._log()
-                interval = jax.device_get(interval)
-                self.setup.env.check()
+                with self.clock("training"):
+                    self._state, interval = self._compiled.train(
+                        state, self._hyperparams, np.int32(num_updates), new_interval
+                    )
+                    # The host logs the last interval while the device computes this one.
+                    with self.clock.beside(LOGGING_MEANWHILE):
+                        self._pass_on_records()
+                    interval = jax.device_get(interval)
+                    self.setup.env.check()
             except HostEnvironmentError:
                 # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
                 self._state = before
                 raise
             seconds = time.perf_counter() - start
+            if is_traced:
+                self._stop_trace()
             self._take_blocks(interval, num_updates, target)
             progress.updates += num_updates
             progress.train_seconds += seconds
@@ -302,6 +343,27 @@ class TrainingLoop:
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
         return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
+
+    def _measure_rollouts(self) -> None:
+        """Measure how long rollouts alone take, from the current state."""
+        rollouts = self._compiled.rollouts
+        if self._profile is not None and rollouts is not None:
+            with self.clock("profile"):
+                self._profile.measure_rollouts(lambda number: rollouts(self.state, self._hyperparams, np.int32(number)))
+
+    def _start_trace(self) -> bool:
+        """Return whether the next call of the program is traced."""
+        if self._profile is None:
+            return False
+        with self.clock("profile"):
+            return self._profile.start(is_last=self.progress.updates + 1 == self.setup.plan.num_updates)
+
+    def _stop_trace(self) -> None:
+        """Write the trace, with an evaluation of which nothing else is used."""
+        assert self._profile is not None
+        with self.clock("profile"):
+            self._play(self.state.shared, self._hyperparams, self.progress.updates)
+            self._profile.stop()
 
     def _fit(self, num_updates: int, target: int) -> int:
         """Shorten a call to whole blocks of `logger.every_updates` updates."""
@@ -378,8 +440,9 @@ class TrainingLoop:
         if self.writer is None:
             return
         # A checkpoint holds the records of evaluations, and no others.
-        self._log_blocks()
-        self.progress.wall_seconds = self._elapsed()
+        with self.clock("logging"):
+            self._pass_on_blocks()
+        self.progress.wall_seconds, self.progress.seconds = self._elapsed(), self.clock.read()
         items = to_items(self.state, None, self._saves_local)
         host_state: dict[str, Any] = {
             "config": self.setup.config.resolved,
@@ -393,12 +456,14 @@ class TrainingLoop:
         if self._best is not None:
             items["best"] = self._best.shared
             host_state["best"] = self._best.host_values()
-        self.writer.save(self.env_steps, items, host_state)
+        with self.clock("checkpoints"):
+            self.writer.save(self.env_steps, items, host_state)
 
     def report_checkpoint(self) -> None:
         """Tell the callbacks if a checkpoint has become complete."""
         if self._callbacks and self.writer is not None:
-            self._callbacks.saved(self.writer.newest, self.writer.run_dir)
+            with self.clock("callbacks"):
+                self._callbacks.saved(self.writer.newest, self.writer.run_dir)
 
     def _stop_if_asked(self, signals: Signals) -> None:
         """Save and exit if a signal was received."""
@@ -472,8 +537,9 @@ class TrainingLoop:
     def _play(self, shared: Any, hyperparams: Mapping[str, Any], number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
-        episodes = jax.device_get(self._compiled.evaluate(shared, dict(hyperparams), key))
-        self.setup.eval_env.check()
+        with self.clock("evaluation"):
+            episodes = jax.device_get(self._compiled.evaluate(shared, dict(hyperparams), key))
+            self.setup.eval_env.check()
         return episodes
 
     def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
@@ -504,7 +570,9 @@ class TrainingLoop:
         )
 
         if self._callbacks:
-            self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], self.state.shared, self._population)
+            with self.clock("callbacks"):
+                shared, population = self.state.shared, self._population
+                self.progress.stopped_by = self._callbacks.evaluated(self.history[-1], shared, population)
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""
@@ -512,7 +580,8 @@ class TrainingLoop:
             member = self.history[-1].get("population/best_member", 0)
             hyperparams = self._population.of(member)
             shared, evaluation = self.state.shared, len(self.history) - 1
-            self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
+            with self.clock("videos"):
+                self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
 
     def _set_population(self, population: Population) -> None:
         self._population, self._hyperparams = population, traced_hyperparams(population)
@@ -524,7 +593,8 @@ class TrainingLoop:
         if self._evolution is None or complete or not self._evolution.is_due(evaluation):
             return
         scores = np.asarray(record["eval/episode_return_mean"])
-        self._state, population, sources = self._evolution(self.state, self._population, scores, evaluation)
+        with self.clock("selection"):
+            self._state, population, sources = self._evolution(self.state, self._population, scores, evaluation)
         self._set_population(population)
         record["population/continues"] = sources
         self.progress.hyperparams = {name: list(values) for name, values in population.hyperparams.items()}
@@ -535,14 +605,18 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Log what has been recorded since the last call."""
-        self._log_blocks()
+        with self.clock("logging"):
+            self._pass_on_records()
+
+    def _pass_on_records(self) -> None:
+        self._pass_on_blocks()
         for record in self.history[self._num_logged :]:
             self._logger.log(record)
         self._num_logged = len(self.history)
         if self._videos is not None:
             self._videos.log(self._logger)
 
-    def _log_blocks(self) -> None:
+    def _pass_on_blocks(self) -> None:
         for record in self._blocks:
             self._logger.log_updates(record)
         self._blocks.clear()

@@ -233,9 +233,17 @@ def test_a_grid_ends_with_a_table_of_its_points(tmp_path, capsys):
     ]
     logger = ConsoleLogger(ConsoleConfig(progress_bar=False))
     logger.start(run_info(tmp_path))
-    logger.finish({**SUMMARY, "population/points": points, "population/best_point": points[2]})
+    logger.finish(
+        {
+            **SUMMARY,
+            **{"population/points": points, "population/best_point": points[2]},
+            **{"timing": {"training": 60.0, "startup": 7.0, "total": 67.0}, "profile": "profile/trace.gz"},
+        }
+    )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["best", "point", "gamma=0.99"] in lines
+    assert ["time", "67.0", "s:", "training", "60.0,", "startup", "7.0"] in lines
+    assert any(line[:1] == ["trace"] and line[1].endswith("profile/trace.gz,") for line in lines)
     start = lines.index(["gamma", "mean", "IQM", "95", "%", "interval", "seeds"])
     assert [line[0] for line in lines[start + 1 : start + 4]] == ["0.99", "0.9", "0.95"]
     assert lines[start + 1][1:] == ["4.00", "5.00", "[4.50,", "5.50]", "0–1"]
