@@ -70,7 +70,7 @@ check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(INSTALLED) ## build the documentation into site/
+docs: $(INSTALLED) ## execute the tutorial, and build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(INSTALLED) ## format the code

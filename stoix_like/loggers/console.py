@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from stoix_like.loggers import points
-from stoix_like.loggers.base import LoggerSettings, RunInfo
+from stoix_like.loggers.base import Logger, LoggerSettings, RunInfo
 from stoix_like.loggers.formats import format_number, format_rate, format_seconds, format_timing
 
 # Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
@@ -33,11 +33,18 @@ class ConsoleConfig(LoggerSettings):
 
     enabled: bool = True
     progress_bar: bool = True
+    curve: bool = True
 
-    def make(self, run_dir: pathlib.Path) -> ConsoleLogger:
-        """See `LoggerSettings.make`."""
+    def make(self, run_dir: pathlib.Path) -> Logger:
+        """See `LoggerSettings.make`; in a Jupyter notebook, a curve takes the place of the lines."""
         del run_dir
-        return ConsoleLogger(self)
+        console = ConsoleLogger(self)
+        if not (self.curve and in_notebook()):
+            return console
+        # Drawing imports matplotlib.
+        from stoix_like.loggers.notebook import NotebookLogger
+
+        return NotebookLogger(console)
 
 
 class ConsoleLogger:
@@ -83,7 +90,7 @@ class ConsoleLogger:
             self._bar = _progress_bar(self._console)
             self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
-        elif self._terminal or _in_notebook():
+        elif self._terminal or in_notebook():
             self._print(("  compiling", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -249,10 +256,10 @@ def fitting(cells: Sequence[Cell], width: int) -> list[Cell]:
     return kept
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
     """Return whether output goes to a Jupyter notebook, where rich sees no terminal."""
     shell = getattr(builtins, "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)
 
 
 class _LineConsole(Console):
