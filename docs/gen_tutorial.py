@@ -1,4 +1,4 @@
-"""Execute the tutorial notebook, and write it as a page; run by mkdocs."""
+"""Execute the tutorial notebook, and append it to its page; run by mkdocs."""
 
 import base64
 import os
@@ -24,7 +24,12 @@ def execute(path: Path) -> Any:
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
         client = nbclient.NotebookClient(
-            notebook, timeout=_TIMEOUT, kernel_name="python3", resources={"metadata": {"path": directory}}
+            notebook,
+            timeout=_TIMEOUT,
+            kernel_name="python3",
+            resources={"metadata": {"path": directory}},
+            # It warns that its local socket is not encrypted.
+            extra_arguments=["--log-level=ERROR"],
         )
         client.execute(env=environment)
     return notebook
@@ -64,15 +69,13 @@ def page_of(notebook: Any) -> tuple[str, dict[str, bytes]]:
 
 
 def write_tutorial() -> None:
-    """Write the page and its images."""
+    """Append the notebook to the page, which has its title, and write the images."""
     text, images = page_of(execute(ROOT / "docs" / NOTEBOOK))
-    with mkdocs_gen_files.open(PAGE, "w") as file:
-        file.write(f"{text}\nThis page is a notebook, executed when the documentation was built: [tutorial.ipynb](")
-        file.write(f"{Path(NOTEBOOK).name}).\n")
+    with mkdocs_gen_files.open(PAGE, "a") as file:
+        file.write("\n" + text.removeprefix("# Tutorial\n\n"))
     for name, content in images.items():
         with mkdocs_gen_files.open(f"images/{name}", "wb") as file:
             file.write(content)
-    mkdocs_gen_files.set_edit_path(PAGE, NOTEBOOK)
 
 
 write_tutorial()
