@@ -32,7 +32,7 @@ REFUSED = 2
 INTERRUPTED = 130
 _SHOWN = ("system", "env", "network", "logger", "experiment")
 _LISTINGS = ("systems", "envs", "networks", "experiments")
-_COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "check-env")
+_COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 # What submitit raises for a job in another process; the last line is that of the job.
 _FAILED_JOB = ("FailedJobError", "UncompletedJobError")
@@ -54,6 +54,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like plot-trajectory RUN_DIR --out trajectory.png
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like list systems|envs|networks|experiments
+  stoix-like compile system=ppo/ff_ppo env=brax/ant
   stoix-like check-env env._target_=my_module.MyEnv
 """
 
@@ -108,6 +109,10 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     listing.add_argument("what", choices=_LISTINGS)
     listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
     listing.set_defaults(run=_list)
+    compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
+    compiling.add_argument("overrides", nargs="*", help="key=value, as for train")
+    compiling.add_argument("--config-dir", help="directory of your own YAML files")
+    compiling.set_defaults(run=_compile)
     checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
     checking.add_argument(
         "overrides", nargs="*", help="key=value of the environment: env=own env._target_=module.MyEnv"
@@ -116,7 +121,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     checking.add_argument("--config-dir", help="directory of your own YAML files")
     checking.set_defaults(run=_check_env)
     known, rest = parser.parse_known_args(argv)
-    if known.command in ("resume", "check-env") and not any(word.startswith("-") for word in rest):
+    if known.command in ("resume", "compile", "check-env") and not any(word.startswith("-") for word in rest):
         known.overrides += rest  # those after an option
     elif rest and known.command != "train":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -315,6 +320,23 @@ def _resume(args: argparse.Namespace) -> None:
     if args.trust:
         _make_working_directory_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=_STARTED)
+
+
+def _compile(args: argparse.Namespace) -> None:
+    from stoix_like.config import complete_overrides, compose_config, parse_config
+    from stoix_like.run import compile as programs
+    from stoix_like.run.setup import set_up
+
+    _make_working_directory_importable()
+    config = parse_config(compose_config(complete_overrides(args.overrides), _config_dirs(args)))
+    setup = set_up(config)
+    try:
+        compiled = programs.compile_run(setup, programs.make_keys(setup), programs.traced_hyperparams(setup.population))
+    finally:
+        setup.env.close()
+        setup.eval_env.close()
+    cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
+    _print("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
 
 
 def _check_env(args: argparse.Namespace) -> None:

@@ -287,3 +287,32 @@ def test_help_of_a_system_module_shows_its_documentation(tmp_path):
     assert done.returncode == 0
     assert "Proximal policy optimisation" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
+    environment = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        # Also those that compile in no time.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "stoix_like", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    def programs():
+        names = {path.name for path in (tmp_path / "cache").glob("*-cache")}
+        return {name for name in names if re.match("jit_(init|train|evaluate|_select)-", name)}
+
+    shown = run("compile", *TINY)
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        *("program", "init", "train", "evaluate", "select", "compiled")
+    ]
+    ahead = programs()
+    assert len(ahead) >= 3
+    assert not (tmp_path / "runs").exists()
+    run("train", *TINY)
+    assert programs() == ahead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpe
 from stoix_like.base_types import System
 from stoix_like.config import AnakinConfig, SebulbaConfig
 from stoix_like.envs.host import SplitSteps
+from stoix_like.listings import columns
 from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline
 from stoix_like.run.blocks import max_blocks
@@ -27,6 +28,41 @@ from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import stop_if_received
 
 SystemBuild = Callable[[Hyperparams], System]
+
+
+class Compiler:
+    """Compiles programs one after the other.
+
+    Attributes:
+        seconds: by program, the seconds that tracing, lowering and compiling it took; a cached program is only read.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, dict[str, float]] = {}
+
+    def __call__(self, name: str, program: Any, *args: Any) -> Any:
+        """Compile a jitted function.
+
+        Args:
+            name: name of the program.
+            program: the function.
+            args: its arguments, or their shapes.
+
+        Returns:
+            The compiled program.
+        """
+        start = time.perf_counter()
+        traced = program.trace(*args)
+        after_trace = time.perf_counter()
+        lowered = traced.lower()
+        after_lowering = time.perf_counter()
+        compiled = lowered.compile()
+        self.seconds[name] = {
+            "trace": after_trace - start,
+            "lower": after_lowering - after_trace,
+            "compile": time.perf_counter() - after_lowering,
+        }
+        return compiled
 
 
 class CompiledRun(NamedTuple):
@@ -43,6 +79,7 @@ class CompiledRun(NamedTuple):
         select: `(better [P], candidate, best) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
         seconds: time spent compiling.
+        program_seconds: see `Compiler.seconds`.
     """
 
     init: Callable[..., Any]
@@ -54,6 +91,7 @@ class CompiledRun(NamedTuple):
     select: Callable[..., Any]
     state: LearnerState
     seconds: float
+    program_seconds: dict[str, dict[str, float]]
 
 
 class Training(NamedTuple):
@@ -154,49 +192,67 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         max_blocks=max_blocks(num_members),
     )
     compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
-    training = compile_training(setup, build, spec, keys, hyperparams)
+    compiler = Compiler()
+    training = compile_training(setup, build, spec, keys, hyperparams, compiler)
     state = training.state
     stop_if_received()
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
-    evaluate = evaluator.lower(state.shared, hyperparams, keys.evaluation).compile()
+    evaluate = compiler("evaluate", evaluator, state.shared, hyperparams, keys.evaluation)
     memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
-    select = jax.jit(_select).lower(better, state.shared, state.shared).compile()
-    return CompiledRun(**training._asdict(), evaluate=evaluate, select=select, seconds=time.perf_counter() - start)
+    select = compiler("select", jax.jit(_select), better, state.shared, state.shared)
+    return CompiledRun(
+        **training._asdict(),
+        evaluate=evaluate,
+        select=select,
+        seconds=time.perf_counter() - start,
+        program_seconds=compiler.seconds,
+    )
 
 
 def _compile_anakin(
-    setup: RunSetup, build: SystemBuild, spec: ProgramSpec, keys: RunKeys, hyperparams: Hyperparams
+    setup: RunSetup,
+    build: SystemBuild,
+    spec: ProgramSpec,
+    keys: RunKeys,
+    hyperparams: Hyperparams,
+    compiler: Compiler,
 ) -> Training:
     program = anakin.make_program(build, setup.env, setup.mesh, spec)
-    init, state = _compile_init(program.init, (hyperparams, keys.agent, keys.shards))
-    train = program.train.lower(state, hyperparams, np.int32(1), np.bool_(True)).compile()
+    init, state = _compile_init(compiler, program.init, (hyperparams, keys.agent, keys.shards))
+    train = compiler("train", program.train, state, hyperparams, np.int32(1), np.bool_(True))
     _check_memory(setup, train)
     rollouts = None
     if setup.config.arch.profile and not setup.env.on_host:
-        rollouts = program.rollouts.lower(state, hyperparams, np.int32(1)).compile()
+        rollouts = compiler("rollouts", program.rollouts, state, hyperparams, np.int32(1))
     return Training(init, train, state, rollouts=rollouts)
 
 
 def _compile_sebulba(
-    setup: RunSetup, build: SystemBuild, spec: ProgramSpec, keys: RunKeys, hyperparams: Hyperparams
+    setup: RunSetup,
+    build: SystemBuild,
+    spec: ProgramSpec,
+    keys: RunKeys,
+    hyperparams: Hyperparams,
+    compiler: Compiler,
 ) -> Training:
     arch, plan, mesh, length = setup.config.arch, setup.plan, setup.mesh, spec.rollout_length
     assert isinstance(arch, SebulbaConfig)
     system, steps = build({}), SplitSteps(setup.env)
     num_envs = arch.total_num_envs // arch.num_actors
     program = sebulba.make_learner(build, setup.env, mesh, spec, arch.num_actors)
-    init, state = _compile_init(program.init, (hyperparams, keys.agent, keys.shards))
+    init, state = _compile_init(compiler, program.init, (hyperparams, keys.agent, keys.shards))
     rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
-    learn = program.learn.lower(state, hyperparams, (rollout,) * arch.num_actors, np.bool_(True)).compile()
+    rollouts = (rollout,) * arch.num_actors
+    learn = compiler("learn", program.learn, state, hyperparams, rollouts, np.bool_(True))
     _check_memory(setup, learn)
     actors = {
         device: sebulba.compile_actor(system, steps, state.shared, num_envs, length, device)
         for device in dict.fromkeys(setup.actor_devices)
     }
-    copy_shared = jax.jit(partial(jax.tree.map, jnp.copy)).lower(state.shared).compile()
+    copy_shared = compiler("copy", jax.jit(partial(jax.tree.map, jnp.copy)), state.shared)
     shardings = sebulba.rollout_shardings(mesh)
 
     def make_actors() -> list[Actor]:
@@ -210,9 +266,9 @@ def _compile_sebulba(
     return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
 
 
-def _compile_init(init: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], LearnerState]:
+def _compile_init(compiler: Compiler, init: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], LearnerState]:
     """Compile the initialisation; return it with the shapes and layouts of its result."""
-    compiled = init.lower(*args).compile()
+    compiled = compiler("init", init, *args)
     # Shapes alone have no sharding, and a compiled program only takes arrays with the sharding it expects.
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -233,3 +289,18 @@ def _select(better: jax.Array, candidate: Any, best: Any) -> Any:
         return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
 
     return jax.tree.map(pick, candidate, best)
+
+
+def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return what each program took to compile, as a table.
+
+    Args:
+        programs: `Compiler.seconds`.
+
+    Returns:
+        Lines of text.
+    """
+    rows: list[tuple[str, ...]] = [("program", "trace", "lower", "compile", "all")]
+    for name, seconds in programs.items():
+        rows.append((name, *(f"{value:.1f} s" for value in (*seconds.values(), sum(seconds.values())))))
+    return columns(rows)

@@ -267,6 +267,7 @@ class TrainingLoop:
             "stopped_by": self.progress.stopped_by,
             **({} if self._profile is None else self._profile.summary()),
             "compile_seconds": self._compiled.seconds,
+            "programs": self._compiled.program_seconds,
             "steps_per_second": trained_steps / self.progress.train_seconds if trained_steps else None,
             "wall_seconds": self._elapsed(),
             "notes": list(self.setup.plan.notes),
