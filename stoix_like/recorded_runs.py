@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import Any, NamedTuple
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage.config_file import plain_config, read_config
-from stoix_like.storage.run_dir import CONFIG, METRICS, is_locked, read_failure, read_history, read_summary
+from stoix_like.storage.run_dir import (
+    CONFIG,
+    METRICS,
+    UPDATES,
+    is_locked,
+    read_failure,
+    read_history,
+    read_summary,
+    read_updates,
+)
 
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
 RETURN = "eval/episode_return_mean"
@@ -43,6 +53,13 @@ class Run(NamedTuple):
     config: dict[str, Any]
     history: list[dict[str, Any]]
     summary: dict[str, Any]
+
+    def records(self, metric: str) -> list[dict[str, Any]]:
+        """Return the records that a metric is in: of `logger.every_updates` for `updates/…`, else of evaluations."""
+        if not metric.startswith("updates/"):
+            return self.history
+        path = self.directory / UPDATES
+        return _read_updates(self.directory, path.stat().st_mtime_ns) if path.is_file() else []
 
     @property
     def system(self) -> str:
@@ -88,6 +105,13 @@ class Member(NamedTuple):
         if isinstance(value, list):
             value = value[self.place] if self.place < len(value) else None
         return float("nan") if value is None or isinstance(value, (str, dict)) else float(value)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_updates(directory: Path, changed: int) -> list[dict[str, Any]]:
+    """Read the records between evaluations once for all members of a run, and again once the file has changed."""
+    del changed
+    return read_updates(directory)
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:

@@ -48,7 +48,7 @@ def learning_curves(
     Args:
         algorithms: from `read`.
         task: the environment; by default the one that all algorithms share.
-        metric: name of a metric of the records.
+        metric: name of a metric of the records, of evaluations or, as `updates/…`, between them.
         x: `env_steps` of each member, or `wall_seconds` since the start of the run.
         center: `iqm`, `mean` or `median` over seeds.
         band: `bootstrap` (interval of the center), `percentile` (2.5th to 97.5th of the seeds), `deviation` (standard
@@ -107,10 +107,13 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
 
 
 def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
-    points = [(float(record[x]), member.value(record, metric)) for record in member.run.history]
+    records = member.run.records(metric)
+    if any(x not in record for record in records):
+        raise ConfigError(f"x={x}: the records of {metric} have env_steps alone: use x=env_steps")
+    points = [(float(record[x]), member.value(record, metric)) for record in records]
     finite = [(point, value) for point, value in points if math.isfinite(value)]
     if not finite:
-        known = {name for record in member.run.history for name in record}
+        known = {name for record in (*member.run.history, *records) for name in record}
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
     steps, values = zip(*finite, strict=True)
     return np.asarray(steps), np.asarray(values)

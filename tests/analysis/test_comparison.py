@@ -57,6 +57,22 @@ def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
         analysis.read(tmp_path, by=["system.name"])
 
 
+def test_metrics_between_evaluations_are_loaded_and_drawn(tmp_path):
+    run = write_run(tmp_path / "a", (1.0, 2.0))
+    records = [{"env_steps": step, "updates": step, "updates/loss": [step / 10, None]} for step in (10, 20)]
+    (run / "updates.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    frame = analysis.load(run, updates=True)
+    assert frame[["member", "env_steps"]].values.tolist() == [[0, 10], [0, 20], [1, 10], [1, 20]]
+    assert frame["updates/loss"].tolist()[:2] == [1.0, 2.0]
+    first = members(read_run(run))[:1]
+    steps, values = plots.curve(first, "updates/loss")
+    assert (steps.tolist(), values.tolist()) == ([10.0, 20.0], [[1.0, 2.0]])
+    with pytest.raises(ConfigError, match="the records of updates/loss have env_steps alone"):
+        plots.curve(first, "updates/loss", "wall_seconds")
+    with pytest.raises(ConfigError, match="no value of updates/los: did you mean 'updates/loss'"):
+        plots.curve(first, "updates/los")
+
+
 def test_a_clear_difference_is_decided(two):
     found = analysis.compare(two)
     # Means 14 and 100; the best return that occurs, 110, is the target of the optimality gap.
