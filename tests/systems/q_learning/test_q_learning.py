@@ -18,6 +18,7 @@ from stoix_like.networks.heads import quantile_levels
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.q_learning.anakin import ff_dqn
+from stoix_like.systems.q_learning.anakin.ff_iqn import stratified_levels
 from stoix_like.systems.q_learning.exploration import EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import quantile_regression_loss
@@ -41,6 +42,14 @@ def test_epsilon_decays_linearly():
 
 
 @pytest.mark.slow
+def test_each_part_of_the_unit_interval_has_one_level():
+    """In quarters, floor(4 tau) counts up; all levels together are uniform, with mean 1/2 and variance 1/12."""
+    levels = np.asarray(stratified_levels(jax.random.key(0), 20_000, 4))
+    np.testing.assert_array_equal(np.floor(4 * levels), np.tile([0, 1, 2, 3], (20_000, 1)))
+    assert levels.mean() == pytest.approx(0.5, abs=1e-3)
+    assert levels.var() == pytest.approx(1 / 12, abs=1e-3)
+
+
 def test_default_quantiles_of_qr_dqn_have_the_mean_of_the_returns():
     """Returns are 10 with probability 0.1 and otherwise 0: the mean is 1.
 
