@@ -302,6 +302,7 @@ def heat_map(
     table = np.full((len(rows), len(columns)), np.nan)
     for place, returns in cells.items():
         table[place] = np.mean(returns)
+    axes.grid(False)
     image = axes.imshow(table, origin="lower", aspect="auto", cmap="viridis")
     shade_above = np.nanmin(table) + 0.6 * (np.nanmax(table) - np.nanmin(table))
     for (row, column), value in np.ndenumerate(table):

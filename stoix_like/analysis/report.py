@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
-from stoix_like.analysis.comparison import HEAD, Comparison, compare
+from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
 from stoix_like.analysis.statistics import TITLES
@@ -31,7 +31,8 @@ figure svg,figure img{display:block;max-width:100%;height:auto;margin:auto}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.25rem .75rem;border-bottom:1px solid #8884;vertical-align:top}
 code{font-size:.875em;overflow-wrap:anywhere}.verdict{font-weight:600}.note{color:#888}
-@media print{body{max-width:none;padding:0}.wide{overflow:visible}table{font-size:.75rem}section{break-inside:avoid}}
+@media print{body{max-width:none;padding:0}.wide{overflow:visible}table{font-size:.7rem}
+th,td{padding:.2rem .3rem;overflow-wrap:anywhere}section{break-inside:avoid}}
 """
 _MAX_DIFFERENCES = 60
 
@@ -78,26 +79,36 @@ def _section(title: str, content: str) -> str:
 def _summary(comparison: Comparison) -> str:
     settings = comparison.settings
     lines = [_table(["algorithm", *HEAD], comparison.rows)]
-    if comparison.tests:
+    tested = [test for test in comparison.tests if min(test.seeds) > 1]
+    if tested:
         lines.append(
             f"<p>{html.escape(TITLES[settings.test])}, level {settings.level:g}, by {settings.correction}:</p>"
         )
-    for test in comparison.tests:
+    for test in tested:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
         lines.append(f'<p class="verdict">{html.escape(on + test.verdict(settings.level))}</p>')
-    lines += [f'<p class="note">{html.escape(note)}</p>' for note in comparison.notes]
+    notes = list(comparison.notes)
+    if untested := len(comparison.tests) - len(tested):
+        notes.append(f"{untested} pair(s) of algorithms are not tested: a test needs at least two seeds of each")
+    lines += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
     return _section("Summary", "\n".join(lines))
 
 
 def _curves(algorithms: Sequence[Algorithm]) -> str:
     panels: list[Callable[[Figure], Any]] = [
-        lambda figure, task=task: plots.learning_curves(algorithms, task, ax=figure.add_subplot())  # type: ignore[misc]
+        # With two algorithms, marks where they differ.
+        lambda figure, task=task: plots.learning_curves(  # type: ignore[misc]
+            algorithms, task, test=Settings().test, ax=figure.add_subplot()
+        )
         for task in common_tasks(algorithms)
     ]
     if len(algorithms) > 1:
         panels.append(lambda figure: plots.performance_profiles(algorithms, ax=figure.add_subplot()))
     members = [member for algorithm in algorithms for member in algorithm.members]
-    for name in dict.fromkeys(name for member in members for name in member.hyperparams):
+    varied = _varied(algorithms)
+    if len(varied) == 2:
+        panels.append(lambda figure: plots.heat_map(members, varied[0], varied[1], ax=figure.add_subplot()))
+    for name in varied:
         panels.append(lambda figure, name=name: plots.hyperparameter_slices(members, name, ax=figure.add_subplot()))  # type: ignore[misc]
     return "\n".join(_figure(panel) for panel in panels)
 
@@ -188,12 +199,12 @@ def _rank(member: Member) -> float:
 
 def _animation(member: Member) -> str:
     """Render an episode; say why where there is none."""
-    from stoix_like.inference.evaluation import evaluate
+    from stoix_like.inference.evaluation import render
 
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "episode.gif"
         try:
-            evaluate(member.run.directory, episodes=1, member=member.place, render=path)
+            render(member.run.directory, path, member=member.place)
         except (ConfigError, OSError) as error:
             return f'<p class="note">No animation: {html.escape(str(error))}</p>'
         source = as_data_url(path.read_bytes(), "image/gif")

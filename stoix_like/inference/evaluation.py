@@ -115,10 +115,29 @@ def evaluate(
         path = _write(Path(run_dir) / DIRECTORY, stem, record)
         if animation is not None:
             with _print_write_errors():
-                record["render"] = _render(run.setup, trained, played, render_key, animation)
+                record["render"] = _render(run.setup, trained, _best(played), render_key, animation)
                 if path is not None:
                     write_json(path, record)
     return {**record, "path": path}
+
+
+def render(run_dir: str | Path, path: str | Path, *, which: str = "best", member: int | str = "best") -> None:
+    """Render an episode of a trained run, and write nothing else.
+
+    Args:
+        run_dir: the directory of the run.
+        path: path of a gif or mp4 file.
+        which: see `evaluate`.
+        member: index of a member of a population, or `best`.
+
+    Raises:
+        ConfigError: the environment cannot be drawn, or there is no such run, checkpoint or member.
+        HostEnvironmentError: an environment on the host failed.
+    """
+    run = open_run(run_dir)
+    animation = _make_animation(run, Path(path))
+    set_compile_cache(run.setup.config.arch.compile_cache)
+    _render(run.setup, _load(run, which, member), 0, _keys(0)[1], animation)
 
 
 def describe(record: Mapping[str, Any]) -> str:
@@ -277,14 +296,12 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def _render(
-    setup: RunSetup, trained: EvaluatedMembers, played: Episodes, key: jax.Array, animation: Animation
+    setup: RunSetup, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
 ) -> dict[str, Any]:
-    """Render one more episode of the best member."""
+    """Render an episode of one of the members."""
     path, env = animation
     scene = env.scene()
     assert scene is not None
-    scores = played.returns.mean(-1)
-    index = int(np.where(np.isnan(scores), -np.inf, scores).argmax())
     recorder = Recorder(setup.build_system, env, setup.config.arch.max_eval_steps)
     try:
         recording = recorder.record(trained.state_of(index), trained.hyperparams[index], key)
@@ -299,6 +316,12 @@ def _render(
         "frames": frames,
         "episode_return": float(recording.returns[-1]),
     }
+
+
+def _best(played: Episodes) -> int:
+    """Return the index of the member with the highest mean return."""
+    scores = played.returns.mean(-1)
+    return int(np.where(np.isnan(scores), -np.inf, scores).argmax())
 
 
 def _member_suffix(setup: RunSetup, trained: EvaluatedMembers) -> str:
