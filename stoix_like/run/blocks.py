@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stoix_like.architectures.types import RunningSums
@@ -57,8 +57,8 @@ def fit(call: Call, every: int, num_blocks: int) -> Call:
 
 def split(
     blocks: RunningSums, call: Call, every: int, before: Mapping[str, Any]
-) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
-    """Yield the metrics of each block that a call completes.
+) -> tuple[list[int], list[dict[str, Any]], Mapping[str, Any]]:
+    """Return the metrics of the blocks that a call completes.
 
     Args:
         blocks: the sums that the call returned, on the host.
@@ -66,16 +66,16 @@ def split(
         every: updates per block.
         before: sums of the interval before the first block; empty at its start.
 
-    Yields:
-        Updates of the interval so far, the metrics, and the sums, in JSON values, that are `before` of the next block.
+    Returns:
+        For each block the updates of the interval so far, and its metrics; and the sums after the last one, in JSON
+        values, that are `before` of the next call.
     """
-    sums = records.running_sums(blocks)
     end = call.done + call.num_updates
     first = call.done - call.done % every + every
-    for number, done in enumerate(range(first, end + every, every)):
-        done = min(done, end)
-        if done % every and done < call.interval:
-            return
-        after = {name: values[..., number].tolist() for name, values in sums.items()}
-        yield done, records.block(after, before), after
-        before = after
+    ends = [min(done, end) for done in range(first, end + every, every)]
+    if ends[-1] % every and ends[-1] < call.interval:
+        ends.pop()
+    if not ends:
+        return [], [], before
+    sums = {name: values[..., : len(ends)] for name, values in records.running_sums(blocks).items()}
+    return ends, records.blocks(sums, before), {name: values[..., -1].tolist() for name, values in sums.items()}

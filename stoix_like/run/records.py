@@ -98,23 +98,29 @@ def _total(sum_: FloatSum) -> np.ndarray:
     return np.asarray(sum_.total, np.float64) + np.asarray(sum_.low, np.float64)
 
 
-def block(sums: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of one block of updates.
+def blocks(sums: Mapping[str, np.ndarray], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the metrics of blocks of updates.
 
     Args:
-        sums: the sums of the interval after the block, `[]` or `[P]`, see `running_sums`.
-        before: those before the block; empty for the first one.
+        sums: the sums of the interval after each block, `[B]` or `[P, B]`, see `running_sums`.
+        before: those before the first block, `[]` or `[P]`; empty at the start of the interval.
 
     Returns:
-        Means over the updates and the finished episodes of the block, as `updates/…`; None without any.
+        For each block, means over its updates and the episodes that finished in it, as `updates/…`; None without any.
     """
-    own = {name: np.float64(value) - np.float64(before.get(name, 0.0)) for name, value in sums.items()}
+    own = {}
+    for name, values in sums.items():
+        start = np.asarray(before.get(name, np.zeros(values.shape[:-1])), np.float64)
+        own[name] = np.diff(values, prepend=start[..., None])
     with np.errstate(divide="ignore", invalid="ignore"):
         means = {name: value / own["updates"] for name, value in own.items() if name.startswith("train/")}
         means["episode_return_mean"] = own["returns"] / own["episodes"]
         means["episode_length_mean"] = own["lengths"] / own["episodes"]
-    values = means | {"episodes": own["episodes"]}
-    return {f"updates/{name.removeprefix('train/')}": plain(value) for name, value in values.items()}
+    by_block = {
+        f"updates/{name.removeprefix('train/')}": plain(np.moveaxis(values, -1, 0))
+        for name, values in (means | {"episodes": own["episodes"]}).items()
+    }
+    return [dict(zip(by_block, values, strict=True)) for values in zip(*by_block.values(), strict=True)]
 
 
 def _episodes(sums: EpisodeSums) -> dict[str, Any]:

@@ -380,8 +380,9 @@ class TrainingLoop:
         if every is None:
             return
         call = self._call(num_updates, target)
-        for done, metrics, after in blocks.split(interval.blocks, call, every, progress.block_start):
-            progress.block_start = after
+        ends, found, after = blocks.split(interval.blocks, call, every, progress.block_start)
+        progress.block_start = dict(after)
+        for done, metrics in zip(ends, found, strict=True):
             updates = progress.interval_start + done
             env_steps = plan.warmup_steps + updates * plan.steps_per_update
             self._blocks.append({"env_steps": env_steps, "updates": updates, **metrics})
