@@ -79,7 +79,7 @@ def read_members(directory: Path) -> list[Member]:
     except (OSError, ValueError, YAMLError) as error:
         raise ConfigError(f"{directory} cannot be read: {error}") from error
     overrides = tuple(override for override in given if not re.match(r"\+*(logger\b|arch\.seed=)", override))
-    return [_read_member(member, overrides) for member in recorded_runs.members(run)]
+    return [_read_member(member, overrides) for member in recorded_runs.samples(run)]
 
 
 def _read_member(member: recorded_runs.Member, overrides: tuple[str, ...]) -> Member:

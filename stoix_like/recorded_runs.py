@@ -178,6 +178,23 @@ def members(run: Run) -> list[Member]:
     return _members_of_configuration(run)
 
 
+def samples(run: Run) -> list[Member]:
+    """Return the members of a run that are independent of each other, for statistics.
+
+    Args:
+        run: the run, finished or not.
+
+    Returns:
+        Its members; of population-based training, whose members copy each other, the best one alone, with the seed of
+        the run.
+    """
+    found = members(run)
+    if not evolves(run):
+        return found
+    best = (run.history or [{}])[-1].get("population/best_member", 0)
+    return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
+
+
 def _members_of_configuration(run: Run) -> list[Member]:
     """Return the members of a population whose run has not finished."""
     if evolves(run) or not run.config["arch"]["population"].get("hyperparams"):
@@ -231,6 +248,8 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
     """
     hidden = (*SEEDS_AND_OUTPUT, *without)
     found = {key: value for key, value in flatten(member.run.config) if not is_below(key, hidden)}
+    if evolves(member.run):
+        found |= flatten({"arch": {"population": member.run.config["arch"]["population"]}})
     return found | {f"system.{name}": value for name, value in member.hyperparams.items()}
 
 

@@ -72,7 +72,7 @@ def test_sweeps_expand_to_the_combinations_to_check(monkeypatch):
 
 
 def test_composing_restores_the_hydra_of_the_caller():
-    with configuration._hydra():
+    with configuration.hydra_session():
         outer = GlobalHydra.instance().hydra
         compose_config([])
         assert GlobalHydra.instance().hydra is outer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from stoix_like.recorded_runs import Member, Run, find_runs, members, read_run
+from stoix_like.recorded_runs import Member, Run, evolves, find_runs, members, read_run
 from stoix_like.storage.run_dir import read_history, read_updates
 
 _NAMES = ("name", "module")
@@ -45,12 +45,20 @@ def _rows(run: Run, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             "environment": run.environment,
             "member": member.place,
             "seed": member.seed,
-            **{f"system.{name}": value for name, value in {**system, **member.hyperparams}.items()},
+            **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, record)}.items()},
             **_metrics(member, record),
         }
         for member in members(run)
         for record in records
     ]
+
+
+def _hyperparams(member: Member, record: dict[str, Any]) -> dict[str, float]:
+    """Return the hyperparameters of a member at the time of a record: population-based training moves them."""
+    if not evolves(member.run):
+        return member.hyperparams
+    varied = (member.run.config["arch"]["population"]["hyperparams"] or {}).keys()
+    return {name: member.value(record, f"hyperparams/{name}") for name in varied}
 
 
 def _metrics(member: Member, record: dict[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from stoix_like.recorded_runs import (
     identity,
     is_below,
     read_run,
+    samples,
     settings,
 )
-from stoix_like.recorded_runs import members as members_of
 
 SCORES = ("final", "best")
 _MAX_KEYS_IN_LABEL = 3
@@ -95,7 +95,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
     if without:
         raise ConfigError(f"no evaluation yet in {', '.join(without)}: leave them out")
     _check_keys(by, runs)
-    return group(itertools.chain.from_iterable(map(members_of, runs)), by)
+    return group(itertools.chain.from_iterable(map(samples, runs)), by)
 
 
 def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:

@@ -26,7 +26,7 @@ from stoix_like.run.profile import Profile
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
-from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.run.training_loop import Progress, TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.storage import checkpoint
 from stoix_like.storage import run_dir as directory
@@ -211,7 +211,7 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
             check_unchanged(setup, host_state)
             if _is_complete(setup, host_state) and summary:
                 print(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it")
-                return _result(setup, run_dir, host_state["progress"], summary)
+                return _result(setup, run_dir, Progress.from_json(host_state["progress"]), summary)
         else:
             check_same_config(setup, plain_config(run_dir))
             complete = _result_without_checkpoint(setup, run_dir, summary)
@@ -252,7 +252,7 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
         evaluation = {name: value for name, value in history[-1].items() if name.startswith("eval/")}
         history[-1] |= {name: np.asarray(value, np.float64).tolist() for name, value in evaluation.items()}
         failures = {record["member"]: record["failure"] for record in summary.get("population/members", ())}
-        return _result(setup, run_dir, {"history": history, "failures": failures}, summary)
+        return _result(setup, run_dir, Progress(history=history, failures=failures), summary)
     except (LookupError, TypeError, ValueError):
         return None  # The files are damaged.
 
@@ -308,7 +308,7 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             " directory, and train again",
             file=sys.stderr,
         )
-    return _result(setup, run_dir, dataclasses.asdict(loop.progress), summary)
+    return _result(setup, run_dir, loop.progress, summary)
 
 
 def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> int | None:
@@ -349,11 +349,12 @@ def _budget_note(loop: TrainingLoop, before: int) -> str:
     return f"schedules and evaluations follow the new budget of {now:,} updates (before: {before:,}){moves}"
 
 
-def _result(setup: RunSetup, run_dir: Path, progress: dict[str, Any], summary: dict[str, Any]) -> Result:
-    history = progress["history"]
-    population = setup.population.with_hyperparams(progress.get("hyperparams", {}))
-    members = records.members(population, history[-1], summary, progress["failures"])
-    return Result(records.score(history[-1]), run_dir, summary, history, members)
+def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[str, Any]) -> Result:
+    last = progress.history[-1]
+    evaluated = {name: last.get(f"hyperparams/{name}", values) for name, values in setup.population.hyperparams.items()}
+    population = setup.population.with_hyperparams(evaluated)
+    members = records.members(population, last, summary, progress.failures)
+    return Result(records.score(last), run_dir, summary, progress.history, members)
 
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:

@@ -37,8 +37,9 @@ class Best(NamedTuple):
 
     @staticmethod
     def from_checkpoint(shared: Any, host_values: Mapping[str, Any]) -> Best:
-        """Join what `host_values` returned and the parameters."""
-        hyperparams = {name: np.asarray(values, np.float32) for name, values in host_values["hyperparams"].items()}
+        """Join what `host_values` returned, or an earlier version of it, and the parameters."""
+        varied = host_values.get("hyperparams", {})
+        hyperparams = {name: np.asarray(values, np.float32) for name, values in varied.items()}
         return Best(
             shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
         )

@@ -55,6 +55,7 @@ class Progress:
         hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
         block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
         seconds: time spent, by phase.
+        trained: metrics of an interval that is complete and not yet evaluated; None otherwise.
     """
 
     updates: int = 0
@@ -68,6 +69,13 @@ class Progress:
     hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    trained: dict[str, Any] | None = None
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Progress:
+        """Return the progress that a checkpoint holds in JSON, where keys are strings."""
+        failures = {int(member): failure for member, failure in values["failures"].items()}
+        return Progress(**{**values, "failures": failures})
 
 
 class TrainingLoop:
@@ -182,10 +190,8 @@ class TrainingLoop:
             local = end_episodes(local) if has_replay else self.state.shards.local
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         self._state = to_state(items["shared"], rest, local)
-        progress = dict(host_state["progress"])
-        progress["failures"] = {int(member): failure for member, failure in progress["failures"].items()}
-        self.progress = Progress(**{**progress, "stopped_by": None})
-        self._set_population(self._population.with_hyperparams(progress.get("hyperparams", {})))
+        self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
+        self._set_population(self._population.with_hyperparams(self.progress.hyperparams))
         self._num_logged = len(self.history)
         self._started -= self.progress.wall_seconds
         self.clock.add(self.progress.seconds)
@@ -193,7 +199,11 @@ class TrainingLoop:
             lost = self._callbacks.restore(host_state.get("callbacks", ()), checkpoint.step)
             self.missing += tuple(f"the callback {name}" for name in lost)
         if "best" in items:
-            self._best = Best.from_checkpoint(items["best"], host_state["best"])
+            best = Best.from_checkpoint(items["best"], host_state["best"])
+            self._best = best._replace(hyperparams=self._population.arrays() | dict(best.hyperparams))
+        if self.history:
+            # A run that ended in between, or that goes on after all, has yet to make its last selection.
+            self._evolve()
 
     def warm_start(self, source: warm_start.Source) -> None:
         """Start from the parameters and statistics of another run.
@@ -225,7 +235,8 @@ class TrainingLoop:
             start = self.progress.interval_start
             for target in self.setup.plan.evaluations:
                 if target > start and target >= self.progress.updates and not self.progress.stopped_by:
-                    trained = self._train_until(target, signals)
+                    # An environment may have failed in the evaluation, after the interval.
+                    trained = self.progress.trained or self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
                     self._record_video()
                     self._evolve()
@@ -343,7 +354,9 @@ class TrainingLoop:
             self.report_checkpoint()
         steps = (target - progress.interval_start) * plan.steps_per_update * self.setup.population.num_members
         rate = steps / progress.interval_seconds
-        return {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
+        trained = {"steps_per_second": rate, **records.training(interval), **self._compiled.host_metrics()}
+        progress.trained = trained
+        return trained
 
     def _measure_rollouts(self) -> None:
         """Measure how long rollouts alone take, from the current state."""
@@ -393,6 +406,7 @@ class TrainingLoop:
 
     def _end_interval(self) -> None:
         self.progress.interval_start, self.progress.interval_seconds = self.progress.updates, 0.0
+        self.progress.trained = None
         self.progress.block_start = {}
 
     def _copy_without_replay(self) -> LearnerState:
@@ -592,7 +606,8 @@ class TrainingLoop:
         """Replace the worst members after every `arch.population.pbt.every_evals` evaluations but the last one."""
         record, evaluation = self.history[-1], len(self.history) - 1
         complete = self.progress.updates == self.setup.plan.num_updates or self.progress.stopped_by is not None
-        if self._evolution is None or complete or not self._evolution.is_due(evaluation):
+        done = "population/continues" in record or record["updates"] != self.progress.updates
+        if self._evolution is None or complete or done or not self._evolution.is_due(evaluation):
             return
         scores = np.asarray(record["eval/episode_return_mean"])
         with self.clock("selection"):

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from recorded import write_run
 
 from stoix_like import analysis, cli
@@ -311,3 +312,23 @@ def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
     np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
     with pytest.raises(ConfigError, match="has no rate over time"):
         plots.lineage(run._replace(history=records), "rate")
+
+
+def test_population_based_training_counts_as_one_seed_each(tmp_path):
+    for seed in (0, 2):
+        write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed)
+        config = OmegaConf.load(tmp_path / f"pbt{seed}/config.yaml")
+        config.arch.population = {"hyperparams": {"gamma": {"uniform": [0.9, 1.0]}}, "pbt": {"every_evals": 1}}
+        OmegaConf.save(config, tmp_path / f"pbt{seed}/config.yaml")
+        path = tmp_path / f"pbt{seed}/metrics.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for number, record in enumerate(records):
+            record |= {"population/best_member": 1, "hyperparams/gamma": [0.9, 0.91 + number / 100, 0.92]}
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    write_run(tmp_path / "plain", (1.0, 2.0))
+    plain, evolved = sorted(analysis.read(tmp_path), key=lambda algorithm: "every_evals=1" in algorithm.label)
+    assert [member.seed for member in plain.members] == [0, 1]
+    assert [member.seed for member in evolved.members] == [0, 2]
+    assert evolved.scores("gymnax/CartPole-v1").tolist() == [5.0, 5.0]
+    table = analysis.load(tmp_path / "pbt0")
+    assert table[table.member == 1]["system.gamma"].tolist() == pytest.approx([0.91, 0.92])

@@ -10,7 +10,9 @@ import toys
 from collector import Collector
 from comparisons import without_times
 
+import stoix_like
 from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger, RunInfo
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import blocks, training_loop
@@ -121,3 +123,44 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
     logger.start(info._replace(history=loop.history, env_steps=loop.env_steps))
     finish(loop, logger)
     assert path.read_bytes() == (tmp_path / "whole/updates.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        [*RUN, "logger.every_updates=3"],
+        pytest.param(
+            [
+                *toys.overrides(module="keeper", rollout_length=5),
+                *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "arch.total_num_envs=4"),
+                *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
+                *("arch.absolute_metric=false", "logger.every_updates=3"),
+            ],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["anakin", "sebulba"],
+)
+def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, architecture):
+    evaluate, failures = TrainingLoop._evaluate, iter([False, True])
+
+    def fail_once(loop):
+        if next(failures, False):
+            raise HostEnvironmentError("no answer")
+        return evaluate(loop)
+
+    monkeypatch.setattr(TrainingLoop, "_evaluate", fail_once)
+    run = tmp_path / "run"
+    with pytest.raises(HostEnvironmentError, match="saved; continue with"):
+        stoix_like.train("ppo/ff_ppo", [*architecture, "logger.console.enabled=false"], run_dir=run)
+    resumed = stoix_like.resume(run)
+    assert [record["updates"] for record in resumed.history] == sorted(
+        {record["updates"] for record in resumed.history}
+    )
+    assert resumed.summary["updates"] == resumed.history[-1]["updates"]
+    updates = [json.loads(line)["updates"] for line in (run / "updates.jsonl").read_text().splitlines()]
+    assert updates == sorted(set(updates))
+    assert updates[-1] == resumed.summary["updates"]
+    if "arch=sebulba" not in architecture:
+        whole = stoix_like.train("ppo/ff_ppo", [*architecture, "logger=silent"], run_dir=tmp_path / "whole")
+        assert without_times(resumed.history) == without_times(whole.history)

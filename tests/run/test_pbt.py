@@ -1,5 +1,6 @@
 """Population-based training: what a selection does to the members, and runs with selections."""
 
+import json
 import signal
 
 import jax
@@ -12,10 +13,11 @@ import stoix_like
 from stoix_like.architectures.types import LearnerState
 from stoix_like.callbacks import Callback
 from stoix_like.config import PBTConfig, compose_config, parse_config
-from stoix_like.errors import ConfigError
+from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.recorded_runs import members, read_run
 from stoix_like.run import pbt
 from stoix_like.run.pbt import Space
+from stoix_like.run.saved_state import Best
 from stoix_like.run.setup import set_up
 
 SMALL = [
@@ -88,11 +90,19 @@ def test_values_that_are_drawn_anew_fill_their_range():
 
 
 class _Stop(Callback):
-    """Stops the run as SIGTERM does, at one of its evaluations."""
+    """Stops the run as SIGTERM does, between two evaluations."""
 
     def on_evaluation(self, record, policy):
         if record["env_steps"] == 768:
             signal.raise_signal(signal.SIGTERM)
+
+
+class _Fail(Callback):
+    """Fails at an evaluation that a selection follows."""
+
+    def on_evaluation(self, record, policy):
+        if record["env_steps"] == 512:
+            raise RuntimeError("lost")
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +128,33 @@ def test_lineage_is_recorded_and_explains_the_hyperparameters(trained):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path):
+@pytest.mark.parametrize(("callback", "error"), [(_Stop, SystemExit), (_Fail, CallbackError)])
+def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, error):
     run = tmp_path / "run"
-    with pytest.raises(SystemExit):
-        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[_Stop()])
+    with pytest.raises(error):
+        stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=run, callbacks=[callback()])
     resumed = stoix_like.resume(run)
-    assert len(resumed.history) == 6
     assert without_times(resumed.history) == without_times(trained.history)
+    assert [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] == resumed.history
     assert resumed.summary["absolute/episode_return_mean"] == trained.summary["absolute/episode_return_mean"]
+    # Once more, now that the run is complete.
+    assert stoix_like.resume(run).members == resumed.members
+
+
+@pytest.mark.slow
+def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
+    overrides = [*SMALL, VARIED, "arch.num_devices=2", "arch.population.axis=device"]
+    whole = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "whole")
+    sources = [record["population/continues"] for record in whole.history if "population/continues" in record]
+    # Copies from the other device, too, which has four of the eight members.
+    assert any(member // 4 != source // 4 for found in sources for member, source in enumerate(found))
+    with pytest.raises(SystemExit):
+        stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
+    assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
+
+
+def test_best_parameters_of_earlier_versions_have_no_hyperparameters():
+    assert Best.from_checkpoint({}, {"episode_return": [1.0], "env_steps": [8]}).hyperparams == {}
 
 
 @pytest.mark.slow
