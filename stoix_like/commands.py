@@ -1,4 +1,4 @@
-"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `plot-policy`, `report`, `sweep` and their kin.
+"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `export`, `report`, `sweep` and their kin.
 
 Everything but the parsers is imported when a command runs.
 """
@@ -15,7 +15,7 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "sweep")
+NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "export", "sweep")
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs"
 
@@ -71,6 +71,18 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     reporting.add_argument("--no-animation", action="store_true", help="do not render an episode of the best policy")
     reporting.set_defaults(run=lambda args: show(_report(args)))
 
+    exporting = commands.add_parser("export", help="write a policy to one file that runs without this package")
+    exporting.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    exporting.add_argument("--out", type=Path, required=True, help="the file: .stablehlo, .onnx or .npz")
+    exporting.add_argument("--format", help="stablehlo, onnx or npz (default: that of the ending, or stablehlo)")
+    exporting.add_argument(
+        "--greedy",
+        action=argparse.BooleanOptionalAction,
+        help="act by the mode of the policy, or by sampling (default: as arch.evaluation_greedy of the run)",
+    )
+    _add_choice(exporting)
+    exporting.set_defaults(run=lambda args: show(_export(args)))
+
     sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna")
     sweeping.add_argument(
         "overrides",
@@ -112,10 +124,14 @@ def _add_picture(parser: argparse.ArgumentParser, sliced: bool) -> None:
             help="the other features: those of a typical visited state (typical, default), or averages over sampled"
             " ones (sampled)",
         )
-    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
-    parser.add_argument("--member", default="best", help="member of a population: best, or a number")
     parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    _add_choice(parser)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
+    parser.add_argument("--member", default="best", help="member of a population: best, or a number")
     parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
@@ -191,6 +207,20 @@ def _report(args: argparse.Namespace) -> str:
 
     report.write(args.runs, args.out, by=args.by, animation=not args.no_animation)
     return f"written to {args.out}"
+
+
+def _export(args: argparse.Namespace) -> str:
+    from stoix_like.inference.export import choose_format
+    from stoix_like.inference.policy import load_policy
+
+    # A wrong ending is reported before anything is loaded.
+    format = choose_format(args.out, args.format)
+    policy = load_policy(args.run_dir, args.which, args.member, args.greedy, trust=args.trust)
+    try:
+        policy.export(args.out, format)
+    finally:
+        policy.close()
+    return f"{policy}\nwritten to {args.out} and {args.out}.json"
 
 
 def _sweep(args: argparse.Namespace) -> str:

@@ -25,10 +25,11 @@ SOURCES = sorted(
     if not any(part.startswith("_") for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__")
 )
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
+TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
 OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
 GUIDES = [
     ROOT / "docs/guides/import_the_parts.md",
-    ROOT / "docs/guides/use_a_trained_policy.md",
+    TRAINED_POLICY,
     ROOT / "docs/guides/compare_runs.md",
     ROOT / "docs/guides/callbacks.md",
     ROOT / "docs/guides/log_a_run.md",
@@ -109,7 +110,10 @@ def blocks(page, language):
 def directory(tmp_path, monkeypatch):
     """Change to a directory with the files of the guides."""
     files = [
-        block for page in (OWN_SYSTEM, OWN_ENVIRONMENT) for name in ("python", "yaml") for block in blocks(page, name)
+        block
+        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY)
+        for name in ("python", "yaml")
+        for block in blocks(page, name)
     ]
     for title, text in files:
         if title:
@@ -119,7 +123,7 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env"):
+    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env", "numpy_policy"):
         sys.modules.pop(name, None)
 
 
@@ -176,6 +180,11 @@ def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
     ]
     assert "- [mine](mine.md): Module deep/er/mine." in (site / "reference/deep/er/index.md").read_text()
     assert "## mine/two\n\n```yaml\n# Config system/mine/two.\n" in (site / "configuration/system.md").read_text()
+
+
+def test_the_guide_shows_the_reader_for_numpy_verbatim():
+    ((_, text),) = (block for block in blocks(TRAINED_POLICY, "python") if block[0] == "numpy_policy.py")
+    assert text == (ROOT / "stoix_like/inference/formats/numpy_policy.py").read_text()
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())

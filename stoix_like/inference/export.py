@@ -1,75 +1,83 @@
-"""Export of policies to StableHLO files."""
+"""Export of policies to files: StableHLO, ONNX, and arrays for numpy, each with a description in JSON beside it."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import export
 
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.inference import contract
+from stoix_like.inference.formats.stablehlo import KEY_KIND, act_of
 from stoix_like.storage.files import write_bytes
 
 if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-# Exported policies take raw key data of this implementation.
-KEY_KIND = "threefry2x32"
+FORMATS = ("stablehlo", "onnx", "npz")
 _CHECKED_BATCHES = (1, 32)
-# Endings of formats that other programs would try to read; the file is `jax.export`'s serialisation of StableHLO.
+# Endings of formats that other programs would try to read.
 _OTHER_FORMATS = (
-    *(".onnx", ".pt", ".pt2", ".pth", ".torchscript", ".tflite", ".keras", ".h5", ".hdf5", ".pb", ".safetensors"),
-    *(".mlir", ".hlo", ".mlmodel", ".mlpackage", ".engine", ".plan", ".msgpack", ".pkl", ".pickle", ".npy", ".npz"),
+    *(".pt", ".pt2", ".pth", ".torchscript", ".tflite", ".keras", ".h5", ".hdf5", ".pb", ".safetensors"),
+    *(".mlir", ".hlo", ".mlmodel", ".mlpackage", ".engine", ".plan", ".msgpack", ".pkl", ".pickle", ".npy"),
     *(".gguf", ".json", ".yaml", ".yml", ".txt", ".zip", ".gif"),
 )
 
 
-def export_policy(policy: Policy, path: str | Path) -> Path:
-    """Write a policy to a StableHLO file; see `Policy.export`.
+def export_policy(policy: Policy, path: str | Path, format: str | None = None) -> Path:
+    """Write a policy to a file, and its description to `<path>.json`; see `Policy.export`.
 
     Args:
         policy: the policy.
         path: path of the file; overwritten if it exists.
+        format: one of `FORMATS`; None for that of the ending, or `stablehlo`.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: if the path ends like a file of another format.
+        ConfigError: if the path ends like a file of another format, or the format cannot hold this policy.
         RuntimeError: if the exported function differs from the policy on random observations; writes no file.
     """
     path = Path(path)
-    _check_ending(path)
-
-    def act(*inputs: jax.Array) -> Any:
-        """Choose actions from plain arrays; the trained state is a constant of the program."""
-        *arrays, key_data = inputs
-        return policy.act_on(arrays, jax.random.wrap_key_data(key_data, impl=KEY_KIND))
-
-    (batch,) = export.symbolic_shape("b", constraints=["b >= 1"])
-    inputs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in policy.argument_shapes.values()]
-    key_data = jax.ShapeDtypeStruct((2,), jnp.uint32)
-    written = export.export(jax.jit(act), platforms=PLATFORMS)(*inputs, key_data).serialize()
-    _compare(policy, jax.jit(act), export.deserialize(written).call)
+    chosen = choose_format(path, format)
+    module = importlib.import_module(f"stoix_like.inference.formats.{chosen}")
+    written = module.encode(policy)
+    _compare(policy, module.decode(written))
     write_bytes(path, written)
+    contract.write(policy, path, chosen, written)
     return path
 
 
-def _check_ending(path: Path) -> None:
-    if path.suffix.lower() in _OTHER_FORMATS:
+def choose_format(path: Path, format: str | None = None) -> str:
+    """Return the format of a file.
+
+    Args:
+        path: path of the file.
+        format: one of `FORMATS`; None for that of the ending, or `stablehlo`.
+
+    Raises:
+        ConfigError: the format is unknown, or the path ends like a file of another one.
+    """
+    ending = path.suffix.lower()
+    if format is None:
+        format = ending[1:] if ending[1:] in FORMATS else "stablehlo"
+    if format not in FORMATS:
+        raise ConfigError(f"format={format} is unknown: {nearest(format, FORMATS)}")
+    if ending in (*_OTHER_FORMATS, *(f".{name}" for name in FORMATS if name != format)):
         raise ConfigError(
-            f"path={path} ends like a {path.suffix} file, but holds StableHLO as jax.export writes it: use"
-            f" {path.with_suffix('.stablehlo').name}"
+            f"path={path} ends like a {path.suffix} file, but holds {format}: use {path.with_suffix('.' + format).name}"
         )
+    return format
 
 
-def _compare(policy: Policy, act: Callable[..., Any], exported: Callable[..., Any]) -> None:
+def _compare(policy: Policy, exported: Callable[..., Any]) -> None:
     """Check that the exported function returns what the policy does on random arguments."""
+    act = jax.jit(act_of(policy))
     for batch in _CHECKED_BATCHES:
         key = jax.random.key(batch, impl=KEY_KIND)
         arguments = (*policy.random_arguments(key, batch), jax.random.key_data(key))

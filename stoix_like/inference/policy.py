@@ -15,7 +15,7 @@ import numpy as np
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import restart
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import Box, Discrete, entries
+from stoix_like.envs.spaces import Box, Discrete, Space, entries
 from stoix_like.errors import ConfigError
 from stoix_like.inference.export import export_policy
 from stoix_like.inference.load import load_member, open_run
@@ -247,35 +247,62 @@ class Policy:
         return self._shared.params if self._has_params else self._shared
 
     @property
+    def shared(self) -> Any:
+        """Trained state of the system: parameters, statistics of normalisation and counters."""
+        return self._shared
+
+    @property
+    def inner_action_space(self) -> Space:
+        """The space of the actions of the networks, before `native_action`."""
+        return self._env.action_space
+
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """Convert actions `[B, ...]` of the networks to the units of the suite."""
+        return self._env.native_action(action)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the arrays in an observation of the environment, see `input_shapes`."""
         return tuple(self.input_shapes)
 
-    def export(self, path: str | Path) -> Path:
-        """Write the policy to a StableHLO file, which needs only jax to run on a CPU, a GPU or a TPU.
+    def export(self, path: str | Path, format: str | None = None) -> Path:
+        """Write the policy to a file that runs without this package, and its description to `<path>.json`.
 
-        The file holds a function of one array `[b, ...]` for each of `argument_shapes`, with any batch size b, and of
-        key data, uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
+        | format | holds | needs |
+        |---|---|---|
+        | `stablehlo` | every policy, as a program for CPUs, GPUs and TPUs | jax |
+        | `onnx` | greedy policies, as a graph | onnxruntime; to write, the extra `onnx` |
+        | `npz` | greedy policies of multilayer perceptrons, as arrays | numpy |
+
+        A StableHLO file holds a function of one array `[b, ...]` for each of `argument_shapes`, with any batch size b,
+        and of key data, uint32 `[2]`, which a greedy policy ignores. It returns actions `[b, ...]`.
 
             act = jax.export.deserialize(pathlib.Path("policy.stablehlo").read_bytes()).call
             action = act(observation, jax.random.key_data(jax.random.key(0)))
 
         Args:
             path: path of the file, such as `policy.stablehlo`; overwritten if it exists.
+            format: `stablehlo`, `onnx` or `npz`; by default that of the ending, or `stablehlo`.
 
         Returns:
             The path.
 
         Raises:
-            ConfigError: if the path ends like a file of another format, such as `.onnx`.
+            ConfigError: if the path ends like a file of another format, or the format cannot hold this policy.
+            MissingExtraError: if the format is `onnx`, and its packages are not installed.
             RuntimeError: if the exported function differs from this policy on random observations; writes no file.
         """
-        return export_policy(self, path)
+        return export_policy(self, path, format)
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape and dtype of each array that `act_on` takes, without a batch axis: `input_shapes`."""
         return self.input_shapes
+
+    @property
+    def result_names(self) -> list[str]:
+        """Names of the arrays that `act_on` returns: `action`."""
+        return ["action"]
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, without checks and conversions, inside a jitted function.
@@ -288,6 +315,13 @@ class Policy:
             The actions `[B, ...]`, in the units of the suite.
         """
         return self._act(self._shared, self.observation_of(arrays), key)
+
+    def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
+        """Return what `act_on` does for a greedy policy, without random numbers where the system tells its mode."""
+        if self._system.inspect is None:
+            return self.act_on(arrays, jax.random.key(0))
+        policy, _ = self._system.inspect(self._shared, self.observation_of(arrays))
+        return self._env.native_action(policy.mode())
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
         """Draw arrays `[batch, ...]` for `act_on`."""
@@ -491,6 +525,11 @@ class RecurrentPolicy(Policy):
         states = {f"state.{i}": jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for i, leaf in enumerate(leaves)}
         return self.input_shapes | states | {"is_first": jax.ShapeDtypeStruct((), jnp.dtype(bool))}
 
+    @property
+    def result_names(self) -> list[str]:
+        """See `Policy.result_names`: `action`, and the arrays of the next state by number."""
+        return ["action", *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like))))]
+
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, see `Policy.act_on`; also returns the arrays of the next state."""
         split = len(self.input_shapes)
@@ -498,6 +537,10 @@ class RecurrentPolicy(Policy):
         state = jax.tree.unflatten(jax.tree.structure(self._state_like), states)
         action, state = self._act_from(self._shared, observation, state, is_first, key)
         return action, *jax.tree.leaves(state)
+
+    def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
+        """See `Policy.mode_on`; also returns the arrays of the next state."""
+        return self.act_on(arrays, jax.random.key(0))
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
         """Draw arrays `[batch, ...]` for `act_on`."""

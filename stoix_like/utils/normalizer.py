@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from stoix_like.base_types import Axes, Observation, Transition
 from stoix_like.utils import running_statistics
 
+MAX_ABS_VALUE = 10.0
+"""Clipping limit of normalised observations, in standard deviations."""
+
 
 class Normalizer(NamedTuple):
     """Normalisation of the `agent_view` of observations; integers and booleans, such as pixels, pass through.
@@ -26,7 +29,7 @@ class Normalizer(NamedTuple):
     apply: Callable[[Any, Observation], Observation]
 
 
-def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = 10.0) -> Normalizer:
+def make_normalizer(enabled: bool, axes: Axes, max_abs_value: float = MAX_ABS_VALUE) -> Normalizer:
     """Build a normaliser, or the identity with an empty state.
 
     Args:

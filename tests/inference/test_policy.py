@@ -1,12 +1,15 @@
 import dataclasses
 import itertools
 import json
+import runpy
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import numpy as np
+import onnxruntime
 import pytest
 import toys
 from selections import select
@@ -16,6 +19,8 @@ from stoix_like.base_types import Observation, RolloutState
 from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
+from stoix_like.inference import contract
+from stoix_like.inference.formats import numpy_policy
 from stoix_like.inference.load import TrainedState, choose_member, load_shared, open_run
 from stoix_like.inference.policy import Policy, RecurrentPolicy, load_policy, make_policy
 from stoix_like.run.setup import set_up
@@ -164,7 +169,7 @@ def test_representation(policy, sampling):
     assert len(repr(policy)) < 200
 
 
-@pytest.mark.parametrize("name", ["policy.onnx", "policy.v2.PT"])
+@pytest.mark.parametrize("name", ["policy.mlir", "policy.v2.PT"])
 def test_export_refuses_endings_of_other_formats(policy, tmp_path, name):
     with pytest.raises(ConfigError, match=r"ends like a \..* use policy\..*stablehlo"):
         policy.export(tmp_path / name)
@@ -198,10 +203,76 @@ def test_exported_policy_needs_only_jax(sampling, tmp_path):
     view = np.asarray(sampling.random_observations(key, 3).agent_view)
     np.savez(tmp_path / "given.npz", view=view, action=sampling(view, key), key_data=jax.random.key_data(key))
     path = sampling.export(tmp_path / "policy.stablehlo")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["given.npz", "policy.stablehlo"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "given.npz",
+        "policy.stablehlo",
+        "policy.stablehlo.json",
+    ]
     command = [sys.executable, "-I", "-c", textwrap.dedent(LOAD), path, tmp_path / "given.npz"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("overrides", [[], ["system.normalize_observations=true", "network=mlp_normal"]])
+def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
+    """The reader runs alone, on a copy of its file; bounds of the actions come from the policy."""
+    setup, shared = untrained("env=gymnax/pendulum", *overrides)
+    if overrides:
+        statistics = dataclasses.replace(
+            shared.statistics, mean=np.float32([0.1, -0.2, 3.0]), std=np.float32([2, 1, 4])
+        )
+        shared = shared._replace(statistics=statistics)
+    # Actions beyond the bounds of the environment.
+    shared = shared._replace(params=jax.tree.map(lambda leaf: 30 * leaf, shared.params))
+    policy = Policy(setup, shared, {})
+    path = policy.export(tmp_path / "policy.npz")
+    view = np.asarray(policy.random_observations(jax.random.key(0), 64).agent_view)
+    reader = runpy.run_path(numpy_policy.__file__)
+    found = reader["load"](path)(view)
+    assert np.ptp(found) == 4
+    np.testing.assert_allclose(found, policy(view), rtol=1e-4, atol=1e-4)
+    assert len(Path(numpy_policy.__file__).read_text().splitlines()) <= 60
+
+
+def test_contract_describes_the_exported_file(policy, tmp_path):
+    path = policy.export(tmp_path / "policy.npz")
+    described = contract.read(path)
+    assert described["outputs"] == [
+        {"name": "action", "shape": ["batch", 1], "dtype": "float32", "low": -2.0, "high": 2.0}
+    ]
+    assert [(entry["name"], entry["shape"]) for entry in described["inputs"]] == [("agent_view", ["batch", 3])]
+    assert (described["system"], described["environment"]) == ("ppo/ff_ppo", "gymnax/Pendulum-v1")
+    assert described["env_steps"] == policy.env_steps
+    path.write_bytes(path.read_bytes() + b"0")
+    with pytest.raises(ConfigError, match=r"is not the file that policy\.npz\.json describes"):
+        contract.read(path)
+
+
+@pytest.mark.parametrize("format", ["onnx", "npz"])
+def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_path, format):
+    with pytest.raises(ConfigError, match=f"format={format}: .* random numbers of jax: export the greedy policy"):
+        sampling.export(tmp_path / "policy", format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_for_numpy_hold_multilayer_perceptrons_alone(tmp_path):
+    policy = Policy(*untrained("env=gymnax/breakout", "network=cnn"), {})
+    with pytest.raises(ConfigError, match="has a CNNTorso: use onnx or stablehlo"):
+        policy.export(tmp_path / "policy.npz")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/rec_ppo", "q_learning/ff_dqn"])
+def test_onnx_graph_acts_as_the_policy(system, tmp_path):
+    """Export itself compares the graph with the policy; this checks the names and the batch axis."""
+    policy = make_policy(*untrained(f"system={system}", "env=gymnax/cartpole"), {}, greedy=True)
+    session = onnxruntime.InferenceSession(policy.export(tmp_path / "policy.onnx"))
+    assert [entry.name for entry in session.get_inputs()] == list(policy.argument_shapes)
+    assert [entry.name for entry in session.get_outputs()] == policy.result_names
+    arrays = [np.asarray(array) for array in policy.random_arguments(jax.random.key(9), 5)]
+    found = session.run(None, dict(zip(policy.argument_shapes, arrays, strict=True)))
+    for one, other in zip(found, jax.tree.leaves(policy.act_on(arrays, jax.random.key(0))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, tmp_path, monkeypatch):

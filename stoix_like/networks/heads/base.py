@@ -105,15 +105,16 @@ def location_and_spread(
         loc, spread = two_parameters(embedding, action_dim, kernel_init)
         return loc, jax.nn.softplus(spread)
     loc = dense(embedding, action_shape(action_dim), kernel_init)
-    log_scale = _FreeParameter(action_shape(action_dim), name="log_scale")()
+    log_scale = FreeParameter(action_shape(action_dim), name="log_scale")()
     return loc, math.log(2.0) * jnp.broadcast_to(jnp.exp(log_scale), loc.shape)
 
 
-class _FreeParameter(nn.Module):
+class FreeParameter(nn.Module):
     """Parameters that depend on no input, initially 0."""
 
     shape: tuple[int, ...]
 
     @nn.compact
     def __call__(self) -> Array:
+        """Return the parameters."""
         return self.param("value", nn.initializers.zeros, self.shape)

@@ -1,0 +1,185 @@
+"""Policies of multilayer perceptrons as arrays, which `numpy_policy` runs.
+
+x_0 = clip((observation - mean) / std, -clip, clip)
+x_i+1 = activations[i](norm(x_i kernel_i + bias_i))
+action = argmax x_n,  or  clip(middle + half_range x_n, low, high)
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError
+from stoix_like.inference.formats import numpy_policy
+from stoix_like.networks import heads, inputs
+from stoix_like.networks.base import FeedForwardActor
+from stoix_like.networks.heads.base import FreeParameter
+from stoix_like.networks.torso import MLPTorso
+from stoix_like.utils.normalizer import MAX_ABS_VALUE
+
+if TYPE_CHECKING:
+    from stoix_like.inference.policy import Policy
+
+_DISCRETE = (heads.CategoricalHead, heads.DiscreteQNetworkHead)
+_CONTINUOUS = (
+    heads.NormalAffineTanhDistributionHead,
+    heads.MultivariateNormalDiagHead,
+    heads.StateDependentNoiseHead,
+    heads.DeterministicHead,
+)
+_HEADS = (*_DISCRETE, *_CONTINUOUS)
+# What changes nothing that a greedy policy computes, or only the shape of its input.
+_TRANSPARENT = (
+    FeedForwardActor,
+    inputs.ArrayInput,
+    inputs.FeatureInput,
+    inputs.FlattenInput,
+    nn.Dropout,
+    FreeParameter,
+)
+_INPUTS = {"agent_view", "action_mask", "step_count"}
+_Arrays = dict[str, Any]
+
+
+def encode(policy: Policy) -> bytes:
+    """Return the weights, the normalisation and the scaling of a greedy policy.
+
+    Args:
+        policy: the policy.
+
+    Returns:
+        The content of a file.
+
+    Raises:
+        ConfigError: the policy samples, or is not a multilayer perceptron.
+    """
+    if not policy.greedy:
+        raise ConfigError("format=npz: numpy has no random numbers of jax: export the greedy policy, or to stablehlo")
+    names = list(policy.argument_shapes)
+    if unknown := [name for name in names if name not in _INPUTS]:
+        raise _misfit(policy, f"the input {unknown[0]}")
+    modules = _calls(policy)
+    statistics: Any = getattr(policy.shared, "statistics", ())
+    arrays = {"inputs": names, **_layers(policy, modules), **_output(policy, modules[-2][0])}
+    if statistics != () and jnp.issubdtype(policy.argument_shapes["agent_view"].dtype, jnp.floating):
+        arrays |= {"mean": statistics.mean, "std": statistics.std, "clip": np.float32(MAX_ABS_VALUE)}
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    return file.getvalue()
+
+
+def decode(content: bytes) -> Callable[..., Any]:
+    """Return the function that a file holds.
+
+    Args:
+        content: the content of the file.
+
+    Returns:
+        A function of arrays `[B, ...]` and key data, which it ignores.
+    """
+    with np.load(io.BytesIO(content)) as arrays:
+        names = arrays["inputs"].tolist()
+    act = numpy_policy.load(io.BytesIO(content))
+
+    def call(*given: Any) -> Any:
+        named = dict(zip(names, map(np.asarray, given), strict=False))
+        return act(named["agent_view"], named.get("action_mask"))
+
+    return call
+
+
+def _calls(policy: Policy) -> list[tuple[nn.Module, Any]]:
+    """Return the torso, the head and their layers with their parameters, in the order in which an action needs them."""
+    found: list[tuple[nn.Module, Any]] = []
+
+    def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        if context.method_name == "__call__" and type(context.module) not in _TRANSPARENT:
+            found.append((context.module, context.module.variables.get("params", {})))
+        return call(*args, **kwargs)
+
+    key = jax.random.key(0)
+    with nn.intercept_methods(record):
+        policy.act_on(policy.random_arguments(key, 1), key)
+    for module, _ in found:
+        if type(module) not in (*_HEADS, MLPTorso, nn.Dense, nn.LayerNorm):
+            raise _misfit(policy, f"a {type(module).__name__}")
+    if [type(module) for module, _ in found[-2:]] not in [[head, nn.Dense] for head in _HEADS]:
+        raise _misfit(policy, "another order of layers")
+    return found
+
+
+def _layers(policy: Policy, modules: list[tuple[nn.Module, Any]]) -> _Arrays:
+    """Return the arrays of each layer, and the names of the activations."""
+    arrays: _Arrays = {}
+    activations: list[str] = []
+    following: list[str] = []
+    for module, params in modules:
+        number = len(activations) - 1
+        if isinstance(module, MLPTorso):
+            following = [module.activation] * len(module.layer_sizes)
+            following[-1] = module.activation if module.activate_final else "none"
+        elif isinstance(module, _HEADS):
+            following = ["tanh" if _is_squashed(module) else "none"]
+        elif isinstance(module, nn.Dense):
+            activations.append(following.pop(0))
+            arrays |= {f"{name}_{number + 1}": params[name] for name in ("kernel", "bias")}
+        elif isinstance(module, nn.LayerNorm):
+            arrays |= {f"scale_{number}": params["scale"], f"offset_{number}": params["bias"]}
+    if unknown := [name for name in activations if name not in numpy_policy.ACTIVATIONS]:
+        raise _misfit(policy, f"the activation {unknown[0]}")
+    if isinstance(policy.action_space, Box):
+        # A spread of actions that is computed by the same layer comes after their location.
+        last, size = len(activations) - 1, math.prod(policy.action_space.shape)
+        arrays |= {f"{name}_{last}": arrays[f"{name}_{last}"][..., :size] for name in ("kernel", "bias")}
+    return arrays | {"activations": activations}
+
+
+def _output(policy: Policy, head: Any) -> _Arrays:
+    """Return how an action follows from the output of the last layer."""
+    if isinstance(head, _DISCRETE):
+        return {"output": "argmax"}
+    space: Any = policy.inner_action_space
+    shape, largest = space.shape, np.finfo(np.float32).max
+    low, high = (np.asarray(jnp.broadcast_to(bound, shape), np.float32) for bound in (space.low, space.high))
+    if not space.bounded:
+        low, high = np.full(shape, -1.0, np.float32), np.full(shape, 1.0, np.float32)
+    least, lower, upper, most = (
+        np.asarray(policy.native_action(jnp.broadcast_to(jnp.asarray(action, space.dtype), (1, *shape))))[0]
+        for action in (-largest, low, high, largest)
+    )
+    slope = (upper - lower) / (high - low)
+    # Of the squashed output; otherwise the output is the action.
+    first, last = (head.minimum, head.maximum) if _is_squashed(head) else (-1.0, 1.0)
+    middle, half_range = (np.broadcast_to(np.float32(value), shape) for value in _middle_and_half(first, last))
+    return {
+        "output": "linear",
+        "middle": lower + slope * (middle - low),
+        "half_range": slope * half_range,
+        "low": least,
+        "high": most,
+    }
+
+
+def _middle_and_half(low: Any, high: Any) -> tuple[np.ndarray, np.ndarray]:
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    return (low + high) / 2, (high - low) / 2
+
+
+def _is_squashed(head: Any) -> bool:
+    return getattr(head, "minimum", None) is not None and getattr(head, "maximum", None) is not None
+
+
+def _misfit(policy: Policy, what: str) -> ConfigError:
+    return ConfigError(
+        f"format=npz holds multilayer perceptrons with a linear, squashed or categorical head, but {policy.name} has"
+        f" {what}: use onnx or stablehlo"
+    )
