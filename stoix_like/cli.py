@@ -53,6 +53,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like plot-critic RUN_DIR --out critic.png
   stoix-like plot-trajectory RUN_DIR --out trajectory.png
   stoix-like export RUN_DIR --out policy.onnx
+  stoix-like push RUN_DIR owner/name
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like list systems|envs|networks|experiments
   stoix-like compile system=ppo/ff_ppo env=brax/ant

@@ -15,7 +15,7 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "export", "sweep")
+NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "export", "push", "sweep")
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs"
 
@@ -82,6 +82,12 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     )
     _add_choice(exporting)
     exporting.set_defaults(run=lambda args: show(_export(args)))
+
+    pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
+    pushing.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    pushing.add_argument("repo", help="the repository: owner/name")
+    pushing.add_argument("--private", action="store_true", help="create a private repository")
+    pushing.set_defaults(run=lambda args: show(_push(args)))
 
     sweeping = commands.add_parser("sweep", help="optimise hyperparameters by Optuna")
     sweeping.add_argument(
@@ -221,6 +227,12 @@ def _export(args: argparse.Namespace) -> str:
     finally:
         policy.close()
     return f"{policy}\nwritten to {args.out} and {args.out}.json"
+
+
+def _push(args: argparse.Namespace) -> str:
+    from stoix_like.inference import hub
+
+    return f"pushed to {hub.push(args.run_dir, args.repo, private=args.private)}"
 
 
 def _sweep(args: argparse.Namespace) -> str:

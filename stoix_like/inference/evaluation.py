@@ -80,7 +80,7 @@ def evaluate(
     ones.
 
     Args:
-        run_dir: the directory of the run.
+        run_dir: the directory of the run, or its address on the Hugging Face Hub, `hf://owner/name`.
         episodes: number of episodes per member, at most 1,000,000 over all members.
         which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
             checkpoint.
@@ -112,7 +112,7 @@ def evaluate(
         played = _play(run.setup, trained, episodes, play_key)
         record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
         stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
-        path = _write(Path(run_dir) / DIRECTORY, stem, record)
+        path = _write(run.run_dir / DIRECTORY, stem, record)
         if animation is not None:
             with _print_write_errors():
                 record["render"] = _render(run.setup, trained, _best(played), render_key, animation)

@@ -12,6 +12,7 @@ import numpy as np
 
 from stoix_like.config import parse_config, with_env
 from stoix_like.errors import ConfigError
+from stoix_like.inference.hub import local_run
 from stoix_like.run.compile import make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage import checkpoint
@@ -68,7 +69,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     """Read a run's configuration and build its parts, on one device.
 
     Args:
-        run_dir: the directory of the run.
+        run_dir: the directory of the run, or its address on the Hugging Face Hub, `hf://owner/name`.
         trust: whether the configuration may name code outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
@@ -78,7 +79,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     Raises:
         ConfigError: if the directory holds no run, or its configuration names untrusted code.
     """
-    directory = Path(run_dir).absolute()
+    directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
     return TrainedRun(directory, set_up(run._replace(arch=run.arch.on_one_device())))
 

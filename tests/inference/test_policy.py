@@ -229,7 +229,8 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     view = np.asarray(policy.random_observations(jax.random.key(0), 64).agent_view)
     reader = runpy.run_path(numpy_policy.__file__)
     found = reader["load"](path)(view)
-    assert np.ptp(found) == 4
+    assert np.ptp(found) > 2
+    assert np.abs(found).max() <= 2
     np.testing.assert_allclose(found, policy(view), rtol=1e-4, atol=1e-4)
     assert len(Path(numpy_policy.__file__).read_text().splitlines()) <= 60
 

@@ -1,0 +1,189 @@
+"""Runs on the Hugging Face Hub: `stoix-like push`, and `load_policy("hf://owner/name")`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.storage import checkpoint
+from stoix_like.storage.files import read_bytes
+from stoix_like.storage.run_dir import CONFIG, METRICS, SUMMARY, check_is_run
+
+SCHEME = "hf://"
+CARD = "README.md"
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_ADDRESS = re.compile(rf"hf://?({_NAME.pattern})(?:@([\w./-]+))?")
+_MAX_SUMMARY_BYTES = 2**28
+# Inference reads no other items; a replay buffer can be larger than all of them.
+_ITEMS = ("_CHECKPOINT_METADATA", "commit_success.txt", "best/**", "shared/**", f"{checkpoint.HOST_STATE}/**")
+
+
+def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
+    """Upload what inference needs of a run, and a model card, to a repository of the Hub.
+
+    Uploaded are the configuration, the metrics, the summary, and the trained parameters of the newest checkpoint,
+    without replay buffers. The token is that of `hf auth login` or of the variable HF_TOKEN.
+
+    Args:
+        run_dir: the directory of a complete run.
+        repo: the repository, `owner/name`; created if it does not exist.
+        private: whether a new repository is private.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        ConfigError: there is no complete run, the name is invalid, or the Hub refuses.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    directory = Path(run_dir)
+    check_is_run(directory)
+    if not _NAME.fullmatch(repo):
+        raise ConfigError(f"repo={repo} is not the name of a repository: use owner/name")
+    summary, steps = _summary(directory), checkpoint.steps(directory)
+    if not steps:
+        raise ConfigError(f"run_dir={directory} holds no checkpoint: push a run that saved one")
+    hub = _hub()
+    newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
+    try:
+        api = hub.HfApi(library_name="stoix_like")
+        api.create_repo(repo, private=private, exist_ok=True)
+        api.upload_file(path_or_fileobj=card(summary, repo).encode(), path_in_repo=CARD, repo_id=repo)
+        info = api.upload_folder(
+            repo_id=repo,
+            folder_path=directory,
+            allow_patterns=[CONFIG, METRICS, SUMMARY, *(f"{newest}/{item}" for item in _ITEMS)],
+            delete_patterns=f"{checkpoint.DIRECTORY}/**",
+            commit_message=f"{summary['system']} on {summary['environment']}",
+        )
+    except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError, OSError) as error:
+        raise ConfigError(f"repo={repo}: the upload failed: {_reason(error)}") from error
+    return str(info.repo_url)
+
+
+def local_run(run_dir: str | Path) -> Path:
+    """Return the local directory of a run, after downloading it if it is one of the Hub.
+
+    The address of such a run is `hf://owner/name` or `hf://owner/name@revision`. Downloaded are only the files that
+    `push` uploads. What they may do is checked as for any other run directory.
+
+    Args:
+        run_dir: a directory, or an address.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        ConfigError: the address is invalid, or the Hub has no such repository.
+        MissingExtraError: huggingface_hub is not installed.
+    """
+    text = str(run_dir)
+    if not text.startswith("hf:/") or Path(text).exists():
+        return Path(run_dir).absolute()
+    address = _ADDRESS.fullmatch(text)
+    if address is None:
+        raise ConfigError(f"run_dir={text} is not an address of a run: use hf://owner/name or hf://owner/name@revision")
+    repo, revision = address.groups()
+    hub = _hub()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like" / "hub"
+    try:
+        commit = str(hub.HfApi(library_name="stoix_like").model_info(repo, revision=revision).sha)
+        # The shared cache of the Hub consists of links, which runs may not contain.
+        directory = cache / repo.replace("/", "--") / commit
+        patterns = [CONFIG, METRICS, SUMMARY, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in _ITEMS)]
+        hub.snapshot_download(repo, revision=commit, local_dir=directory, allow_patterns=patterns)
+    except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError, OSError) as error:
+        raise ConfigError(f"run_dir={text}: the download failed: {_reason(error)}") from error
+    return directory
+
+
+def card(summary: Mapping[str, Any], repo: str) -> str:
+    """Return the model card of a run: metadata that the Hub reads, the results, and how to use the policy.
+
+    Args:
+        summary: the content of `summary.json`.
+        repo: the repository, `owner/name`.
+
+    Returns:
+        The text of README.md.
+    """
+    system, environment = summary["system"], summary["environment"]
+    mean, what = _return(summary)
+    metadata = {
+        "library_name": "stoix_like",
+        "tags": ["reinforcement-learning", "jax", "stoix_like", system, environment],
+        "model-index": [
+            {
+                "name": repo,
+                "results": [
+                    {
+                        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+                        "dataset": {"name": environment, "type": environment},
+                        "metrics": [{"type": "mean_reward", "value": mean, "name": what, "verified": False}],
+                    }
+                ],
+            }
+        ],
+    }
+    versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items() if version)
+    return f"""---
+{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---
+
+# {system} on {environment}
+
+- return: {mean} ({what})
+- environment steps: {summary["env_steps"]:,}
+- versions: {versions}
+
+```python
+import stoix_like
+
+policy = stoix_like.load_policy("{SCHEME}{repo}")
+```
+
+```sh
+stoix-like evaluate {SCHEME}{repo}
+```
+"""
+
+
+def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the final return with its interval or deviation, and what these are."""
+    prefix = "absolute" if "absolute/episode_return_mean" in summary else "eval"
+    which = "best parameters" if prefix == "absolute" else "last evaluation"
+
+    def value(name: str) -> str:
+        return f"{summary[f'{prefix}/episode_return_{name}']:.2f}"
+
+    if f"{prefix}/episode_return_iqm" in summary:
+        interval = f"{value('iqm')} [{value('ci_low')}, {value('ci_high')}]"
+        return interval, f"interquartile mean over a population, with its 95 % interval, {which}"
+    return f"{value('mean')} +/- {value('std')}", f"mean and standard deviation over episodes, {which}"
+
+
+def _summary(directory: Path) -> dict[str, Any]:
+    try:
+        summary: dict[str, Any] = json.loads(read_bytes(directory / SUMMARY, _MAX_SUMMARY_BYTES))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"run_dir={directory}: {SUMMARY} cannot be read: push a run that is complete") from error
+    return summary
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise MissingExtraError("hf://", "huggingface_hub", "hub") from error
+    return huggingface_hub
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

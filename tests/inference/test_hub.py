@@ -1,0 +1,86 @@
+"""Tests of the Hub: the real client against a local server with its interface."""
+
+import json
+import os
+import subprocess
+import sys
+
+import fake_hub
+import pytest
+import yaml
+from trained_runs import train_pendulum
+
+from stoix_like.errors import ConfigError
+from stoix_like.inference import hub
+
+SUMMARY = {
+    "system": "ppo/ff_ppo",
+    "environment": "gymnax/CartPole-v1",
+    "env_steps": 1000,
+    "eval/episode_return_mean": [1.0, 2.0],
+    "eval/episode_return_iqm": 1.5,
+    "eval/episode_return_ci_low": 1.0,
+    "eval/episode_return_ci_high": 2.0,
+    "versions": {"jax": "0.10"},
+}
+
+
+def metadata(card):
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_card_states_the_return_with_its_interval():
+    (entry,) = metadata(hub.card(SUMMARY, "me/policy"))["model-index"]
+    (result,) = entry["results"]
+    assert result["dataset"]["type"] == "gymnax/CartPole-v1"
+    assert result["metrics"][0]["value"] == "1.50 [1.00, 2.00]"
+
+
+def test_card_of_one_agent_states_the_absolute_metric():
+    absolute = {"absolute/episode_return_mean": 9.0, "absolute/episode_return_std": 0.5}
+    card = metadata(hub.card({**SUMMARY, "eval/episode_return_mean": 1.0, **absolute}, "me/policy"))
+    assert card["library_name"] == "stoix_like"
+    assert card["model-index"][0]["results"][0]["metrics"][0]["value"] == "9.00 +/- 0.50"
+
+
+@pytest.mark.parametrize("address", ["hf://policy", "hf://me/policy/more", "hf://me/pol icy"])
+def test_other_addresses_are_refused(address):
+    with pytest.raises(ConfigError, match="is not an address of a run: use hf://owner/name"):
+        hub.local_run(address)
+
+
+def test_push_refuses_what_is_no_run(tmp_path):
+    with pytest.raises(ConfigError, match="holds no run"):
+        hub.push(tmp_path, "me/policy")
+
+
+def command(*arguments, **environment):
+    own = {**os.environ, "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+    program = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
+    return subprocess.run(program, env=own, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
+    """The evaluation of the download is that of the run; code that its configuration names is not executed."""
+    run_dir, files = train_pendulum(tmp_path_factory), {}
+    with fake_hub.serve(files) as endpoint:
+        environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path)}
+        pushed = command("push", run_dir, "me/policy", **environment)
+        assert (pushed.returncode, pushed.stdout) == (0, f"pushed to {endpoint}/me/policy\n"), pushed.stderr
+        assert "README.md" in files
+        assert not any("rollout_state" in name for name in files)
+        options = ["--episodes", "3", "--which", "last"]
+        local = command("evaluate", run_dir, *options, **environment)
+        remote = command("evaluate", "hf://me/policy", *options, **environment)
+        assert remote.returncode == 0, remote.stderr
+        assert remote.stdout.splitlines()[:-1] == local.stdout.splitlines()[:-1]
+        files["config.yaml"] = files["config.yaml"].replace(b"stoix_like.networks.torso.MLPTorso", b"os.system")
+        refused = command("evaluate", "hf://me/policy", **environment)
+        assert refused.returncode == 2
+        assert "_target_=os.system is executed when the run is loaded" in refused.stderr
+        unknown = command("evaluate", "hf://me/other", **environment)
+        assert unknown.returncode == 2
+        assert "run_dir=hf:/me/other: the download failed" in unknown.stderr
+    assert metadata(files["README.md"].decode())["tags"][3] == "ppo/ff_ppo"
+    assert json.loads(files["summary.json"])["system"] == "ppo/ff_ppo"
