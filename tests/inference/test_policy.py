@@ -270,8 +270,8 @@ def test_onnx_graph_acts_as_the_policy(system, tmp_path):
     session = onnxruntime.InferenceSession(policy.export(tmp_path / "policy.onnx"))
     assert [entry.name for entry in session.get_inputs()] == list(policy.argument_shapes)
     assert [entry.name for entry in session.get_outputs()] == policy.result_names
-    arrays = [np.asarray(array) for array in policy.random_arguments(jax.random.key(9), 5)]
-    found = session.run(None, dict(zip(policy.argument_shapes, arrays, strict=True)))
+    arrays = policy.random_arguments(jax.random.key(9), 5)
+    found = session.run(None, dict(zip(policy.argument_shapes, map(np.asarray, arrays), strict=True)))
     for one, other in zip(found, jax.tree.leaves(policy.act_on(arrays, jax.random.key(0))), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
