@@ -19,6 +19,7 @@ from stoix_like.inference.visits import Visits
 OTHERS = ("typical", "sampled")
 # Points along each axis, for slices over one and over two features.
 _POINTS = {1: 201, 2: 61}
+_MIN_POINTS = 2
 # Visited states that a slice averages over.
 _NUM_SAMPLED = 32
 # Observations per call of the policy.
@@ -74,7 +75,7 @@ def take_slice(
         fixed: values of other features, by name.
         others: `typical` for the others of a typical state, `sampled` for averages over visited states.
         visits: from `policy.play`; by default ten episodes.
-        points: points along each axis.
+        points: points along each axis, at least 2.
 
     Returns:
         The slice.
@@ -84,6 +85,8 @@ def take_slice(
     """
     if others not in OTHERS:
         raise ConfigError(f"others={others} is unknown: {nearest(others, OTHERS)}")
+    if points is not None and points < _MIN_POINTS:
+        raise ConfigError(f"points={points} must be at least {_MIN_POINTS}")
     visits = policy.play() if visits is None else visits
     chosen = choose_features(policy, features, visits)
     fixed = dict(fixed or {})
@@ -117,7 +120,7 @@ def choose_features(policy: Policy, names: Sequence[str], visits: Visits, most: 
         ConfigError: there are too many, or one is unknown.
     """
     if len(names) > most:
-        raise ConfigError(f"features={','.join(names)} are too many: choose one or two")
+        raise ConfigError(f"features={','.join(names)} are too many: choose at most {most}")
     if len(set(names)) < len(names):
         raise ConfigError(f"features={','.join(names)} holds one twice: choose others")
     if names:

@@ -132,7 +132,8 @@ def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     [
         ({"features": ["angel"]}, "feature angel is unknown: did you mean 'angle'"),
         ({"features": ["angle"] * 2}, "holds one twice"),
-        ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose one or two"),
+        ({"features": ["angle", "angular_velocity", "observation[0]"]}, "are too many: choose at most 2"),
+        ({"points": 1}, "points=1 must be at least 2"),
         ({"fixed": {"angle": 0.0}}, "angle is fixed and varies"),
         ({"others": "mean"}, "others=mean is unknown"),
     ],
