@@ -191,7 +191,13 @@ def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespac
 
 def _check_members(config: RunConfig, population: Population, plan: Plan) -> None:
     """Let the system check the hyperparameters of every member, as it checks those of the configuration."""
-    if config.arch.population.pbt.every_evals is not None:
+    selection = config.arch.population.pbt
+    if selection.every_evals is None and selection.bounds:
+        raise ConfigError(
+            f"arch.population.pbt.bounds={selection.bounds} bounds what selections explore, and none are made: set"
+            " arch.population.pbt.every_evals=1"
+        )
+    if selection.every_evals is not None:
         if population.num_members == 1:
             raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")
         pbt.spaces(config)

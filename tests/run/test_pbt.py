@@ -174,6 +174,10 @@ def test_a_policy_has_the_hyperparameters_of_its_time(trained):
         ([VARIED, "arch.population.pbt.bounds={gamma: {uniform: [0.9, 1.0]}}"], "bounds.gamma does not vary"),
         ([VARIED, "arch.population.pbt.bounds={actor_lr: {log_uniform: [0, 1]}}"], "must start above 0"),
         ([VARIED, "arch.population.pbt.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
+        (
+            [VARIED, "arch.population.pbt.every_evals=null", "arch.population.pbt.bounds={gamma: {uniform: [0, 1]}}"],
+            "set arch.population.pbt.every_evals=1",
+        ),
         ([VARIED, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
