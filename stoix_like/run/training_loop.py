@@ -298,8 +298,9 @@ class TrainingLoop:
         counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)
         if self._profile is not None and self._profile.rollout_seconds is not None:
             # Without the sharing of the devices that one program allows.
-            environment = min(self._profile.rollout_seconds * self.progress.updates, seconds["training"])
-            seconds |= {ENVIRONMENT: environment, LEARNING: seconds["training"] - environment}
+            training = seconds.get("training", 0.0)
+            environment = min(self._profile.rollout_seconds * self.progress.updates, training)
+            seconds |= {ENVIRONMENT: environment, LEARNING: training - environment}
         return {**seconds, "other": total - counted, "total": total}
 
     def _population_summary(self) -> dict[str, Any]:
@@ -359,9 +360,10 @@ class TrainingLoop:
         return trained
 
     def _measure_rollouts(self) -> None:
-        """Measure how long rollouts alone take, from the current state."""
+        """Measure how long rollouts alone take, from the current state, unless nothing is left to train."""
         rollouts = self._compiled.rollouts
-        if self._profile is not None and rollouts is not None:
+        is_over = bool(self.progress.stopped_by) or self.progress.updates == self.setup.plan.num_updates
+        if self._profile is not None and rollouts is not None and not is_over:
             with self.clock("profile"):
                 self._profile.measure_rollouts(lambda number: rollouts(self.state, self._hyperparams, np.int32(number)))
 

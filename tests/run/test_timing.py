@@ -53,6 +53,14 @@ def test_phases_add_up_to_the_time_of_the_run_and_continue_on_resume(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_profiled_run_that_stops_before_training_measures_nothing(tmp_path):
+    run = [*SMALL, "env=probe/policy", "arch.profile=true", "arch.stop_at_return=-1000"]
+    summary = stoix_like.train("ppo/ff_ppo", run, run_dir=tmp_path / "run").summary
+    assert (summary["updates"], summary["stopped_by"]) == (0, "StopAtReturn")
+    assert not {"training", "profile", ENVIRONMENT, LEARNING} & set(summary["timing"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [[], ["arch.num_devices=2", "arch.population.size=2"]])
 def test_a_profile_has_a_trace_and_changes_no_result(tmp_path, overrides):
     run = [*SMALL, *overrides, "env=gymnax/cartpole", "arch.total_timesteps=512", "arch.num_evaluation=2"]
