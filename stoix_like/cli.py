@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoix_like import commands as reading
+from stoix_like import working_directory
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import quoted
+from stoix_like.overrides import is_hydras, quoted
 from stoix_like.run.signals import Signals, received
 
 # Hydra and jax are imported where they are used: until then a second passes, in which Ctrl-C is handled already.
@@ -34,8 +35,6 @@ _SHOWN = ("system", "env", "network", "logger", "experiment")
 _LISTINGS = ("systems", "envs", "networks", "experiments")
 _COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
 _FULL_ERROR = "HYDRA_FULL_ERROR"
-# What submitit raises for a job in another process; the last line is that of the job.
-_FAILED_JOB = ("FailedJobError", "UncompletedJobError")
 
 _DESCRIPTION = """\
 Reinforcement learning in JAX with whole training runs compiled into one program.
@@ -148,7 +147,7 @@ def _launch(system: str | None, arguments: Sequence[str]) -> None:
         args.overrides = configuration.complete_overrides(args.overrides)
         if system is not None and not any(override.startswith("system=") for override in args.overrides):
             args.overrides.insert(0, f"system={system}")
-        _make_working_directory_importable()
+        working_directory.make_importable()
         if args.help:
             _print(_help(args))
             return
@@ -188,12 +187,6 @@ def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str
     for override in args.overrides:
         flags.remove(override)
     return args, flags
-
-
-def _make_working_directory_importable() -> None:
-    """Append the working directory to the import path, for the user's own modules."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 @contextlib.contextmanager
@@ -303,7 +296,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
     if args.trust:
-        _make_working_directory_importable()
+        working_directory.make_importable()
     record = evaluation.evaluate(
         args.run_dir,
         args.episodes,
@@ -320,7 +313,7 @@ def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
     if args.trust:
-        _make_working_directory_importable()
+        working_directory.make_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=_STARTED)
 
 
@@ -329,7 +322,7 @@ def _compile(args: argparse.Namespace) -> None:
     from stoix_like.run import compile as programs
     from stoix_like.run.setup import set_up
 
-    _make_working_directory_importable()
+    working_directory.make_importable()
     config = parse_config(compose_config(complete_overrides(args.overrides), _config_dirs(args)))
     setup = set_up(config)
     try:
@@ -350,7 +343,7 @@ def _check_env(args: argparse.Namespace) -> None:
 
     if args.steps < 1:
         raise ConfigError(f"--steps={args.steps} must be at least 1")
-    _make_working_directory_importable()
+    working_directory.make_importable()
     config = parse_config(compose_config(args.overrides, _config_dirs(args)))
     set_compile_cache(config.arch.compile_cache)
     env = config.env
@@ -423,7 +416,7 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
     from stoix_like.storage import run_dir
 
     if (directory / resume_checks.MULTIRUN).is_file():
-        own = [override for override in overrides if not override.lstrip("+").startswith(("hydra.", "hydra/"))]
+        own = [override for override in overrides if not is_hydras(override)]
         resume_checks.check_same_sweep(directory, own)
         return
     run_dir.check_new(directory)
@@ -437,6 +430,7 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     from omegaconf.errors import OmegaConfBaseException
 
     from stoix_like import config as configuration
+    from stoix_like.run import jobs
 
     chosen = os.environ.get(_FULL_ERROR)
 
@@ -446,7 +440,7 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
         _set_environment(_FULL_ERROR, chosen)
         # Hydra would print a traceback.
         with _one_line_errors():
-            score = experiment.run_experiment(config) if setup is None else experiment.run_under_hydra(setup)
+            score = jobs.train(config) if setup is None else experiment.run_under_hydra(setup)
         _set_environment(_FULL_ERROR, "1")
         return score
 
@@ -458,7 +452,9 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     # Of a file that it cannot write, Hydra would print a traceback, too.
     _set_environment(_FULL_ERROR, "1")
     try:
-        main(task)()
+        with jobs.recorded() as multirun:
+            main(task)()
+        jobs.check(multirun)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -466,9 +462,9 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(" ".join(str(error).split())) from error
     except Exception as error:
-        if type(error).__name__ not in _FAILED_JOB:
+        if not jobs.is_lost(error):
             raise
-        raise TrainingError(f"a job failed: {str(error).strip().splitlines()[-1]}") from error
+        raise jobs.failure(error) from error
     finally:
         _set_environment(_FULL_ERROR, chosen)
         sys.argv = program

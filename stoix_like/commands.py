@@ -8,7 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from stoix_like import working_directory
+
+if TYPE_CHECKING:
+    from stoix_like.inference.policy import Policy
 
 _PICTURES = {
     "plot-policy": "plot a policy over features of the observation",
@@ -176,7 +181,6 @@ def _plot(args: argparse.Namespace) -> str:
 def _picture(args: argparse.Namespace) -> str:
     from stoix_like import analysis
     from stoix_like.analysis import figures
-    from stoix_like.inference.policy import load_policy
 
     figures.check_output(args.out)
     sliced = {} if args.command == "plot-trajectory" else {"fixed": _numbers(args.fixed), "others": args.others}
@@ -185,13 +189,21 @@ def _picture(args: argparse.Namespace) -> str:
         "plot-critic": analysis.draw_critic,
         "plot-trajectory": analysis.draw_trajectory,
     }[args.command]
-    policy = load_policy(args.run_dir, args.which, args.member, trust=args.trust)
+    policy = _load_policy(args)
     try:
         figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
     finally:
         policy.close()
     figures.save(figure, args.out)
     return f"drawn to {args.out}"
+
+
+def _load_policy(args: argparse.Namespace, greedy: bool | None = None) -> Policy:
+    from stoix_like.inference.policy import load_policy
+
+    if args.trust:
+        working_directory.make_importable()
+    return load_policy(args.run_dir, args.which, args.member, greedy, trust=args.trust)
 
 
 def _numbers(given: Sequence[str]) -> dict[str, float]:
@@ -217,11 +229,10 @@ def _report(args: argparse.Namespace) -> str:
 
 def _export(args: argparse.Namespace) -> str:
     from stoix_like.inference.export import choose_format
-    from stoix_like.inference.policy import load_policy
 
     # A wrong ending is reported before anything is loaded.
     format = choose_format(args.out, args.format)
-    policy = load_policy(args.run_dir, args.which, args.member, args.greedy, trust=args.trust)
+    policy = _load_policy(args, args.greedy)
     try:
         policy.export(args.out, format)
     finally:
@@ -238,4 +249,5 @@ def _push(args: argparse.Namespace) -> str:
 def _sweep(args: argparse.Namespace) -> str:
     from stoix_like import tune
 
+    working_directory.make_importable()
     return tune.describe(tune.from_command_line(args.overrides))

@@ -69,6 +69,15 @@ def _value(key: str, value: Any) -> str:
     return quoted(value)
 
 
+def is_hydras(override: str) -> bool:
+    """Return whether an override is one of Hydra's own configuration, such as `hydra.launcher.n_jobs=2`.
+
+    Args:
+        override: an override in Hydra's form, which may add (`+`, `++`) or delete (`~`) its key.
+    """
+    return override.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
 def quoted(text: str) -> str:
     """Quote a text as the value of an override, whatever characters it contains."""
     # In Hydra's grammar, backslashes escape only in front of a quote.

@@ -1,5 +1,6 @@
 import gc
 import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 import stoix_like
 from stoix_like import cli
+from stoix_like.errors import ConfigError
 
 PPO_FILE = Path(cli.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
@@ -103,6 +105,31 @@ def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
 def test_an_experiment_needs_no_plus(capsys):
     cli.main(["train", "experiment=ppo_acrobot", "--cfg", "job"])
     assert "Acrobot-v1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "imports"),
+    [
+        ("sweep sweep.trials=1", True),
+        ("plot-policy run --out a.png --trust", True),
+        ("plot-trajectory run --out a.png --trust", True),
+        ("export run --out a.stablehlo --trust", True),
+        ("plot-critic run --out a.png", False),
+    ],
+)
+def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
+    (tmp_path / "own_code.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def refuse(*args, **kwargs):
+        assert (importlib.util.find_spec("own_code") is not None) == imports
+        raise ConfigError("imported")
+
+    monkeypatch.setattr("stoix_like.inference.policy.load_policy", refuse)
+    monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
+    with pytest.raises(SystemExit):
+        cli.main(command.split())
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import stoix_like
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.overrides import to_overrides
+from stoix_like.overrides import is_hydras, to_overrides
 
 
 def test_dictionary_composes_to_its_values():
@@ -61,3 +61,16 @@ def test_what_is_refused(overrides, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_overrides_of_hydra_itself():
+    given = [
+        "hydra/launcher=basic",
+        "+hydra.a=1",
+        "++hydra.a=1",
+        "~hydra.a",
+        "~hydra/launcher",
+        "arch.seed=1",
+        "~system",
+    ]
+    assert [override for override in given if not is_hydras(override)] == ["arch.seed=1", "~system"]

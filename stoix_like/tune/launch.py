@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import sys
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +10,12 @@ from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from stoix_like.config import compose_config, hydra_session
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.config import complete_overrides, compose_config, hydra_session
+from stoix_like.errors import ConfigError
 from stoix_like.overrides import quoted
+from stoix_like.run import jobs as running
 
 
 def check_launcher(overrides: Sequence[str]) -> None:
@@ -49,6 +49,7 @@ def launch(jobs: Sequence[Sequence[str]], run_dirs: Sequence[str], sweep_dir: Pa
 
     Raises:
         ConfigError: a job cannot be run.
+        TrainingError: a job failed for another reason than training that diverged; names the first one in a line.
     """
     given = [*overrides, f"hydra.sweep.dir={quoted(str(sweep_dir))}", "hydra.mode=MULTIRUN"]
     config = compose_config(given, return_hydra_config=True)
@@ -57,18 +58,19 @@ def launch(jobs: Sequence[Sequence[str]], run_dirs: Sequence[str], sweep_dir: Pa
     OmegaConf.update(config, "hydra.overrides.hydra", given)
     with hydra_session():
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
-        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=_train, config=config)
-        placed = [[*job, f"hydra.sweep.subdir={quoted(run_dir)}"] for job, run_dir in zip(jobs, run_dirs, strict=True)]
-        for job in launcher.launch(placed, initial_job_idx=0):
-            _ = job.return_value
-
-
-def _train(config: DictConfig) -> float:
-    from stoix_like.run import experiment
-
-    try:
-        return experiment.run_experiment(config)
-    except TrainingError as error:
-        # Its trials have failed; the others go on.
-        print(error, file=sys.stderr)
-        return math.nan
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=running.train, config=config
+        )
+        placed = [
+            [*complete_overrides(job), f"hydra.sweep.subdir={quoted(run_dir)}"]
+            for job, run_dir in zip(jobs, run_dirs, strict=True)
+        ]
+        try:
+            for job in launcher.launch(placed, initial_job_idx=0):
+                _ = job.return_value
+        except ConfigError:
+            raise
+        except Exception as error:
+            if os.environ.get("HYDRA_FULL_ERROR"):
+                raise
+            raise running.failure(error) from error

@@ -24,16 +24,17 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from stoix_like.analysis.figures import save
 from stoix_like.callbacks import Callback, Response
-from stoix_like.config import GROUPS, compose_config, parse_config, parse_overrides
+from stoix_like.config import GROUPS, complete_overrides, compose_config, parse_config, parse_overrides
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.listings import columns
-from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.overrides import Overrides, is_hydras, to_overrides
 from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.run import experiment
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json, write_text
+from stoix_like.storage.run_dir import read_summary
 from stoix_like.tune.launch import check_launcher, launch
 from stoix_like.tune.space import Parameter, parse_space
 
@@ -266,19 +267,30 @@ class Sweep:
             return
         if not groups:
             return
-        common = [override for override in self.overrides if not _is_hydras(override)]
+        common = [override for override in self.overrides if not is_hydras(override)]
         jobs = [[*common, *self._overrides_of(trials)] for trials in groups]
         run_dirs = [trials[0].user_attrs[_RUN] for trials in groups]
-        launch(jobs, run_dirs, self.directory, self._launcher_overrides())
+        try:
+            launch(jobs, run_dirs, self.directory, self._launcher_overrides())
+        except Exception:
+            # What is finished needs no job when the sweep is resumed.
+            self._tell_all([trials for trials in groups if read_summary(self._run_dir(trials))])
+            raise
+        self._tell_all(groups)
+
+    def _tell_all(self, groups: Sequence[Sequence[Trial]]) -> None:
         for trials in groups:
-            self._tell(trials, self.directory / trials[0].user_attrs[_RUN], stopped=False)
+            self._tell(trials, self._run_dir(trials), stopped=False)
+
+    def _run_dir(self, trials: Sequence[Trial]) -> Path:
+        return self.directory / trials[0].user_attrs[_RUN]
 
     def _launcher_overrides(self) -> list[str]:
-        return [f"hydra/launcher={self.config.launcher}", *filter(_is_hydras, self.overrides)]
+        return [f"hydra/launcher={self.config.launcher}", *filter(is_hydras, self.overrides)]
 
     def _train(self, trials: Sequence[Trial]) -> None:
         """Train one population, and tell the study its returns."""
-        run_dir = self.directory / trials[0].user_attrs[_RUN]
+        run_dir = self._run_dir(trials)
         pruning = Pruning(trials, self.config.seeds)
         given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
@@ -448,11 +460,6 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     return "\n".join(lines)
 
 
-def _is_hydras(override: str) -> bool:
-    """Return whether an override is one of Hydra's own configuration."""
-    return override.lstrip("+").startswith(("hydra.", "hydra/"))
-
-
 def _show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -469,7 +476,8 @@ def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> 
     """Return the configuration of a trial as an experiment file."""
     defaults: list[Any] = []
     values: dict[str, Any] = {}
-    for override in parse_overrides(overrides):
+    own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
+    for override in parse_overrides(own):
         key, value = override.key_or_group, override.value()
         if key == "experiment":
             defaults.append(value)

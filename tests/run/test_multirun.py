@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import toys
 from comparisons import without_times
 
 from stoix_like.errors import ConfigError
@@ -127,6 +128,25 @@ def test_a_job_that_fails_in_another_process_is_reported_in_one_line(tmp_path, e
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("stoix-like: a job failed: stoix-like: arch.")
+
+
+@pytest.mark.slow
+def test_a_job_that_diverges_does_not_keep_the_others_from_running(tmp_path, environment):
+    sweep = tmp_path / "sweep"
+    command = [*COMMAND[:3], f"hydra.sweep.dir={sweep}", *toys.overrides(nan_at=-1), "system.nan_at=2,-1"]
+    command += ["env=probe/value", "logger=silent", "arch.total_num_envs=4", "arch.num_evaluation=1"]
+    command += ["arch.total_timesteps=64"]
+    paths = [str(Path(toys.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    # The same command trains the job that failed again, and no other.
+    for printed in ("", f"{sweep}/1-seed42 is complete"):
+        environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        failed, summary = (line for line in done.stderr.splitlines() if "non-finite" in line)
+        assert done.returncode == 1
+        assert failed.startswith(f"{sweep}/0-seed42: training diverged: train/reward became non-finite in update 2")
+        assert summary.startswith(f"stoix-like: 1 of 2 jobs failed: {sweep}/0-seed42 (TrainingError: training diverged")
+        assert printed in done.stdout
+        assert len(history(sweep / "1-seed42")) == 2
 
 
 def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):

@@ -11,7 +11,8 @@ from trained_runs import SMALL
 
 from stoix_like import cli, recorded_runs, tune
 from stoix_like.config import compose_config
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.run import experiment
 from stoix_like.tune.space import parse_space
 from stoix_like.tune.sweep import Pruning
 
@@ -138,13 +139,34 @@ def test_a_grid_is_trained_once(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
     settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
-    tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"int": [1, 2]}}, **settings)
+    tune.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
     rows = table(tmp_path / "sweep")
     assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
     for row in rows:
         run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
         assert run.config["system"]["epochs"] == int(row["system.epochs"])
         assert float(row["value"]) == run.summary["eval/episode_return_mean"]
+
+
+@pytest.mark.slow
+def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
+    def train(config):
+        if config.system.epochs == 2:
+            raise RuntimeError("a traceback\nthe process was killed")
+        return run_experiment(config)
+
+    run_experiment = experiment.run_experiment
+    settings = {"trials": 2, "sampler": "grid", "launcher": "basic", "dir": str(tmp_path / "sweep")}
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment, "run_experiment", train)
+        with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
+            tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'sweep/study.db'}")
+    states = {trial.params["system.epochs"]: trial.state.name for trial in study.trials}
+    assert states == {1: "COMPLETE", 2: "RUNNING"}
+    # The same sweep trains what is left.
+    tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2
 
 
 @pytest.mark.slow

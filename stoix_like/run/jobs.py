@@ -1,0 +1,101 @@
+"""Jobs of Hydra's launchers: a job that fails does not keep the others from running."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.hydra import Hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn
+from omegaconf import DictConfig
+
+from stoix_like.errors import TrainingError
+from stoix_like.run import experiment
+from stoix_like.storage.run_dir import read_failure, read_summary
+
+# What submitit and joblib raise for a job whose process ended; the last line is that of the job, or says how.
+_LOST = ("FailedJobError", "UncompletedJobError", "TerminatedWorkerError", "BrokenProcessPool")
+
+
+def train(config: DictConfig) -> float:
+    """Train one job; one that fails is reported in a line.
+
+    Args:
+        config: composed by Hydra.
+
+    Returns:
+        The score of `run_experiment`; NaN if training failed.
+
+    Raises:
+        ConfigError: the configuration cannot be run.
+    """
+    try:
+        return experiment.run_experiment(config)
+    except TrainingError as error:
+        print(f"{HydraConfig.get().runtime.output_dir}: {error}", file=sys.stderr)
+        return math.nan
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[JobReturn]]:
+    """Record what the jobs of a multirun return, which `hydra.main` drops.
+
+    Yields:
+        The jobs, once the multirun is over; none with a sweeper that returns none.
+    """
+    jobs: list[JobReturn] = []
+    multirun = Hydra.multirun
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        batches = multirun(*args, **kwargs)
+        jobs.extend(job for batch in batches or () for job in batch)
+        return batches
+
+    Hydra.multirun = recording  # type: ignore[method-assign]
+    try:
+        yield jobs
+    finally:
+        Hydra.multirun = multirun  # type: ignore[method-assign]
+
+
+def check(jobs: Sequence[JobReturn]) -> None:
+    """Report the jobs of a multirun that failed.
+
+    Args:
+        jobs: what `train` returned, in Hydra's form.
+
+    Raises:
+        TrainingError: names the directory of each job that failed, and why.
+    """
+    unscored = [_run_dir(job) for job in jobs if math.isnan(job.return_value)]
+    # A run may be complete without a score.
+    failed = [run_dir for run_dir in unscored if not read_summary(run_dir)]
+    if failed:
+        reasons = [f"{run_dir} ({(read_failure(run_dir) or 'no reason').splitlines()[0]})" for run_dir in failed]
+        raise TrainingError(f"{len(failed)} of {len(jobs)} jobs failed: {'; '.join(reasons)}")
+
+
+def _run_dir(job: JobReturn) -> Path:
+    assert job.hydra_cfg is not None
+    return Path(job.hydra_cfg.hydra.runtime.output_dir)
+
+
+def is_lost(error: Exception) -> bool:
+    """Return whether a launcher raises this error for a job whose process ended."""
+    return type(error).__name__ in _LOST
+
+
+def failure(error: Exception) -> TrainingError:
+    """Return the error of a job in one line.
+
+    Args:
+        error: what the job or its launcher raised.
+    """
+    text = str(error) if is_lost(error) else "".join(traceback.format_exception_only(error))
+    return TrainingError(f"a job failed: {text.strip().splitlines()[-1]}")
