@@ -19,8 +19,9 @@ from stoix_like.errors import TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary
 
-# What submitit and joblib raise for a job whose process ended; the last line is that of the job, or says how.
-_LOST = ("FailedJobError", "UncompletedJobError", "TerminatedWorkerError", "BrokenProcessPool")
+# What submitit and joblib raise for a job whose process ended, and the line that says why: submitit's ends with that of
+# the job, joblib's starts with what happened.
+_LOST = {"FailedJobError": -1, "UncompletedJobError": -1, "TerminatedWorkerError": 0, "BrokenProcessPool": 0}
 
 
 def train(config: DictConfig) -> float:
@@ -98,4 +99,4 @@ def failure(error: Exception) -> TrainingError:
         error: what the job or its launcher raised.
     """
     text = str(error) if is_lost(error) else "".join(traceback.format_exception_only(error))
-    return TrainingError(f"a job failed: {text.strip().splitlines()[-1]}")
+    return TrainingError(f"a job failed: {text.strip().splitlines()[_LOST.get(type(error).__name__, -1)]}")

@@ -493,6 +493,7 @@ def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> 
     nested: Any = OmegaConf.create({})
     for key, value in values.items():
         OmegaConf.update(nested, key, value, force_add=True)
+    defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
     about = f"# The best of {trials} trials: mean episode return {best.value:.6g} (trial {best.number})"
     return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
