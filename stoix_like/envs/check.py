@@ -263,7 +263,8 @@ class _Programs:
         # A function of its own, because jax remembers what it has traced.
         lowered = jax.jit(lambda *args: function(*args)).lower(*args)
         text = lowered.as_text()
-        if text not in self._compiled:
+        # Functions of Python that the program calls back are no part of the text.
+        if text not in self._compiled or "callback" in text:
             self._compiled[text] = lowered.compile()
         return self._compiled[text](*args)
 

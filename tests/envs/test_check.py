@@ -160,6 +160,16 @@ class Impure(Sound):
         return state, timestep._replace(reward=timestep.reward * random.random())
 
 
+class ImpureBehindACallback(Sound):
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        self.traces = getattr(self, "traces", 0) + 1
+        traces = self.traces
+        reward = timestep.reward
+        changed = jax.pure_callback(lambda x: x + np.float32(traces), reward, reward, vmap_method="sequential")
+        return state, timestep._replace(reward=changed)
+
+
 class FourValues(Sound):
     def step(self, key, state, action):
         state, timestep = super().step(key, state, action)
@@ -200,6 +210,7 @@ FAULTS = {
     ResetsItself: "next_observation at the end of an episode is a start observation: .* do not reset in step",
     StartsEnded: r"the first time step of an episode is terminated or truncated: build it with restart",
     Impure: "equal keys and actions give different results",
+    ImpureBehindACallback: "equal keys and actions give different results",
     FourValues: r"step must return \(state, TimeStep\)",
     PlainObservation: "observation of reset is a .*: wrap it in stoix_like.base_types.Observation",
     HostSpace: "action_space is a gymnasium.*Discrete: use one of stoix_like.envs: Box, Discrete, MultiDiscrete",

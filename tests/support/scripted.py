@@ -29,15 +29,16 @@ class Scripted(gymnasium.Env):
         fail_at: step of the first episode with at least that many steps that fails.
         fault: how it fails: raise, hang, die, or return a NaN as observation or reward.
         as_dict: whether observations are dictionaries.
+        ragged: whether the information of a step has arrays of changing shapes.
     """
 
     open_environments = 0
 
-    def __init__(self, fail_at=None, fault="raise", as_dict=False):
+    def __init__(self, fail_at=None, fault="raise", as_dict=False, ragged=False):
         self._box = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
         self.observation_space = gymnasium.spaces.Dict({"all": self._box}) if as_dict else self._box
         self.action_space = gymnasium.spaces.Discrete(3, start=-1)
-        self._fail_at, self._fault, self._as_dict = fail_at, fault, as_dict
+        self._fail_at, self._fault, self._as_dict, self._ragged = fail_at, fault, as_dict, ragged
         # After 40 steps in all; of a process, so that the same run can continue without it.
         self._late_fault, self._total = os.environ.get("SCRIPTED_FAULT"), 0
         # Reused for every observation, as some simulators do.
@@ -67,7 +68,8 @@ class Scripted(gymnasium.Env):
         ended = self._t == length(self._episode)
         terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
         reward = np.nan if fault == "reward" else 8.0 * self._episode + self._t
-        return self._observe(np.nan if fault == "observation" else action), reward, terminated, truncated, {}
+        info = {"targets": np.zeros(self._t)} if self._ragged else {}
+        return self._observe(np.nan if fault == "observation" else action), reward, terminated, truncated, info
 
     def close(self):
         Scripted.open_environments -= 1

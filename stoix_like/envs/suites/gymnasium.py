@@ -169,19 +169,22 @@ def _make_batch(
 ) -> HostBatch:
     if not parallel:
         # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
-        return GymnasiumBatch(SyncVectorEnv([constructor] * num_envs, autoreset_mode=AutoresetMode.DISABLED), resets)
+        constructors = [_without_info(constructor, copies=False)] * num_envs
+        return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=AutoresetMode.DISABLED), resets)
     # An explicit reset would be a second round trip.
-    constructors = [_bound_to_parent(_copying(constructor))] * num_envs
+    constructors = [_bound_to_parent(_without_info(constructor, copies=True))] * num_envs
     with _interrupts_blocked():
         # Forked processes would inherit the locks of jax's threads.
         return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP))
 
 
-def _copying(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Let an environment return copies of its observations, and no information.
+def _without_info(
+    constructor: Callable[[], gymnasium.Env[Any, Any]], copies: bool
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Let an environment return no information, and copies of its observations if asked for.
 
-    In SAME_STEP, an environment that reuses its arrays would overwrite the last observation of an episode, and
-    gymnasium would join the information of steps and of resets in arrays of one type.
+    gymnasium would join the information of steps and of resets, which nothing reads, in arrays of one type and shape.
+    In SAME_STEP, an environment that reuses its arrays would overwrite the last observation of an episode.
     """
 
     # Pickled by value, see `_bound_to_parent`.
@@ -191,15 +194,18 @@ def _copying(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[],
 
         import gymnasium
 
-        class Copying(gymnasium.Wrapper[Any, Any, Any, Any]):
+        class WithoutInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
             def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-                return copy.deepcopy(self.env.reset(**kwargs)[0]), {}
+                return self._own(self.env.reset(**kwargs)[0]), {}
 
             def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
                 observation, reward, terminated, truncated, _ = self.env.step(action)
-                return copy.deepcopy(observation), reward, terminated, truncated, {}
+                return self._own(observation), reward, terminated, truncated, {}
 
-        return Copying(constructor())
+            def _own(self, observation: Any) -> Any:
+                return copy.deepcopy(observation) if copies else observation
+
+        return WithoutInfo(constructor())
 
     return construct
 

@@ -24,7 +24,7 @@ class DualConfig(SystemConfig):
     """Hyperparameters of the bounds; those of the mean and the deviation are for normal policies, squashed or not.
 
     Attributes:
-        epsilon: bound on the divergence of the weighted actions from the sampled ones, in nats.
+        epsilon: bound on the divergence of the weighted actions from the target policy, in nats.
         epsilon_policy: bound on the divergence of an update, in nats.
         epsilon_mean: bound on the divergence by changed means, in nats per action dimension.
         epsilon_stddev: bound on the divergence by changed standard deviations, in nats per action dimension.

@@ -41,7 +41,6 @@ def test_epsilon_decays_linearly():
     assert epsilons(exploration_fraction=jnp.asarray(0.25)) == [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]
 
 
-@pytest.mark.slow
 def test_each_part_of_the_unit_interval_has_one_level():
     """In quarters, floor(4 tau) counts up; all levels together are uniform, with mean 1/2 and variance 1/12."""
     levels = np.asarray(stratified_levels(jax.random.key(0), 20_000, 4))

@@ -65,7 +65,7 @@ class IQN(ff_dqn.DQN):
 
 
 def stratified_levels(key: jax.Array, size: int, num_quantiles: int) -> jax.Array:
-    """Draw a level from each of `num_quantiles` equal parts of [0, 1).
+    """Draw a level from each of `num_quantiles` equal parts of [0, 1].
 
         tau_i = (i + u_i) / num_quantiles,   u_i ~ U(0, 1)
 
