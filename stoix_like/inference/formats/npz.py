@@ -1,8 +1,10 @@
 """Policies of multilayer perceptrons as arrays, which `numpy_policy` runs.
 
-    x_0 = clip((observation - mean) / std, -clip, clip)
-    x_i+1 = activations[i](norm(x_i kernel_i + bias_i))
-    action = argmax x_n,  or  clip(middle + half_range x_n, low, high)
+```
+x_0 = clip((observation - mean) / std, -clip, clip)
+x_i+1 = activations[i](norm(x_i kernel_i + bias_i))
+action = argmax x_n,  or  clip(middle + half_range x_n, low, high)
+```
 """
 
 from __future__ import annotations
