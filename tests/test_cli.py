@@ -194,7 +194,7 @@ def test_a_missing_package_is_refused_with_the_extra_to_install(package, capfd, 
     ("what", "expected"),
     [
         ("systems", ["system=ppo/ff_ppo"]),
-        ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
+        pytest.param("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"], marks=pytest.mark.slow),
         ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
         ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
         ("experiments", ["+experiment=ppo_cartpole"]),

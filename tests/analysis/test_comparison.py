@@ -95,6 +95,7 @@ def test_a_small_difference_is_undecided_and_tells_the_seeds_it_needs(tmp_path):
     assert "seeds of each would decide it" in test.verdict(0.05)
 
 
+@pytest.mark.slow
 def test_of_many_algorithms_the_best_is_tested_against_the_others(tmp_path):
     write_run(tmp_path / "a", [float(x) for x in range(16)], varied={"actor_lr": [0.1 * (x // 2) for x in range(16)]})
     tests = analysis.compare(tmp_path).tests
@@ -277,6 +278,7 @@ def test_the_report_is_one_page_with_all_parts(two):
     assert not [word for word in ('src="http', 'href="http', "<script", "<link", "@import", "url(http") if word in text]
 
 
+@pytest.mark.slow
 def test_the_report_of_a_grid_shows_colours_and_tests_no_single_seeds(tmp_path):
     varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.99, 0.9, 0.99]}
     write_run(tmp_path / "a", (1.0, 3.0, 5.0, 7.0), varied=varied)
