@@ -318,12 +318,12 @@ def _resume(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from stoix_like.config import complete_overrides, compose_config, parse_config
+    from stoix_like.config import compose_config, parse_config
     from stoix_like.run import compile as programs
     from stoix_like.run.setup import set_up
 
     working_directory.make_importable()
-    config = parse_config(compose_config(complete_overrides(args.overrides), _config_dirs(args)))
+    config = parse_config(compose_config(args.overrides, _config_dirs(args)))
     setup = set_up(config)
     try:
         compiled = programs.compile_run(setup, programs.make_keys(setup), programs.traced_hyperparams(setup.population))
