@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 class Evolution:
-    """Exploitation and exploration as one compiled program.
+    """Exploitation and exploration as one program, which is compiled ahead of time.
 
     Args:
         run: the typed configuration; `arch.population.pbt.every_evals` is set.
@@ -56,7 +56,9 @@ class Evolution:
             config=run.arch.population.pbt,
         )
         layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
-        self._evolve = jax.jit(evolve, donate_argnums=0, out_shardings=(layouts, None, None))
+        program = jax.jit(evolve, donate_argnums=0, out_shardings=(layouts, None, None))
+        scores = np.zeros(population.num_members, np.float32)
+        self._evolve = program.lower(state, population.arrays(), scores, self._key).compile()
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether members are replaced after the evaluation with this number; the one at step 0 is number 0."""
