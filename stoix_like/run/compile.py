@@ -22,7 +22,7 @@ from stoix_like.listings import columns
 from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline
 from stoix_like.run.blocks import max_blocks
-from stoix_like.run.devices import set_compile_cache
+from stoix_like.run.devices import placing, set_compile_cache
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.signals import stop_if_received
@@ -76,7 +76,7 @@ class CompiledRun(NamedTuple):
         rollouts: see `architectures.types.Program`; None unless the run is profiled, and for environments on the host,
             which would not return to their states.
         evaluate: see `architectures.evaluator.make_evaluator`.
-        select: `(better [P], candidate, best) -> best`, each member's better parameters.
+        select: `(candidate, best, better [P]) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.
@@ -144,7 +144,8 @@ def fold_in(key: jax.Array, number: int) -> jax.Array:
     Returns:
         The same number of keys.
     """
-    return jax.vmap(jax.random.fold_in, (0, None))(key, number) if key.ndim else jax.random.fold_in(key, number)
+    index = jax.device_put(np.uint32(number))
+    return jax.vmap(jax.random.fold_in, (0, None))(key, index) if key.ndim else jax.random.fold_in(key, index)
 
 
 def traced_hyperparams(population: Population) -> Hyperparams:
@@ -202,11 +203,11 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     evaluate = compiler("evaluate", evaluator, state.shared, hyperparams, keys.evaluation)
     memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
-    select = compiler("select", jax.jit(_select), better, state.shared, state.shared)
+    select = compiler("select", jax.jit(_select), state.shared, state.shared, better)
     return CompiledRun(
         **training._asdict(),
-        evaluate=evaluate,
-        select=select,
+        evaluate=placing(evaluate),
+        select=placing(select),
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
     )
@@ -227,7 +228,7 @@ def _compile_anakin(
     rollouts = None
     if setup.config.arch.profile and not setup.env.on_host:
         rollouts = compiler("rollouts", program.rollouts, state, hyperparams, np.int32(1))
-    return Training(init, train, state, rollouts=rollouts)
+    return Training(init, placing(train), state, rollouts=rollouts)
 
 
 def _compile_sebulba(
@@ -261,7 +262,7 @@ def _compile_sebulba(
         ]
 
     pipeline = Pipeline(
-        make_actors, learn, copy_shared, arch.pipeline_queue_size, plan.steps_per_update, spec.every_updates
+        make_actors, placing(learn), copy_shared, arch.pipeline_queue_size, plan.steps_per_update, spec.every_updates
     )
     return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
 
@@ -284,7 +285,7 @@ def _check_memory(setup: RunSetup, program: Any) -> None:
     memory.check(program, setup.mesh, setup.population.num_members, sizes)
 
 
-def _select(better: jax.Array, candidate: Any, best: Any) -> Any:
+def _select(candidate: Any, best: Any, better: jax.Array) -> Any:
     def pick(new: jax.Array, old: jax.Array) -> jax.Array:
         return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -94,6 +94,25 @@ def make_mesh(devices: Sequence[jax.Device], spread_members: bool = False) -> Me
     shape = (len(devices), 1) if spread_members else (1, len(devices))
     grid = np.asarray(devices).reshape(shape)
     return Mesh(grid, (POPULATION_AXIS, DEVICE_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def placing(compiled: Any) -> Callable[..., Any]:
+    """Return a compiled program that copies its arguments from the host to its devices by explicit transfers.
+
+    A `jax.transfer_guard` then finds every other transfer.
+
+    Args:
+        compiled: the program; its first argument is on the devices already, such as a learner state.
+
+    Returns:
+        The program, with the same arguments and results.
+    """
+    shardings = compiled.input_shardings[0]
+
+    def call(first: Any, *others: Any) -> Any:
+        return compiled(first, *jax.device_put(others, shardings[1:]))
+
+    return call
 
 
 def memory_of(device: jax.Device) -> int:

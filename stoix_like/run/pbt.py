@@ -17,6 +17,7 @@ import numpy as np
 from stoix_like.architectures.types import Hyperparams, LearnerState
 from stoix_like.config import PBTConfig, RunConfig
 from stoix_like.errors import ConfigError
+from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, convert_values, ends
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
@@ -58,7 +59,7 @@ class Evolution:
         layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
         program = jax.jit(evolve, donate_argnums=0, out_shardings=(layouts, None, None))
         scores = np.zeros(population.num_members, np.float32)
-        self._evolve = program.lower(state, population.arrays(), scores, self._key).compile()
+        self._evolve = placing(program.lower(state, population.arrays(), scores, self._key).compile())
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether members are replaced after the evaluation with this number; the one at step 0 is number 0."""
@@ -78,7 +79,7 @@ class Evolution:
         Returns:
             The state, the members with their new hyperparameters, and by member the one that it continues.
         """
-        key = jax.random.fold_in(self._key, evaluation)
+        key = jax.random.fold_in(self._key, jax.device_put(np.uint32(evaluation)))
         state, explored, sources = self._evolve(state, population.arrays(), np.float32(scores), key)
         columns, sources = jax.device_get((explored, sources))
         is_copy = sources != np.arange(len(sources))

@@ -530,7 +530,7 @@ class TrainingLoop:
         if self._best is not None and not better.any():
             return
         self._best = Best(
-            self._compiled.select(better, self.state.shared, best.shared),
+            self._compiled.select(self.state.shared, best.shared, better),
             np.where(better, scores, best.episode_return),
             np.where(better, steps, best.env_steps),
             {name: np.where(better, values, best.hyperparams[name]) for name, values in hyperparams.items()},
