@@ -132,4 +132,4 @@ def resume(
     started = time.perf_counter()
     from stoix_like.run import experiment
 
-    return experiment.resume(Path(run_dir), to_overrides(overrides), trust, env, callbacks, loggers, started)
+    return experiment.resume(run_dir, to_overrides(overrides), trust, env, callbacks, loggers, started)

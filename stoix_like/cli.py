@@ -23,6 +23,7 @@ from stoix_like.run.signals import Signals, received
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from stoix_like.config import RunConfig
     from stoix_like.run.setup import RunSetup
 
 # Importing the package and Hydra is part of the time of a run.
@@ -369,7 +370,6 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     from stoix_like.run import devices, warm_start
     from stoix_like.run.experiment import check_own
     from stoix_like.run.setup import set_up
-    from stoix_like.storage import run_dir
 
     extra = _config_dirs(args)
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
@@ -377,18 +377,16 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     if args.cfg or args.info:
         return [], None
     runs = [configuration.parse_config(config) for config in composed]
-    resumed = None if args.multirun else _resumed_dir(runs[0].arch.resume_from, Path(composed[0].hydra.run.dir))
-    if args.multirun:
+    resumed = None
+    if not args.multirun:
+        resumed = _check_run_dir(Path(composed[0].hydra.run.dir), runs[0])
+    else:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
         launcher = OmegaConf.select(composed[0], "hydra.launcher._target_")
         if launcher is None:
             raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
         if not launcher.endswith("BasicLauncher"):
             return [], None  # The launcher may use other machines: each run checks its own devices.
-    elif resumed is None:
-        run_dir.check_new(Path(composed[0].hydra.run.dir))
-    else:
-        run_dir.check_is_run(resumed)
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
     setups = [set_up(run, _STARTED) for run in runs]
     for run in runs:
@@ -403,11 +401,17 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     return [f"hydra.run.dir={quoted(str(resumed))}", "hydra.output_subdir=null"], lone
 
 
-def _resumed_dir(resume_from: str | None, run_dir: Path) -> Path | None:
-    """Return the directory of the run to resume; None where a new run starts."""
-    from stoix_like.storage.run_dir import is_to_start
+def _check_run_dir(directory: Path, config: RunConfig) -> Path | None:
+    """Return the directory of the run to resume; None where a new run starts, which is then possible."""
+    from stoix_like.storage import mirror, remote, run_dir
 
-    return None if resume_from is None or is_to_start(resume_from, run_dir) else Path(resume_from)
+    resumed = mirror.resumed_dir(config.arch.resume_from, directory, config.checkpoint.mirror)
+    if resumed is None:
+        run_dir.check_new(directory)
+        remote.check_new(config.checkpoint.mirror)
+    else:
+        run_dir.check_is_run(resumed)
+    return resumed
 
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:

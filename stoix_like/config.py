@@ -115,10 +115,10 @@ class ArchConfig(ABC):
         absolute_metric: evaluate the best parameters once more at the end, on ten times as many episodes.
         on_nan: what to do when a metric or a parameter becomes non-finite.
         compile_cache: cache compiled programs on disk for the next start.
-        resume_from: directory of a run to resume, instead of starting a new one; if it is the run's own directory, the
-            run starts there if it holds none yet.
+        resume_from: directory or address of a run to resume, instead of starting a new one; if it is the run's own
+            directory, the run comes from `checkpoint.mirror` or starts there if it holds none yet.
         population: members trained in parallel.
-        init_from: directory of a run whose parameters and statistics a new run starts from.
+        init_from: directory or address of a run whose parameters and statistics a new run starts from.
         stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
         profile: trace one update and one evaluation, and measure the time of rollouts alone.
     """
@@ -247,12 +247,16 @@ class CheckpointConfig:
         keep: number of checkpoints to keep, the newest ones; 0 writes none.
         keep_best: store the best parameters of each member in every checkpoint.
         replay: store the replay buffer; without it, resuming is not exact.
+        mirror: address on an object store that the run directory is copied to while the run trains; None copies none.
+        mirror_wait: seconds to wait at the end of the run until the copy is complete.
     """
 
     every_evals: Annotated[int | None, between(1, INT32_MAX)]
     keep: Annotated[int, between(0, INT32_MAX)]
     keep_best: bool
     replay: bool
+    mirror: str | None = None
+    mirror_wait: Annotated[float, at_least(0)] = 120.0
 
 
 class RunConfig(NamedTuple):
@@ -289,6 +293,11 @@ class RunConfig(NamedTuple):
     own_env: Any = None
     own_callbacks: tuple[Any, ...] = ()
     own_loggers: tuple[Any, ...] = ()
+
+    def with_mirror(self, address: str) -> RunConfig:
+        """Return a copy with another `checkpoint.mirror`."""
+        resolved = {**self.resolved, "checkpoint": {**self.resolved["checkpoint"], "mirror": address}}
+        return self._replace(checkpoint=replace(self.checkpoint, mirror=address), resolved=resolved)
 
 
 def config_dir() -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoix_like.errors import ConfigError
+from stoix_like.storage import remote
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.run_dir import (
     CONFIG,
@@ -118,7 +119,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """Find the run directories at or below the given paths.
 
     Args:
-        paths: run directories, and directories that contain runs.
+        paths: run directories, and directories that contain runs, or their addresses on an object store.
 
     Returns:
         The run directories, each once.
@@ -127,7 +128,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
         ConfigError: a path is not a directory, or holds no run.
     """
     found: dict[Path, None] = {}
-    for path in map(Path, paths):
+    for path in map(remote.local_copy, paths):
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory: give run directories, or directories that contain runs")
         # A sweep of Hydra has a configuration of its own above its runs, without metrics.
@@ -204,7 +205,7 @@ def _members_of_configuration(run: Run) -> list[Member]:
     from stoix_like.config import parse_config
     from stoix_like.run.population import make_population
 
-    population = make_population(parse_config(read_config(run.directory)))
+    population = make_population(parse_config(read_config(run.directory, ("+checkpoint.mirror=null",))))
     return [Member(run, index, seed, population.of(index)) for index, seed in enumerate(population.seeds)]
 
 

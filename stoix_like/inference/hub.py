@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_dir import CONFIG, METRICS, SUMMARY, check_is_run
 
@@ -43,7 +43,7 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
         ConfigError: there is no complete run, the name is invalid, or the Hub refuses.
         MissingExtraError: huggingface_hub is not installed.
     """
-    directory = Path(run_dir)
+    directory = remote.local_copy(run_dir, items=("best", "shared"))
     check_is_run(directory)
     if not _NAME.fullmatch(repo):
         raise ConfigError(f"repo={repo} is not the name of a repository: use owner/name")
@@ -69,10 +69,10 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
 
 
 def local_run(run_dir: str | Path) -> Path:
-    """Return the local directory of a run, after downloading it if it is one of the Hub.
+    """Return the local directory of a run, after downloading it if it is one of the Hub or of an object store.
 
-    The address of such a run is `hf://owner/name` or `hf://owner/name@revision`. Downloaded are only the files that
-    `push` uploads. What they may do is checked as for any other run directory.
+    The address of a run of the Hub is `hf://owner/name` or `hf://owner/name@revision`. Downloaded are only the files
+    that `push` uploads. What they may do is checked as for any other run directory.
 
     Args:
         run_dir: a directory, or an address.
@@ -86,7 +86,7 @@ def local_run(run_dir: str | Path) -> Path:
     """
     text = str(run_dir)
     if not text.startswith("hf:/") or Path(text).exists():
-        return Path(run_dir).absolute()
+        return remote.local_copy(run_dir, items=("best", "shared")).absolute()
     address = _ADDRESS.fullmatch(text)
     if address is None:
         raise ConfigError(f"run_dir={text} is not an address of a run: use hf://owner/name or hf://owner/name@revision")

@@ -18,8 +18,8 @@ from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
-# Inference logs nothing.
-_INFERENCE = ("logger=silent",)
+# Inference logs nothing, and copies nothing.
+_INFERENCE = ("logger=silent", "+checkpoint.mirror=null")
 
 
 class TrainedRun(NamedTuple):
@@ -69,7 +69,8 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     """Read a run's configuration and build its parts, on one device.
 
     Args:
-        run_dir: the directory of the run, or its address on the Hugging Face Hub, `hf://owner/name`.
+        run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
+            store, `s3://bucket/run`.
         trust: whether the configuration may name code outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 

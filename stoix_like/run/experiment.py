@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, w
 from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import Logger, RunInfo, make_logger
+from stoix_like.overrides import quoted
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks, make_callbacks
 from stoix_like.run.own_loggers import make_own_loggers
@@ -28,10 +29,11 @@ from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals
 from stoix_like.run.training_loop import Progress, TrainingLoop
 from stoix_like.run.videos import Videos
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, remote
 from stoix_like.storage import run_dir as directory
 from stoix_like.storage.config_file import flatten, plain_config, read_config
 from stoix_like.storage.files import write_json
+from stoix_like.storage.mirror import mirrored, resumed_dir
 from stoix_like.storage.trust import record_trusted
 
 
@@ -97,9 +99,13 @@ def run_under_hydra(setup: RunSetup) -> float:
     """
     run_dir = _output_dir()
     assert run_dir is not None
-    if HydraConfig.get().mode == RunMode.MULTIRUN and directory.holds_run(run_dir):
-        # The multirun was started again, or a scheduler has queued this job again.
-        return _resume(setup, run_dir.absolute()).eval_return
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if (mirror := setup.config.checkpoint.mirror) is not None:
+            setup = setup._replace(config=setup.config.with_mirror(f"{mirror}/{HydraConfig.get().sweep.subdir}"))
+        resumed = resumed_dir(str(run_dir), run_dir, setup.config.checkpoint.mirror)
+        if resumed is not None:
+            # The multirun was started again, or a scheduler has queued this job again.
+            return _resume(setup, resumed).eval_return
     setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
     return run(setup, run_dir).eval_return
 
@@ -127,7 +133,9 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     Args:
         setup: from `set_up`.
         run_dir: the directory to write to; created if needed. If `arch.resume_from` names a run, that run is resumed in
-            its own directory instead; if it names `run_dir` and there is no run yet, the run starts there.
+            its own directory instead; if it names `run_dir` and there is no run yet, neither there nor at
+            `checkpoint.mirror`, the run starts there. If it is the address of a run on an object store, that run is
+            resumed in the user's cache.
 
     Returns:
         The result of the run.
@@ -138,16 +146,21 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     """
     run_dir = run_dir.absolute()
     check_own(setup.config)
-    if setup.config.arch.resume_from is not None and not directory.is_to_start(setup.config.arch.resume_from, run_dir):
-        return _resume(setup, Path(setup.config.arch.resume_from).absolute())
+    resume_from, mirror = setup.config.arch.resume_from, setup.config.checkpoint.mirror
+    resumed = resumed_dir(resume_from, run_dir, mirror)
+    if resumed is not None:
+        if mirror is None and resume_from is not None and directory.is_address(resume_from):
+            setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
+        return _resume(setup, resumed)
     directory.check_new(run_dir)
+    remote.check_new(mirror)
     warm_start.find(setup)
     directory.create(run_dir)
-    with directory.locked(run_dir), Signals():
+    with directory.locked(run_dir), Signals(), mirrored(run_dir, setup.config.checkpoint) as start_mirror:
         directory.write_new_config(run_dir, setup.config.resolved)
         record_trusted(flatten(plain_config(run_dir)))
         try:
-            return _train(setup, run_dir, resuming=False)
+            return _train(setup, run_dir, start_mirror, resuming=False)
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
             directory.discard(run_dir)
@@ -168,7 +181,7 @@ def check_own(config: RunConfig) -> None:
 
 
 def resume(
-    run_dir: Path,
+    run_dir: str | Path,
     overrides: Sequence[str] = (),
     trust: bool = False,
     env: Any = None,
@@ -179,7 +192,8 @@ def resume(
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
-        run_dir: the directory of the run.
+        run_dir: the directory of the run, or its address on an object store, `s3://bucket/run`: the run then resumes in
+            a copy, in the user's cache, and `checkpoint.mirror` is that address.
         overrides: Hydra overrides of keys that may change: the budget, logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
@@ -194,7 +208,11 @@ def resume(
         ConfigError: there is no such run, another process is training it, or its configuration changed.
         TrainingError: a metric or a parameter became non-finite.
     """
-    started, run_dir = time.perf_counter() if started is None else started, run_dir.absolute()
+    started = time.perf_counter() if started is None else started
+    if directory.is_address(run_dir):
+        overrides = [f"+checkpoint.mirror={quoted(remote.normalised(run_dir))}", *overrides]
+        run_dir = remote.working_copy(run_dir)
+    run_dir = Path(run_dir).absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
     config = config._replace(own_callbacks=tuple(callbacks), own_loggers=tuple(loggers))
     return _resume(set_up(config, started), run_dir)
@@ -204,18 +222,20 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     directory.check_is_run(run_dir)
     check_own(setup.config)
-    with directory.locked(run_dir), Signals():
+    with directory.locked(run_dir), Signals(), mirrored(run_dir, setup.config.checkpoint) as start_mirror:
         host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
         summary = directory.read_summary(run_dir)
         if host_state is not None:
             check_unchanged(setup, host_state)
             if _is_complete(setup, host_state) and summary:
+                start_mirror()
                 print(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it")
                 return _result(setup, run_dir, Progress.from_json(host_state["progress"]), summary)
         else:
             check_same_config(setup, plain_config(run_dir))
             complete = _result_without_checkpoint(setup, run_dir, summary)
             if complete is not None:
+                start_mirror()
                 print(f"{run_dir} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)")
                 return complete
             if summary:
@@ -223,7 +243,7 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
             print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
         directory.reopen(run_dir, setup.config.resolved)
         record_trusted(flatten(plain_config(run_dir)))
-        return _train(setup, run_dir, resuming=host_state is not None)
+        return _train(setup, run_dir, start_mirror, resuming=host_state is not None)
 
 
 def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
@@ -257,8 +277,8 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
         return None  # The files are damaged.
 
 
-def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
-    """Train in a directory that this process has locked."""
+def _train(setup: RunSetup, run_dir: Path, start_mirror: Callable[[], None], resuming: bool) -> Result:
+    """Train in a directory that this process has locked; the mirror starts once nothing can be refused any more."""
     keep = setup.config.checkpoint.keep
     writer = checkpoint.Writer(run_dir, keep) if keep else None
     logger = make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
@@ -279,6 +299,7 @@ def _train(setup: RunSetup, run_dir: Path, resuming: bool) -> Result:
             loop = TrainingLoop(setup, logger, writer, videos, callbacks, profile)
             if source is not None:
                 loop.warm_start(source)
+        start_mirror()
         callbacks.start(info)
         loop.train()
         summary = loop.summary()
@@ -360,6 +381,7 @@ def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[st
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:
     config, plan, devices = setup.config, setup.plan, setup.mesh.devices
     actors = f", {len(setup.actor_devices)} actor(s) on {len(set(setup.actor_devices))}" if setup.actor_devices else ""
+    mirrored_to = () if config.checkpoint.mirror is None else (f"mirrored to {config.checkpoint.mirror}",)
     return RunInfo(
         run_dir=run_dir,
         system=config.system_name,
@@ -369,7 +391,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,
         num_evaluations=len(plan.evaluations) + 1,
         config=config.resolved,
-        notes=(*plan.notes, *notes),
+        notes=(*plan.notes, *notes, *mirrored_to),
         devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}",
         num_members=setup.population.num_members,
         history=history,

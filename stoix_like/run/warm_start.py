@@ -16,7 +16,7 @@ import numpy as np
 
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import RunSetup
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, remote
 from stoix_like.storage import run_dir as directory
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
@@ -88,7 +88,7 @@ def find(setup: RunSetup) -> Source | None:
     """
     if setup.config.arch.init_from is None:
         return None
-    run_dir = Path(setup.config.arch.init_from).absolute()
+    run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
     directory.check_is_run(run_dir)
     for step in reversed(checkpoint.steps(run_dir)):
         try:

@@ -30,8 +30,9 @@ import orbax.checkpoint as ocp
 from stoix_like.errors import ConfigError
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.files import check_directory
+from stoix_like.storage.run_dir import CHECKPOINTS
 
-DIRECTORY = "checkpoints"
+DIRECTORY = CHECKPOINTS
 QUARANTINE = "checkpoints-damaged"
 HOST_STATE = "host_state"
 # Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.

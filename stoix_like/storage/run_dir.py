@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,10 @@ from omegaconf import OmegaConf
 from stoix_like.errors import ConfigError
 from stoix_like.storage.files import read_bytes, write_text
 
+# pathlib turns the two slashes into one. A single letter is a drive.
+ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
 CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"
 SUMMARY = "summary.json"
@@ -37,6 +41,11 @@ def check_new(run_dir: Path) -> None:
     Raises:
         ConfigError: names the directory.
     """
+    if is_address(run_dir):
+        raise ConfigError(
+            f"hydra.run.dir={run_dir} is an address, but run directories are local: choose a directory, and"
+            " checkpoint.mirror to copy the run to an address while it trains"
+        )
     present = run_dir.absolute()
     while not present.exists() and present != present.parent:
         present = present.parent
@@ -70,6 +79,15 @@ def check_is_run(run_dir: Path) -> None:
         raise ConfigError(f"{path} is not a regular file: copy the run's own configuration to it")
 
 
+def is_address(place: str | Path) -> bool:
+    """Return whether a text is the address of a run on an object store, `s3://bucket/run`, and no local path.
+
+    Args:
+        place: an address or a path; pathlib may have turned its two slashes into one.
+    """
+    return ADDRESS.fullmatch(str(place)) is not None and not os.path.lexists(place)
+
+
 def holds_run(run_dir: Path) -> bool:
     """Return whether a directory holds a run.
 
@@ -77,16 +95,6 @@ def holds_run(run_dir: Path) -> bool:
         run_dir: the directory.
     """
     return (run_dir / CONFIG).exists()
-
-
-def is_to_start(resume_from: str | Path, run_dir: Path) -> bool:
-    """Return whether `arch.resume_from` names the directory of the run itself, which holds no run yet.
-
-    Args:
-        resume_from: the directory to resume from.
-        run_dir: the directory of the run.
-    """
-    return Path(resume_from).resolve() == run_dir.resolve() and not holds_run(run_dir)
 
 
 def discard(run_dir: Path) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ _OPPONENT = "env.kwargs.opponent"
 _CALLBACKS = re.compile(r"stoix_like\.callbacks\.[A-Za-z]\w*")
 # An environment that is passed from Python is never imported.
 _HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
+_MIRROR = "checkpoint.mirror"
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
 
@@ -98,8 +99,16 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"
         elif isinstance(value, str) and "${" in value:
             yield f"{key}={value} is interpolated when the run is loaded, but no interpolation is trusted"
+    yield from _destinations(dict(pairs), overrides)
+
+
+def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+    """Yield where a configuration sends data that the command line does not name."""
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
-    for name in sending_loggers(dict(pairs)):
+    mirror = config.get(_MIRROR)
+    if mirror is not None and not given & {"checkpoint", _MIRROR}:
+        yield f"{_MIRROR}={mirror} copies the run elsewhere (use {_MIRROR}={mirror} to allow it, =null to do without)"
+    for name in sending_loggers(config):
         key = f"logger.{name}.enabled"
         if not given & {"logger", key, f"logger.{name}.mode"}:
             yield f"{key}=true sends data to another machine (use {key}=true to allow it, {key}=false to do without)"

@@ -294,6 +294,8 @@ class Sweep:
         pruning = Pruning(trials, self.config.seeds)
         given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
+        if config.checkpoint.mirror is not None:
+            config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[_RUN]}")
         try:
             experiment.run(set_up(config), run_dir)
         except TrainingError as error:

@@ -28,7 +28,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, records, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint, config_file, trust
+from stoix_like.storage import checkpoint, config_file, remote, trust
 
 pytestmark = pytest.mark.optimized
 
@@ -171,6 +171,23 @@ def test_a_run_that_is_killed_repeatedly_is_bit_identical_to_an_uninterrupted_ru
     assert done.stderr == ""
     assert not re.search("HYDRA|orbax|absl", done.stdout)
     assert_same_results(run_dir, reference)
+
+
+@pytest.mark.slow
+def test_a_run_whose_machine_is_lost_resumes_exactly_from_its_mirror(tmp_path, environment, reference):
+    store, run_dir = tmp_path / "store", tmp_path / "run"
+    train = [COMMAND, "train", *SMALL, f"hydra.run.dir={run_dir}", f"checkpoint.mirror=file://{store}"]
+    environment = {**environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(train, env=environment, stdout=subprocess.DEVNULL) as process:
+        stop_when(process, lambda: list(store.glob("checkpoints/*.complete")), signal.SIGKILL)
+    shutil.rmtree(run_dir)
+    subprocess.run([COMMAND, "resume", f"file://{store}"], env=environment, check=True, timeout=200)
+    copy = tmp_path / f"cache/stoix_like/resumed/file{store}"
+    assert_same_results(copy, reference)
+    # What comes from the store is what was there, and all of it is there again.
+    for step in checkpoint.steps(copy):
+        assert remote.identity(store / f"checkpoints/{step}") == remote.identity(copy / f"checkpoints/{step}")
+    assert (store / "summary.json").read_bytes() == (copy / "summary.json").read_bytes()
 
 
 @pytest.mark.slow

@@ -47,6 +47,12 @@ def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path
     directory, sending = tmp_path / "run", ["system=ppo/ff_ppo", "logger.wandb.enabled=true"]
     directory.mkdir()
     run_dir.write_new_config(directory, parse_config(compose_config(sending)).resolved)
+    (tmp_path / "other").mkdir()
+    mirrored = ["system=ppo/ff_ppo", "checkpoint.mirror=s3://bucket/run"]
+    run_dir.write_new_config(tmp_path / "other", parse_config(compose_config(mirrored)).resolved)
+    with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
+        config_file.read_config(tmp_path / "other")
+    config_file.read_config(tmp_path / "other", ["checkpoint.mirror=null"])
     for overrides in ([], ["logger.wandb.project=x"]):
         with pytest.raises(ConfigError, match="config.yaml: logger.wandb.enabled=true sends data .* --trust"):
             config_file.read_config(directory, overrides)

@@ -1,0 +1,250 @@
+"""The mirror of a run directory on an object store, kept up to date by a thread that training never waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stoix_like.config import CheckpointConfig
+from stoix_like.storage import checkpoint, remote
+from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY, holds_run, is_address
+
+SECONDS_BETWEEN_PASSES = 5.0
+_SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
+# A run that resumes removes them.
+_REMOVABLE = (SUMMARY, FAILURE)
+_OWN_TO_THE_MACHINE = (".lock",)
+_DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
+# The name of what is to be removed, among those of what is to be copied.
+_REST = ""
+# Size and time of the last change of each file.
+_Version = dict[str, tuple[int, int]]
+
+
+class Mirror:
+    """A thread that copies what is new in a run directory to a store.
+
+    The directory itself stays as it is without a mirror: its checkpoints appear under their names when they are
+    complete, and are copied then. A failure is reported once per kind of error and tried again in the next pass.
+
+    Args:
+        run_dir: the run directory.
+        address: where to copy it.
+    """
+
+    def __init__(self, run_dir: Path, address: str) -> None:
+        self._run_dir, self._store = run_dir, remote.Store(address)
+        self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
+        self._absent: set[str] = set()  # of `_REMOVABLE`, what is not on the store
+        # Checkpoints on the store, None for incomplete ones; unknown before the first pass.
+        self._stored: dict[int, remote.Marker | None] | None = None
+        self._reported: set[str] = set()
+        self._behind = False
+        self._stopping, self._abandoned = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+
+    def start(self) -> None:
+        """Start to copy."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Copy the rest and stop.
+
+        Args:
+            seconds: the longest time to wait; what is missing then is reported.
+        """
+        if not self._thread.is_alive():
+            return
+        self._stopping.set()
+        self._thread.join(seconds)
+        self._abandoned.set()
+        if self._thread.is_alive() or self._behind:
+            print(
+                f"{self._store.address} lacks the latest files of the run after {seconds:g} s of waiting"
+                f" (checkpoint.mirror_wait); {self._run_dir} has them all: copy them with: stoix-like resume"
+                f" {self._run_dir}",
+                file=sys.stderr,
+            )
+
+    def _work(self) -> None:
+        while not self._abandoned.is_set():
+            is_last = self._stopping.is_set()  # before the pass, which then sees every file
+            self._behind = not self._copy()
+            if is_last and not self._behind:
+                return
+            if is_last:
+                self._abandoned.wait(_SECONDS_BETWEEN_RETRIES_AT_THE_END)
+            else:
+                self._stopping.wait(SECONDS_BETWEEN_PASSES)
+
+    def _copy(self) -> bool:
+        """Copy what is new; return whether nothing is missing."""
+        complete = True
+        for name, version, copy in self._changes():
+            if self._abandoned.is_set():
+                return False
+            try:
+                copy()
+                self._copied[name] = version
+            except Exception as error:  # Each store has errors of its own.
+                # The run may have replaced or removed the files meanwhile: another pass comes.
+                complete = False
+                if version == self._version(name):
+                    self._report(error)
+        if complete and self._reported and self._behind:
+            print(f"{self._store.address} is up to date again", file=sys.stderr)
+        return complete
+
+    def _changes(self) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
+        """Yield what differs from the store: its name, its local version, and what copies it."""
+        for name in _plain_files(self._run_dir):
+            yield from self._change(name, functools.partial(self._copy_file, name))
+        present = checkpoint.steps(self._run_dir)
+        for step in reversed(present):
+            yield from self._change(f"{CHECKPOINTS}/{step}", functools.partial(self._copy_checkpoint, step))
+        yield _REST, {}, functools.partial(self._remove_others, present)
+
+    def _change(self, name: str, copy: Callable[[], None]) -> Iterator[tuple[str, _Version, Callable[[], None]]]:
+        version = self._version(name)
+        if version and version != self._copied.get(name):
+            yield name, version, copy
+
+    def _version(self, name: str) -> _Version:
+        return _files(self._run_dir / name) if name else {}
+
+    def _copy_file(self, name: str) -> None:
+        path = self._run_dir / name
+        self._absent.discard(name)
+        if path.suffix == ".jsonl":
+            # A line may be half written.
+            lines = path.read_bytes()
+            self._store.write(name, lines[: lines.rfind(b"\n") + 1])
+        else:
+            self._store.upload(path, name)
+
+    def _copy_checkpoint(self, step: int) -> None:
+        """Copy a checkpoint, and write its marker once all files are there."""
+        place, stored = f"{CHECKPOINTS}/{step}", self._known_checkpoints()
+        directory = self._run_dir / place
+        version = _files(directory)
+        marker = remote.Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
+        if stored.get(step) == marker:
+            return  # copied before this process started
+        if stored.get(step) is not None:
+            self._store.remove_checkpoint(step)
+        stored[step] = None
+        self._store.upload_all(directory, list(version), place)
+        if _files(directory) != version:
+            raise FileNotFoundError(f"{directory} changed while it was copied")
+        self._store.write(remote.marker_name(step), json.dumps(marker._asdict()).encode())
+        stored[step] = marker
+
+    def _remove_others(self, present: list[int]) -> None:
+        """Remove from the store what the run has removed."""
+        for name in _REMOVABLE:
+            if not (self._run_dir / name).exists() and name not in self._absent:
+                self._store.remove(name)
+                self._copied.pop(name, None)
+                self._absent.add(name)
+        # Without any local checkpoint, those on the store are the only ones.
+        stored = self._known_checkpoints()
+        for step in stored.keys() - set(present) if present else ():
+            self._store.remove_checkpoint(step)
+            del stored[step]
+
+    def _known_checkpoints(self) -> dict[int, remote.Marker | None]:
+        if self._stored is None:
+            self._stored = self._store.checkpoints()
+        return self._stored
+
+    def _report(self, error: Exception) -> None:
+        kind = type(error).__name__
+        if kind not in self._reported:
+            print(
+                f"cannot copy the run to {self._store.address}: {remote.reason(error)}; training continues, and it is"
+                " tried again",
+                file=sys.stderr,
+            )
+        self._reported.add(kind)
+
+
+@contextlib.contextmanager
+def mirrored(run_dir: Path, config: CheckpointConfig) -> Iterator[Callable[[], None]]:
+    """Keep a mirror of a run directory, if the configuration names one; at exit, wait for it.
+
+    Args:
+        run_dir: the run directory.
+        config: the address, and the longest time to wait.
+
+    Yields:
+        A function that starts to copy.
+
+    Raises:
+        ConfigError: the protocol of the address is unknown, or its package is not installed.
+    """
+    if config.mirror is None:
+        yield lambda: None
+        return
+    mirror = Mirror(run_dir, config.mirror)
+    try:
+        yield mirror.start
+    finally:
+        mirror.close(config.mirror_wait)
+
+
+def resumed_dir(resume_from: str | None, run_dir: Path, address: str | None) -> Path | None:
+    """Return the local directory of the run to resume, copied from its store if it is there alone.
+
+    Args:
+        resume_from: `arch.resume_from`: a directory, or an address.
+        run_dir: the directory of the run to start otherwise; if it is `resume_from` and holds no run, the run comes
+            from the mirror, or starts there.
+        address: `checkpoint.mirror`.
+
+    Returns:
+        The directory; None where a new run starts.
+
+    Raises:
+        ConfigError: the store cannot be read, or holds no run at `resume_from`.
+    """
+    if resume_from is None:
+        return None
+    if is_address(resume_from):
+        return remote.working_copy(resume_from)
+    if Path(resume_from).resolve() != run_dir.resolve() or holds_run(run_dir):
+        return Path(resume_from).absolute()
+    if address is None or not remote.holds_run(address):
+        return None
+    remote.fetch(address, run_dir)
+    return run_dir.absolute()
+
+
+def _plain_files(run_dir: Path) -> Iterator[str]:
+    """Yield the names of the files of a run that belong to no checkpoint."""
+    for place, directories, names in os.walk(run_dir):
+        above = Path(place).relative_to(run_dir)
+        if above == Path():
+            directories[:] = [
+                name for name in directories if not name.startswith(_DIRECTORIES_TO_SKIP) and ".partial" not in name
+            ]
+        for name in sorted(names):
+            if name not in _OWN_TO_THE_MACHINE and not name.endswith(".tmp"):
+                yield (above / name).as_posix()
+
+
+def _files(path: Path) -> _Version:
+    """Return the version of a regular file, or of those below a directory."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            status = file.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[file.relative_to(path).as_posix()] = (status.st_size, status.st_mtime_ns)
+    return found

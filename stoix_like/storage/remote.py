@@ -1,0 +1,381 @@
+"""Runs on object stores: addresses such as `s3://bucket/run`, what is stored there, and local copies of it.
+
+A store holds the files of a run directory under the same names. A checkpoint there is complete once its marker,
+`checkpoints/<env_steps>.complete`, lists its files: the marker is written last and removed first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import urllib.parse
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.storage.run_dir import (
+    ADDRESS,
+    CHECKPOINTS,
+    CONFIG,
+    FAILURE,
+    METRICS,
+    SUMMARY,
+    UPDATES,
+    is_address,
+    is_locked,
+)
+
+_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
+# Extras by protocol, with the package that each one brings.
+_EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "gcs": ("gcs", "gcsfs")}
+# A run may replace a checkpoint while it is copied.
+_ATTEMPTS = 3
+
+Wanted = Callable[[str], bool]
+"""Whether to copy a file, by its name in the run directory, such as `checkpoints/512/host_state/metadata`."""
+
+
+class Marker(NamedTuple):
+    """The marker of a complete checkpoint.
+
+    Attributes:
+        identity: see `identity`.
+        files: sizes in bytes by name in the directory of the checkpoint.
+    """
+
+    identity: str
+    files: dict[str, int]
+
+
+class _ChangedError(Exception):
+    """A checkpoint was replaced while it was copied."""
+
+
+class Store:
+    """A directory on an object store.
+
+    Args:
+        address: its address, `protocol://path`.
+
+    Raises:
+        ConfigError: the protocol is unknown, or its package is not installed.
+    """
+
+    def __init__(self, address: str | Path) -> None:
+        self.address = normalised(address)
+        self._fs, self._root = _open(self.address)
+        # Files of a local file system are visible while they are written; objects of a store are not.
+        self._renames = "file" in self._fs.protocol
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        self._fs.invalidate_cache()
+        prefix = self._root.rstrip("/") + "/"
+        return sorted(path.removeprefix(prefix) for path in self._fs.find(self._root))
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file of this name."""
+        self._fs.invalidate_cache()
+        return bool(self._fs.exists(self._path(name)))
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        return bytes(self._fs.cat_file(self._path(name)))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, which replaces another one as a whole."""
+        self._replace(name, lambda path: self._fs.pipe_file(path, content))
+
+    def upload(self, source: Path, name: str) -> None:
+        """Copy a local file, which replaces another one as a whole."""
+        self._replace(name, lambda path: self._fs.put_file(str(source), path))
+
+    def upload_all(self, source: Path, names: list[str], place: str) -> None:
+        """Copy files of a local directory to the directory `place`, several at a time where the store allows it."""
+        self._fs.put([str(source / name) for name in names], [self._path(f"{place}/{name}") for name in names])
+
+    def download_all(self, place: str, names: list[str], target: Path) -> None:
+        """Copy files of the directory `place` to a local directory."""
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+        self._fs.get([self._path(f"{place}/{name}") for name in names], [str(target / name) for name in names])
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
+        scratch = target.with_name(f".{target.name[:32]}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._fs.get_file(self._path(name), str(scratch))
+        with contextlib.suppress(Exception):  # not every store knows it
+            written = self._fs.modified(self._path(name)).timestamp()
+            os.utime(scratch, (written, written))
+        scratch.replace(target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(name))
+
+    def remove_checkpoint(self, step: int) -> None:
+        """Remove a checkpoint, its marker first."""
+        self.remove(marker_name(step))
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True)
+
+    def checkpoints(self) -> dict[int, Marker | None]:
+        """Return the markers of the checkpoints by environment steps, None for one that is not complete."""
+        found = [match for match in map(_CHECKPOINT_FILE.match, self.names()) if match is not None]
+        complete = {match[1] for match in found if match[2] == ".complete"}
+        return {
+            int(step): self.marker(int(step)) if step in complete else None
+            for step in sorted({match[1] for match in found})
+        }
+
+    def marker(self, step: int) -> Marker:
+        """Read the marker of a complete checkpoint."""
+        values = json.loads(self.read(marker_name(step)))
+        return Marker(str(values["identity"]), {_checked(name): int(size) for name, size in values["files"].items()})
+
+    def _replace(self, name: str, put: Callable[[str], Any]) -> None:
+        path = self._path(name)
+        put(f"{path}.part" if self._renames else path)
+        if self._renames:
+            self._fs.mv(f"{path}.part", path)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{_checked(name)}"
+
+
+def normalised(address: str | Path) -> str:
+    """Return an address with two slashes after the protocol, and none at the end.
+
+    Args:
+        address: an address, perhaps as a path.
+
+    Raises:
+        ConfigError: it is not the address of a directory.
+    """
+    found = ADDRESS.fullmatch(str(address))
+    if found is None or "::" in str(address) or ".." in PurePosixPath(found[2]).parts:
+        raise ConfigError(f"{address} is not the address of a directory: use gs://bucket/run or s3://bucket/run")
+    return f"{found[1]}://{'/' if found[1] == 'file' else ''}{found[2]}"
+
+
+def marker_name(step: int) -> str:
+    """Return the name of the marker of a checkpoint."""
+    return f"{CHECKPOINTS}/{step}.complete"
+
+
+def identity(directory: Path) -> str:
+    """Return what tells a checkpoint from others of the same step: a digest of its state of the host.
+
+    That holds the checksums of all arrays, and times.
+
+    Args:
+        directory: a checkpoint.
+    """
+    digest = hashlib.sha256()
+    for path in sorted((directory / "host_state").rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def check_new(address: str | None) -> None:
+    """Refuse an address that cannot be read, or holds a run.
+
+    Args:
+        address: `checkpoint.mirror`; None for none.
+
+    Raises:
+        ConfigError: names the address.
+    """
+    if address is not None and holds_run(address):
+        raise ConfigError(
+            f"checkpoint.mirror={address} already holds a run: choose another address, or resume the run with:"
+            f" stoix-like resume {address}"
+        )
+
+
+def holds_run(address: str) -> bool:
+    """Return whether a store holds a run.
+
+    Args:
+        address: of the run.
+
+    Raises:
+        ConfigError: the store cannot be read.
+    """
+    with _reported(address):
+        return Store(address).exists(CONFIG)
+
+
+def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True) -> None:
+    """Make a local directory hold the files of a run on a store; what it holds already is not copied again.
+
+    Complete checkpoints come first and the configuration, without which there is no run, comes last.
+
+    Args:
+        address: of the run, or of a directory of runs.
+        target: the directory; checkpoints that the store does not have are removed from it.
+        wanted: which files to copy.
+
+    Raises:
+        ConfigError: the store or the directory cannot be used.
+    """
+    with _reported(address):
+        store = Store(address)
+        names, markers = set(store.names()), dict[int, Marker]()
+        if not any(PurePosixPath(name).name == CONFIG for name in names):
+            raise ConfigError(f"{store.address} holds no run: {CONFIG} is missing")
+        for attempt in range(_ATTEMPTS):
+            try:
+                markers = {step: marker for step, marker in store.checkpoints().items() if marker is not None}
+                for step in sorted(markers, reverse=True):
+                    _fetch_checkpoint(store, step, markers[step], target, wanted)
+                break
+            except (FileNotFoundError, _ChangedError):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        _remove_others(target, names, markers.keys())
+        plain = [name for name in names if CHECKPOINTS not in PurePosixPath(name).parts and wanted(name)]
+        for name in sorted(plain, key=lambda name: PurePosixPath(name).name == CONFIG):
+            store.download(name, target / name)
+
+
+def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
+    """Return the local directory of runs, after copying what is to be read if they are on a store.
+
+    Args:
+        run_dir: a directory, or an address.
+        items: items of checkpoints to copy.
+
+    Returns:
+        The directory; of an address, in the user's cache.
+
+    Raises:
+        ConfigError: the store cannot be read, or holds no run.
+    """
+    if not is_address(run_dir):
+        return Path(run_dir)
+    inside = (*items, "host_state", "_CHECKPOINT_METADATA")
+
+    def wanted(name: str) -> bool:
+        parts = PurePosixPath(name).parts
+        if parts[0] == CHECKPOINTS:
+            return bool(items) and parts[2] in inside
+        return parts[-1] in (CONFIG, METRICS, UPDATES, SUMMARY, FAILURE)
+
+    target = _cache("read", run_dir)
+    fetch(run_dir, target, wanted)
+    return target
+
+
+def working_copy(address: str | Path) -> Path:
+    """Return a local directory in which to resume a run on a store, made equal to it.
+
+    Args:
+        address: of the run.
+
+    Raises:
+        ConfigError: the store cannot be read or holds no run, or the run is being trained in that directory.
+    """
+    target = _cache("resumed", address)
+    if is_locked(target):
+        raise ConfigError(f"{address} is in use: another process is training it in {target}")
+    fetch(address, target)
+    return target
+
+
+def _cache(purpose: str, address: str | Path) -> Path:
+    scheme, _, path = normalised(address).partition("://")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "stoix_like" / purpose / scheme / urllib.parse.quote(path.lstrip("/"))
+
+
+def _fetch_checkpoint(store: Store, step: int, marker: Marker, target: Path, wanted: Wanted) -> None:
+    place = f"{CHECKPOINTS}/{step}"
+    files = {name: size for name, size in marker.files.items() if wanted(f"{place}/{name}")}
+    final, scratch = target / place, target / f".{step}.partial"
+    if not files or _has(final, marker.identity, files):
+        return
+    shutil.rmtree(scratch, ignore_errors=True)
+    store.download_all(place, list(files), scratch)
+    if store.marker(step) != marker or not _has(scratch, marker.identity, files):
+        raise _ChangedError(f"checkpoint {step} keeps changing")
+    shutil.rmtree(final, ignore_errors=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    scratch.rename(final)
+
+
+def _has(directory: Path, wanted: str, files: dict[str, int]) -> bool:
+    """Return whether a directory holds these files of the checkpoint with this identity."""
+    paths = {directory / name: size for name, size in files.items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items()) and (
+        identity(directory) == wanted
+    )
+
+
+def _remove_others(target: Path, names: Set[str], steps: Set[int]) -> None:
+    """Remove what an earlier copy holds, and would now be taken for a part of the run."""
+    for path in [path for path in target.rglob("*") if path.name in (CONFIG, SUMMARY, FAILURE)]:
+        if path.relative_to(target).as_posix() not in names:
+            path.unlink()
+    directory = target / CHECKPOINTS
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name not in map(str, steps):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _checked(name: str) -> str:
+    """Refuse a name that leads out of its directory: stores accept any text."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name:
+        raise ConfigError(f"the store holds {name!r}, which is no name of a file in a run directory")
+    return name
+
+
+def _open(address: str) -> tuple[Any, str]:
+    with _reported(address):
+        return _file_system(address)
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    import fsspec  # takes a tenth of a second, which most commands save
+
+    logging.getLogger("aiobotocore").setLevel(logging.WARNING)  # it reports where it found credentials
+    protocol = address.partition(":")[0]
+    options = {"skip_instance_cache": True, "use_listings_cache": False}
+    try:
+        return fsspec.core.url_to_fs(address, **options, **({"auto_mkdir": True} if protocol == "file" else {}))
+    except ImportError as error:
+        if protocol in _EXTRAS:
+            extra, package = _EXTRAS[protocol]
+            raise MissingExtraError(address, package, extra) from error
+        raise ConfigError(f"{address}: {error}") from error
+    except ValueError as error:
+        if protocol in fsspec.available_protocols():
+            raise
+        raise ConfigError(
+            f"{address}: the protocol {protocol}:// is unknown: use gs://, s3:// or another one of fsspec"
+        ) from error
+
+
+@contextlib.contextmanager
+def _reported(address: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # Each store has errors of its own.
+        raise ConfigError(f"{normalised(address)} cannot be read: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
