@@ -121,6 +121,7 @@ class ArchConfig(ABC):
         init_from: directory or address of a run whose parameters and statistics a new run starts from.
         stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
         profile: trace one update and one evaluation, and measure the time of rollouts alone.
+        compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
     """
 
     architecture_name: str
@@ -143,6 +144,12 @@ class ArchConfig(ABC):
     init_from: str | None = None
     stop_at_return: float | None = None
     profile: bool = False
+    compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+
+    @property
+    def torso_dtype(self) -> str | None:
+        """The dtype in which torsos compute; None: that of their parameters."""
+        return None if self.compute_dtype == "float32" else self.compute_dtype
 
     @property
     @abstractmethod

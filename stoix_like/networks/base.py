@@ -15,6 +15,7 @@ from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, linear_recurrence
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
+from stoix_like.utils.jax_utils import restore_float32
 
 Kwargs = Mapping[str, Any]
 
@@ -206,11 +207,14 @@ class ScannedRNN(_Network):
         hidden_state_dim: width of the state and of the output of each cell, in units.
         cell_type: name of the cells, see `parse_rnn_cell`.
         num_layers: number of cells.
+        dtype: dtype of the computation, such as bfloat16; parameters, states and outputs stay float32. None: the
+            promoted dtype of inputs and parameters.
     """
 
     hidden_state_dim: int
     cell_type: str
     num_layers: int = 1
+    dtype: Any = None
 
     def setup(self) -> None:
         """Create the cells."""
@@ -241,7 +245,7 @@ class ScannedRNN(_Network):
         for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
             new, outputs = _unroll_cell(cell, state, outputs, resets)
             states.append(new)
-        return self._joined(states), outputs
+        return self._joined(states), restore_float32(outputs, self.dtype)
 
     def step(
         self, rnn_state: Any, x: tuple[Float[Array, "*batch D"], Bool[Array, "*batch"]]
@@ -250,13 +254,13 @@ class ScannedRNN(_Network):
         output, reset = x
         states = []
         for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
-            new, output = cell(_reset(cell, state, reset), output)
+            new, output = _apply_cell(cell, state, output, reset)
             states.append(new)
-        return self._joined(states), output
+        return self._joined(states), restore_float32(output, self.dtype)
 
     def _make_cells(self, **kwargs: Any) -> list[Any]:
         cell = parse_rnn_cell(self.cell_type)
-        return [cell(features=self.hidden_state_dim, **kwargs) for _ in range(self.num_layers)]
+        return [cell(features=self.hidden_state_dim, dtype=self.dtype, **kwargs) for _ in range(self.num_layers)]
 
     def _per_cell(self, rnn_state: Any) -> Sequence[Any]:
         return (rnn_state,) if self.num_layers == 1 else rnn_state
@@ -288,6 +292,12 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
     return jax.tree.map(lambda new, old: jnp.where(resets[..., None], new, old), fresh, state)
 
 
+def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Array]:
+    """Return the next state of one cell, in the dtype of the last one, and the output."""
+    new, output = cell(_reset(cell, state, resets), x)
+    return jax.tree.map(lambda after, before: after.astype(before.dtype), new, state), output
+
+
 def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[Any, Array]:
     """Return the states and outputs of one cell after each step, `[T, ..., H]`; in parallel if it is linear."""
     if isinstance(cell, LinearCell):
@@ -297,7 +307,7 @@ def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[A
 
     def step(cell: Any, state: Any, x: tuple[Array, Array]) -> tuple[Any, tuple[Any, Array]]:
         input_t, reset_t = x
-        state, output = cell(_reset(cell, state, reset_t), input_t)
+        state, output = _apply_cell(cell, state, input_t, reset_t)
         return state, (state, output)
 
     scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
@@ -317,6 +327,7 @@ class _Recurrent:
     pre_torso: Any
     input_layer: Any
     num_layers: Any
+    dtype: Any
 
     def setup(self) -> None:
         """Create the recurrent cells."""
@@ -365,7 +376,7 @@ class _Recurrent:
         raise NotImplementedError
 
     def _make_rnn(self, **kwargs: Any) -> ScannedRNN:
-        return ScannedRNN(self.hidden_state_dim, self.cell_type, self.num_layers, **kwargs)
+        return ScannedRNN(self.hidden_state_dim, self.cell_type, self.num_layers, self.dtype, **kwargs)
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
@@ -386,6 +397,7 @@ class RecurrentActor(_Recurrent, _Network):
         pre_torso: maps the output of the input layer to the input of the cells.
         input_layer: selects the input from an observation.
         num_layers: number of cells on top of each other.
+        dtype: dtype in which the cells compute, see `ScannedRNN`.
     """
 
     action_head: nn.Module
@@ -395,6 +407,7 @@ class RecurrentActor(_Recurrent, _Network):
     pre_torso: nn.Module
     input_layer: nn.Module = ArrayInput()
     num_layers: int = 1
+    dtype: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.action_head(embedding, **_policy_kwargs(self.action_head, observation, head_kwargs))
@@ -411,6 +424,7 @@ class RecurrentCritic(_Recurrent, _Network):
         pre_torso: maps the output of the input layer to the input of the cells.
         input_layer: selects the input from an observation.
         num_layers: number of cells on top of each other.
+        dtype: dtype in which the cells compute, see `ScannedRNN`.
     """
 
     critic_head: nn.Module
@@ -420,6 +434,7 @@ class RecurrentCritic(_Recurrent, _Network):
     pre_torso: nn.Module
     input_layer: nn.Module = ArrayInput()
     num_layers: int = 1
+    dtype: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.critic_head(embedding, **(head_kwargs or {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -9,6 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
+
+from stoix_like.utils.jax_utils import restore_float32
 
 State = Inexact[Array, "*batch H"]
 
@@ -43,9 +46,11 @@ class LinearCell(nn.Module):
 
     Attributes:
         features: width of the output, in units.
+        dtype: dtype of the products of matrices; None for that of the inputs. Decays and states do not depend on it.
     """
 
     features: int
+    dtype: Any = dataclasses.field(default=None, kw_only=True)
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
         """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
@@ -77,11 +82,11 @@ class MinGRUCell(LinearCell):
 
     def setup(self) -> None:
         """Create the layers."""
-        self.gate_and_candidate = nn.Dense(2 * self.features)
+        self.gate_and_candidate = nn.Dense(2 * self.features, dtype=self.dtype)
 
     def terms(self, x: Float[Array, "*batch D"]) -> tuple[Array, Array]:
         """Return decay a and input b, `[..., H]` each, for inputs `[..., D]`."""
-        gate, candidate = jnp.split(self.gate_and_candidate(x), 2, axis=-1)
+        gate, candidate = jnp.split(restore_float32(self.gate_and_candidate(x), self.dtype), 2, axis=-1)
         gate = jax.nn.sigmoid(gate)
         return 1.0 - gate, gate * candidate
 
@@ -113,9 +118,9 @@ class LRUCell(LinearCell):
         """Create the parameters and layers."""
         self.nu = self.param("nu", self._init_nu, (self.features,))
         self.theta = self.param("theta", self._init_theta, (self.features,))
-        self.encode = nn.Dense(2 * self.features, use_bias=False)
-        self.decode = nn.Dense(self.features, use_bias=False)
-        self.skip = nn.Dense(self.features)
+        self.encode = nn.Dense(2 * self.features, use_bias=False, dtype=self.dtype)
+        self.decode = nn.Dense(self.features, use_bias=False, dtype=self.dtype)
+        self.skip = nn.Dense(self.features, dtype=self.dtype)
 
     def _init_nu(self, key: Array, shape: tuple[int, ...]) -> Array:
         """Draw |lambda|^2 uniformly between the squared radii."""
@@ -130,7 +135,7 @@ class LRUCell(LinearCell):
         log_radius = -jnp.exp(self.nu)
         decay = jnp.exp(jax.lax.complex(log_radius, jnp.exp(self.theta)))
         gain = jnp.sqrt(-jnp.expm1(2.0 * log_radius))
-        real, imaginary = jnp.split(self.encode(x), 2, axis=-1)
+        real, imaginary = jnp.split(restore_float32(self.encode(x), self.dtype), 2, axis=-1)
         inputs = jax.lax.complex(real, imaginary)
         wide = (1,) * (inputs.ndim - 1) + gain.shape
         return jnp.broadcast_to(decay, inputs.shape), gain.reshape(wide) * inputs

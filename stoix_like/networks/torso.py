@@ -16,7 +16,7 @@ from stoix_like.networks.convolution import make_convolution
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
-from stoix_like.utils.jax_utils import Scalar, as_floats
+from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
 
 
 class MLPTorso(nn.Module):
@@ -30,6 +30,8 @@ class MLPTorso(nn.Module):
         activate_final: whether normalisation and activation follow the last layer, too.
         dropout_rate: probability that a unit is dropped before normalisation and activation, in [0, 1]; the masks come
             from the rng collection `dropout`, without which no unit is dropped.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -40,6 +42,7 @@ class MLPTorso(nn.Module):
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
     activate_final: bool = True
     dropout_rate: float = 0.0
+    dtype: Any = None
 
     def __post_init__(self) -> None:
         """Check that some units are left."""
@@ -64,12 +67,12 @@ class MLPTorso(nn.Module):
             x = self._layer(size, kernel_init)(x)
             if self.activate_final or i + 1 < len(self.layer_sizes):
                 x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
-                x = nn.LayerNorm()(x) if self.use_layer_norm else x
+                x = nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
                 x = activation(x)
-        return x
+        return restore_float32(x, self.dtype)
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
-        return nn.Dense(size, kernel_init=kernel_init)
+        return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
 
 
 class BatchRenormMLPTorso(nn.Module):
@@ -83,6 +86,8 @@ class BatchRenormMLPTorso(nn.Module):
         kernel_init: initialiser of the weights, or its name.
         momentum: weight of the old running statistics in the new ones, in [0, 1].
         warmup_steps: updates of the statistics before renormalisation; until then, batches are only normalised.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -93,6 +98,7 @@ class BatchRenormMLPTorso(nn.Module):
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
     momentum: float = 0.99
     warmup_steps: int = 100_000
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -108,8 +114,8 @@ class BatchRenormMLPTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
         x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))
         for size in self.layer_sizes:
-            x = activation(nn.Dense(size, kernel_init=kernel_init)(x))
-            x = BatchRenorm(self.momentum, self.warmup_steps)(x)
+            x = activation(nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)(x))
+            x = BatchRenorm(self.momentum, self.warmup_steps)(restore_float32(x, self.dtype))
         return x
 
 
@@ -129,6 +135,8 @@ class CNNTorso(nn.Module):
         sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
         max_size: largest height and width of images in pixels; for larger ones, kernel and stride of the first
             convolution are multiplied by their size / `max_size`, rounded up. None: no limit.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -144,6 +152,7 @@ class CNNTorso(nn.Module):
     has_channels: bool = True
     sliced: bool | None = None
     max_size: int | None = None
+    dtype: Any = None
 
     def __post_init__(self) -> None:
         """Check that every convolution has a kernel size and a stride."""
@@ -171,11 +180,11 @@ class CNNTorso(nn.Module):
         scale = 1 if self.max_size is None else -(-max(x.shape[-3:-1]) // self.max_size)
         for channels, kernel, stride in zip(self.channel_sizes, self.kernel_sizes, self.strides, strict=True):
             sizes = _pair(kernel, scale), _pair(stride, scale)
-            x = make_convolution(channels, *sizes, self.sliced, kernel_init=kernel_init)(x)
-            x = nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x
+            x = make_convolution(channels, *sizes, self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)
+            x = nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
             x, scale = activation(x), 1
         x = x.reshape(*x.shape[:-3], -1)
-        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)
 
 
 def as_images(
@@ -234,6 +243,8 @@ class GridTorso(nn.Module):
         num_symbols: number of symbols; integers outside of `0 … num_symbols - 1` have the embedding 0. In a network
             configuration, None is the number that the observation space allows.
         has_channels: False for grids `[H, W]`.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -245,6 +256,7 @@ class GridTorso(nn.Module):
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
     num_symbols: int | None = None
     has_channels: bool = True
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch_and_grid"]) -> Float[Array, "*batch F"]:
@@ -266,10 +278,10 @@ class GridTorso(nn.Module):
         symbols = observation if self.has_channels else observation[..., None]
         # As a product with one-hot vectors: the gradient of a table look-up would be a slow scatter.
         one_hot = jax.nn.one_hot(symbols, self.num_symbols)
-        tables = nn.Dense(self.embedding_size, use_bias=False, name="tables")
+        tables = nn.Dense(self.embedding_size, use_bias=False, name="tables", dtype=self.dtype)
         x = tables(one_hot.reshape(*symbols.shape[:-1], -1))
         x = x.reshape(*x.shape[:-3], -1)
-        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)
 
 
 class NoisyMLPTorso(MLPTorso):
@@ -284,7 +296,7 @@ class NoisyMLPTorso(MLPTorso):
     sigma_zero: Scalar = 0.5
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
-        return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero)
+        return NoisyLinear(size, kernel_init=kernel_init, sigma_zero=self.sigma_zero, dtype=self.dtype)
 
 
 class ResNetTorso(nn.Module):
@@ -300,6 +312,8 @@ class ResNetTorso(nn.Module):
         activation: name of the activation function, f.
         use_layer_norm: whether layer normalisation precedes each activation.
         kernel_init: initialiser of the weights, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -309,6 +323,7 @@ class ResNetTorso(nn.Module):
     activation: str = "relu"
     use_layer_norm: bool = True
     kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -324,13 +339,16 @@ class ResNetTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
 
         def activated(x: Array) -> Array:
-            return activation(nn.LayerNorm()(x) if self.use_layer_norm else x)
+            return activation(nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
 
-        x = nn.Dense(self.hidden_size, kernel_init=kernel_init)(as_floats(observation))
+        def dense(x: Array) -> Array:
+            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)(x)
+
+        x = dense(as_floats(observation))
         for _ in range(self.num_blocks):
-            y = nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(x))
-            x = x + nn.Dense(self.hidden_size, kernel_init=kernel_init)(activated(y))
-        return activated(x)
+            y = dense(activated(x))
+            x = x + dense(activated(y))
+        return restore_float32(activated(x), self.dtype)
 
 
 class SimBaTorso(nn.Module):
@@ -348,6 +366,8 @@ class SimBaTorso(nn.Module):
         activation: name of the activation function, f.
         kernel_init: initialiser of the first layer, or its name.
         block_kernel_init: initialiser of the layers of the blocks, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (1,)
@@ -358,6 +378,7 @@ class SimBaTorso(nn.Module):
     activation: str = "relu"
     kernel_init: Initializer | str = orthogonal(1.0)
     block_kernel_init: Initializer | str = he_normal()
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
@@ -371,11 +392,18 @@ class SimBaTorso(nn.Module):
         """
         activation = parse_activation_fn(self.activation)
         block_init = parse_initializer(self.block_kernel_init)
-        x = nn.Dense(self.hidden_size, kernel_init=parse_initializer(self.kernel_init))(as_floats(observation))
+
+        def dense(x: Array, size: int, kernel_init: Initializer = block_init) -> Array:
+            return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)(x)
+
+        def normalised(x: Array) -> Array:
+            return nn.LayerNorm(dtype=self.dtype)(x)
+
+        x = dense(as_floats(observation), self.hidden_size, parse_initializer(self.kernel_init))
         for _ in range(self.num_blocks):
-            y = nn.Dense(self.expansion * self.hidden_size, kernel_init=block_init)(nn.LayerNorm()(x))
-            x = x + nn.Dense(self.hidden_size, kernel_init=block_init)(activation(y))
-        return nn.LayerNorm()(x)
+            y = dense(normalised(x), self.expansion * self.hidden_size)
+            x = x + dense(activation(y), self.hidden_size)
+        return restore_float32(normalised(x), self.dtype)
 
 
 class VisualResNetTorso(nn.Module):
@@ -395,6 +423,8 @@ class VisualResNetTorso(nn.Module):
         hidden_sizes: width of each dense layer, in units.
         has_channels: False for images `[H, W]`.
         sliced: how to compute convolutions, see `make_convolution`; None selects by the platform.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
     """
 
     view_dims: ClassVar[tuple[int, ...]] = (2, 3)
@@ -408,6 +438,7 @@ class VisualResNetTorso(nn.Module):
     hidden_sizes: Sequence[int] = (256,)
     has_channels: bool = True
     sliced: bool | None = None
+    dtype: Any = None
 
     def __post_init__(self) -> None:
         """Check that every group has a number of blocks."""
@@ -431,10 +462,12 @@ class VisualResNetTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
 
         def activated(x: Array) -> Array:
-            return activation(nn.LayerNorm(reduction_axes=(-3, -2, -1))(x) if self.use_layer_norm else x)
+            return activation(
+                nn.LayerNorm(reduction_axes=(-3, -2, -1), dtype=self.dtype)(x) if self.use_layer_norm else x
+            )
 
         def convolved(x: Array, channels: int) -> Array:
-            return make_convolution(channels, (3, 3), sliced=self.sliced, kernel_init=kernel_init)(x)
+            return make_convolution(channels, (3, 3), sliced=self.sliced, dtype=self.dtype, kernel_init=kernel_init)(x)
 
         x = as_images(observation, self.channel_first, self.has_channels)
         batch, x = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
@@ -445,4 +478,4 @@ class VisualResNetTorso(nn.Module):
                 y = convolved(activated(x), channels)
                 x = x + convolved(activated(y), channels)
         x = activated(x).reshape(*batch, -1)
-        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init)(x)
+        return MLPTorso(self.hidden_sizes, self.activation, self.use_layer_norm, self.kernel_init, dtype=self.dtype)(x)

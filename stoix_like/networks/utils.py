@@ -194,15 +194,30 @@ _PARTS = {
 }
 
 
-class Spaces(NamedTuple):
-    """The spaces of an environment that networks are built for; None for networks that do not depend on them."""
+# Those that compute in the dtype of a configuration; heads compute in that of their parameters.
+_COMPUTING = ("pre_torso", "rnn_layer", "post_torso")
+
+
+class Context(NamedTuple):
+    """What networks are built for; None for networks that do not depend on it.
+
+    Attributes:
+        action: the action space of the environment.
+        observation: its observation space.
+        dtype: dtype in which torsos compute.
+    """
 
     action: Space | None = None
     observation: ObservationSpace | None = None
+    dtype: Any = None
 
 
 def build_networks(
-    network_config: Any, action_space: Space, observation_space: ObservationSpace | None = None, key: str = "network"
+    network_config: Any,
+    action_space: Space,
+    observation_space: ObservationSpace | None = None,
+    key: str = "network",
+    dtype: Any = None,
 ) -> SimpleNamespace:
     """Build the modules of a network configuration.
 
@@ -217,15 +232,17 @@ def build_networks(
         action_space: the action space of the environment.
         observation_space: the space of `Observation.agent_view`; None leaves input layers unchanged.
         key: key of the configuration, for messages.
+        dtype: dtype in which everything before the heads computes, such as bfloat16: the argument `dtype` of torsos
+            and recurrent cells that do not configure it. None: the dtype of the parameters.
 
     Returns:
         Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
 
     Raises:
-        ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces; names
-            the key.
+        ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces or the
+            dtype; names the key.
     """
-    return instantiate(network_config, action_space, observation_space, key)
+    return _build(to_plain(network_config), Context(action_space, observation_space, dtype), key)
 
 
 def instantiate(
@@ -248,7 +265,7 @@ def instantiate(
     Raises:
         ConfigError: see `build_networks`.
     """
-    return _build(to_plain(node), Spaces(action_space, observation_space), key)
+    return _build(to_plain(node), Context(action_space, observation_space), key)
 
 
 def to_plain(node: Any) -> Any:
@@ -258,37 +275,53 @@ def to_plain(node: Any) -> Any:
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
-def _build(node: Any, spaces: Spaces, key: str) -> Any:
+def _build(node: Any, context: Context, key: str) -> Any:
     if isinstance(node, list | tuple):
-        return tuple(_build(item, spaces, f"{key}[{i}]") for i, item in enumerate(node))
+        return tuple(_build(item, context, f"{key}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, Mapping):
         return node
-    built = {name: _build(value, spaces, f"{key}.{name}") for name, value in node.items()}
+    built = {name: _build(value, context, f"{key}.{name}") for name, value in node.items()}
     if "_target_" not in node:
-        _check_parts(built, key)
-        return SimpleNamespace(**(built if spaces.observation is None else fit_input(built, spaces.observation, key)))
-    return _instantiate(built, spaces, key)
+        _check_parts(built, context.dtype, key)
+        return SimpleNamespace(**(built if context.observation is None else fit_input(built, context.observation, key)))
+    return _instantiate(built, context, key)
 
 
-def _check_parts(group: Mapping[str, Any], key: str) -> None:
-    """Raise a ConfigError for a part of a network that is not a block."""
+def _check_parts(group: Mapping[str, Any], dtype: Any, key: str) -> None:
+    """Raise a ConfigError for a part of a network that is not a block, or cannot compute in a dtype."""
     for name, example in _PARTS.items():
         if name in group and not callable(group[name]):
             shown = plain(group[name])
             raise ConfigError(f"{key}.{name}={shown} is not a module: use a block with a _target_, such as {example}")
+        if dtype is not None and name in _COMPUTING and name in group and not _has_dtype(group[name]):
+            raise ConfigError(
+                f"{key}.{name}={type(group[name]).__name__} cannot compute in {jnp.dtype(dtype).name}: give it an"
+                " attribute `dtype: Any = None` that it passes to its layers, or set arch.compute_dtype=float32"
+            )
 
 
-def _instantiate(arguments: dict[str, Any], spaces: Spaces, key: str) -> Any:
+def _has_dtype(module: Any) -> bool:
+    """Return whether a module, or each of those that it consists of, has a dtype; functions are not checked."""
+    if not isinstance(module, nn.Module) or hasattr(module, "dtype"):
+        return True
+    values = [getattr(module, field.name) for field in dataclasses.fields(module) if field.name != "parent"]
+    parts = [part for part in jax.tree.leaves(values) if isinstance(part, nn.Module)]
+    return bool(parts) and all(map(_has_dtype, parts))
+
+
+def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
     partial = convert(bool, partial, f"{key}._partial_")
     arguments = _check_arguments(target, arguments, key, path)
-    if spaces.action is not None:
-        if not fits(target, spaces.action):
-            raise MisfitError(f"{key}={path} does not fit {describe(spaces.action)}", _advice(spaces.action))
-        arguments = accepted(target, action_facts(spaces.action)) | arguments
-    if spaces.observation is not None and not isinstance(spaces.observation, Dict):
-        arguments = accepted(target, observation_facts(spaces.observation)) | arguments
+    if context.action is not None:
+        if not fits(target, context.action):
+            raise MisfitError(f"{key}={path} does not fit {describe(context.action)}", _advice(context.action))
+        arguments = accepted(target, action_facts(context.action)) | arguments
+    if context.observation is not None and not isinstance(context.observation, Dict):
+        arguments = accepted(target, observation_facts(context.observation)) | arguments
+    if context.dtype is not None and not any(part.endswith("_head") for part in key.split(".")):
+        arguments = accepted(target, {"dtype": context.dtype}) | arguments
     if partial:
         return functools.partial(target, **arguments)
     try:

@@ -181,7 +181,9 @@ def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
 def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
     try:
-        networks = build_networks(config.network, env.action_space, env.observation_space)
+        networks = build_networks(
+            config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype
+        )
         check_networks(networks, config.system, config.system_name)
     except MisfitError as error:
         advice = suggest_network(config, env.action_space, env.observation_space)

@@ -33,6 +33,7 @@ def _parts(network: SimpleNamespace) -> dict[str, Any]:
         "pre_torso": network.pre_torso,
         "input_layer": network.input_layer,
         "num_layers": rnn.num_layers,
+        "dtype": rnn.dtype,
     }
 
 

@@ -30,6 +30,19 @@ def as_floats(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
 
 
+def restore_float32(x: Float[Array, "..."], dtype: Any) -> Float[Array, "..."]:
+    """Return the result of a computation in a dtype of lower precision as float32.
+
+    Args:
+        x: array of any shape.
+        dtype: dtype of the computation; None if none was set, which leaves the array unchanged.
+
+    Returns:
+        The array.
+    """
+    return x if dtype is None else x.astype(jnp.float32)
+
+
 @jax.custom_jvp
 def _identity_with_scaled_tangent(x: Array, scale: Any) -> Array:
     return x

@@ -114,6 +114,8 @@ def _calls(policy: Policy) -> list[tuple[nn.Module, Any]]:
     for module, _ in found:
         if type(module) not in (*_HEADS, MLPTorso, nn.Dense, nn.LayerNorm):
             raise _misfit(policy, f"a {type(module).__name__}")
+        if getattr(module, "dtype", None) not in (None, "float32"):
+            raise _misfit(policy, f"layers that compute in {module.dtype}")
     if [type(module) for module, _ in found[-2:]] not in [[head, nn.Dense] for head in _HEADS]:
         raise _misfit(policy, "another order of layers")
     return found
