@@ -122,6 +122,7 @@ class ArchConfig(ABC):
         stop_at_return: mean episode return of an evaluation at which the run stops; None spends the whole budget.
         profile: trace one update and one evaluation, and measure the time of rollouts alone.
         compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
+        deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
     """
 
     architecture_name: str
@@ -145,6 +146,7 @@ class ArchConfig(ABC):
     stop_at_return: float | None = None
     profile: bool = False
     compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
+    deterministic: bool = False
 
     @property
     def torso_dtype(self) -> str | None:
@@ -181,7 +183,7 @@ class AnakinConfig(ArchConfig):
     def on_one_device(self) -> Self:
         """See `ArchConfig.on_one_device`."""
         population = replace(self.population, axis="vmap")
-        return replace(self, num_devices=1, update_batch_size=1, population=population)
+        return replace(self, num_devices=1, update_batch_size=1, population=population, deterministic=False)
 
 
 DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
@@ -239,7 +241,8 @@ class SebulbaConfig(ArchConfig):
     def on_one_device(self) -> Self:
         """See `ArchConfig.on_one_device`."""
         first = (0,)
-        return replace(self, actor=ActorConfig(first, 1), learner=LearnerConfig(first), update_batch_size=1)
+        actor, learner = ActorConfig(first, 1), LearnerConfig(first)
+        return replace(self, actor=actor, learner=learner, update_batch_size=1, deterministic=False)
 
 
 ARCHITECTURES: dict[str, type[ArchConfig]] = {"anakin": AnakinConfig, "sebulba": SebulbaConfig}

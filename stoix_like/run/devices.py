@@ -16,6 +16,9 @@ from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
 from stoix_like.config import ArchConfig, SebulbaConfig
 from stoix_like.errors import ConfigError
 
+# Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
+_DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
+
 
 class RunDevices(NamedTuple):
     """The devices of a run.
@@ -39,8 +42,11 @@ def devices_of(arch: ArchConfig) -> RunDevices:
         The devices.
 
     Raises:
-        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`.
+        ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`, or `arch.deterministic`
+            comes too late.
     """
+    if arch.deterministic:
+        set_deterministic()
     if not isinstance(arch, SebulbaConfig):
         return RunDevices(find_devices(arch.devices_needed))
     groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
@@ -133,6 +139,28 @@ def reserve(num_devices: int) -> None:
         _split_cpu(min(num_devices, _cpu_limit()))
 
 
+def set_deterministic() -> None:
+    """Let GPUs compute the same bits in every run, by flags in `XLA_FLAGS` that XLA reads when jax starts.
+
+    Flags that the variable already has keep their values. Other devices are deterministic without any flag.
+
+    Raises:
+        ConfigError: jax has already started on a GPU without the flags.
+    """
+    given = os.environ.get("XLA_FLAGS", "")
+    names = [flag.partition("=")[0] for flag in given.split()]
+    missing = [f"{name}={value}" for name, value in _DETERMINISTIC_FLAGS.items() if name not in names]
+    if not missing:
+        return
+    if not _has_started():
+        os.environ["XLA_FLAGS"] = " ".join([*given.split(), *missing])
+    elif jax.default_backend() == "gpu":
+        raise ConfigError(
+            "arch.deterministic=true comes too late, jax has already started: start a new process, or set"
+            f" XLA_FLAGS='{' '.join(missing)}' before this one imports jax"
+        )
+
+
 def set_compile_cache(enabled: bool) -> None:
     """Cache compiled programs in a directory of the user, unless a cache directory is already set.
 
@@ -168,6 +196,17 @@ def _start_backend() -> list[jax.Device]:
             f"JAX_PLATFORMS={platforms} cannot be used ({reason}): install 'stoix_like[cuda12]', [cuda13] or [tpu], or"
             " use JAX_PLATFORMS=cpu"
         ) from error
+
+
+def _has_started() -> bool:
+    """Return whether jax has started its backend: it then refuses to change its number of CPU devices."""
+    count = jax.config.values["jax_num_cpu_devices"]
+    try:
+        jax.config.update("jax_num_cpu_devices", count + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False
 
 
 def _cpu_limit() -> int:
