@@ -50,7 +50,7 @@ def untrained(*overrides):
     """Return a run, and the shared state of its agent before training."""
     setup = set_up(parse_config(compose_config([*overrides])))
     _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
-    return setup, setup.build_system().init(jax.random.key(1), timestep).shared
+    return setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared
 
 
 def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):

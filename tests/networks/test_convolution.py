@@ -40,7 +40,7 @@ def assert_close(found, expected):
 def test_slices_equal_a_convolution_in_value_and_gradients(kernel, strides, size, padding):
     x = jax.random.normal(KEY, (3, *size, 2))
     reference = nn.Conv(4, kernel, strides, padding)
-    params = reference.init(KEY, x)
+    params = jax.jit(reference.init)(KEY, x)
     sliced = make_convolution(4, kernel, strides, sliced=True, padding=padding)
     assert_close(value_and_gradients(sliced, params, x), value_and_gradients(reference, params, x))
 
@@ -48,7 +48,7 @@ def test_slices_equal_a_convolution_in_value_and_gradients(kernel, strides, size
 @pytest.mark.parametrize("shape", [(6, 6, 2), (2, 3, 6, 6, 2), (0, 6, 6, 2)])
 def test_slices_accept_any_number_of_leading_axes(shape):
     x = jax.random.normal(KEY, shape)
-    params = nn.Conv(4, (3, 3)).init(KEY, jnp.zeros((6, 6, 2)))
+    params = jax.jit(nn.Conv(4, (3, 3)).init)(KEY, jnp.zeros((6, 6, 2)))
     assert_close(make_convolution(4, (3, 3), sliced=True).apply(params, x), nn.Conv(4, (3, 3)).apply(params, x))
 
 
@@ -56,7 +56,7 @@ def test_slices_accept_any_number_of_leading_axes(shape):
 def test_slices_refuse_dilations_and_groups(arguments):
     convolution = make_convolution(4, (3, 3), sliced=True, **arguments)
     with pytest.raises(ValueError, match="dilations or groups are not computed as slices: set sliced=False"):
-        convolution.init(KEY, jnp.zeros((1, 6, 6, 2)))
+        jax.jit(convolution.init)(KEY, jnp.zeros((1, 6, 6, 2)))
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def test_named_entries_pass_through_their_own_torsos():
     layer = DictInput(
         {"grid": MLPTorso((1,), kernel_init="ones"), "agent.speed": MLPTorso((2,), kernel_init="ones")}, DIMS
     )
-    params = layer.init(jax.random.key(0), OBSERVATION)
+    params = jax.jit(layer.init)(jax.random.key(0), OBSERVATION)
     # Two units copy the speed, and one sums the four pixels.
     np.testing.assert_allclose(layer.apply(params, OBSERVATION), [[1.0, 3.0, 3.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
     with pytest.raises(ValueError, match=r"layers\.gird is not an entry of the observation: did you mean 'grid'"):

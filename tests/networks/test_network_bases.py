@@ -64,12 +64,12 @@ class TestFeedForward:
         observation = Observation(VIEW, MASK)
         for head in (MultivariateNormalDiagHead(2), PolicyValueHead(MultivariateNormalDiagHead(2), ScalarCriticHead())):
             network = FeedForwardActor(head, MLPTorso((8,)))
-            network.apply(network.init(KEY, observation), observation)
+            jax.jit(network.init_with_output)(KEY, observation)[0]
 
     def test_policy_value_head_passes_action_mask_on(self):
         observation = Observation(VIEW, MASK)
         network = FeedForwardActor(PolicyValueHead(CategoricalHead(4), ScalarCriticHead()), MLPTorso((8,)))
-        pi, _ = network.apply(network.init(KEY, observation), observation)
+        pi, _ = jax.jit(network.init_with_output)(KEY, observation)[0]
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
 
     def test_flatten_input_returns_vectors_of_floats(self):
@@ -96,7 +96,7 @@ class TestFeedForward:
 
     def test_actor_critic_returns_masked_policy_and_value(self):
         network = FeedForwardActorCritic(CategoricalHead(4), ScalarCriticHead(), MLPTorso((8,)))
-        pi, value = network.apply(network.init(KEY, Observation(VIEW, MASK)), Observation(VIEW, MASK))
+        pi, value = jax.jit(network.init_with_output)(KEY, Observation(VIEW, MASK))[0]
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
         assert value.shape == (2, 3)
 
@@ -140,26 +140,26 @@ class TestDeclaredMasks:
     )
     def test_undeclared_heads_refuse_action_masks(self, make_network, head):
         network = make_network(head)
-        network.init(KEY, Observation(VIEW))
+        jax.jit(network.init)(KEY, Observation(VIEW))
         name = "CompositeNetwork" if isinstance(head, CompositeNetwork) else "PlainHead|UndeclaredHead"
         with pytest.raises(ValueError, match=rf"^action_head=({name}) .* `takes_action_mask = True`"):
-            network.init(KEY, self.OBSERVATION)
+            jax.jit(network.init)(KEY, self.OBSERVATION)
 
     def test_undeclared_heads_of_recurrent_actors_refuse_action_masks(self):
         network = RecurrentActor(PlainHead(), MLPTorso((4,)), 6, "gru", MLPTorso((5,)))
         start, done = ScannedRNN(6, "gru").initialize_carry(3), jnp.zeros((2, 3), bool)
-        network.init(KEY, start, (Observation(VIEW), done))
+        jax.jit(network.init)(KEY, start, (Observation(VIEW), done))
         with pytest.raises(ValueError, match="^action_head=PlainHead"):
-            network.init(KEY, start, (self.OBSERVATION, done))
+            jax.jit(network.init)(KEY, start, (self.OBSERVATION, done))
 
     def test_declared_heads_receive_action_masks(self):
         network = actor(DeclaredHead())
-        pi = network.apply(network.init(KEY, self.OBSERVATION), self.OBSERVATION)
+        pi = jax.jit(network.init_with_output)(KEY, self.OBSERVATION)[0]
         np.testing.assert_array_equal(pi.probs[~MASK], 0.0)
 
     def test_head_kwargs_may_pass_the_mask_to_undeclared_heads(self):
         network = actor(UndeclaredHead())
-        params = network.init(KEY, Observation(VIEW))
+        params = jax.jit(network.init)(KEY, Observation(VIEW))
         pi = network.apply(params, self.OBSERVATION, head_kwargs={"action_mask": ~MASK})
         np.testing.assert_array_equal(pi.probs[MASK], 0.0)
 
@@ -179,7 +179,7 @@ class TestComposition:
 
     def test_multi_network_stacks_outputs(self):
         network = MultiNetwork([FeedForwardCritic(ScalarCriticHead(), MLPTorso((4,))) for _ in range(2)])
-        values = network.apply(network.init(KEY, VIEW), VIEW)
+        values = jax.jit(network.init_with_output)(KEY, VIEW)[0]
         assert values.shape == (2, 3, 2)
         assert (values[..., 0] != values[..., 1]).all()
 
@@ -187,12 +187,12 @@ class TestComposition:
         config = {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": [7]}
         network = chained_torsos([config, MLPTorso((3,))], activation="tanh")
         assert network.layers[0].activation == "tanh"
-        assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3)
+        assert jax.jit(network.init_with_output)(KEY, VIEW)[0].shape == (2, 3, 3)
         for configs in (OmegaConf.create([config, {**config, "layer_sizes": [3]}]), [OmegaConf.create(config)]):
             network = chained_torsos(configs, activation="tanh")
             assert network.layers[0].layer_sizes == (7,)
             hash(network)
-            assert network.apply(network.init(KEY, VIEW), VIEW).shape == (2, 3, 3 if len(configs) == 2 else 7)
+            assert jax.jit(network.init_with_output)(KEY, VIEW)[0].shape == (2, 3, 3 if len(configs) == 2 else 7)
 
 
 @pytest.mark.parametrize(

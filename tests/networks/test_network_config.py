@@ -52,8 +52,8 @@ def test_default_networks_support_every_action_space(name, space):
 
     @jax.jit
     def act(key):
-        pi = actor.apply(actor.init(key, observation), observation)
-        value = critic.apply(critic.init(key, observation), observation)
+        pi = jax.jit(actor.init_with_output)(key, observation)[0]
+        value = jax.jit(critic.init_with_output)(key, observation)[0]
         sample = pi.sample(seed=key)
         return sample, pi.log_prob(sample), pi.entropy(seed=key), value
 
@@ -175,7 +175,7 @@ def test_images_are_flattened_for_vector_torsos(shape):
     networks = build_networks(config("mlp"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     view = Observation(jnp.ones((3, 2, *shape)))
-    params = actor.init(jax.random.key(0), view)
+    params = jax.jit(actor.init)(jax.random.key(0), view)
     assert params["params"]["torso"]["Dense_0"]["kernel"].shape[0] == math.prod(shape)
     assert actor.apply(params, view).sample(seed=jax.random.key(1)).shape == (3, 2)
 
@@ -185,7 +185,7 @@ def test_convolutions_accept_images_with_and_without_channels(shape):
     networks = build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     view = Observation(jnp.ones((3, *shape)))
-    assert actor.apply(actor.init(jax.random.key(0), view), view).sample(seed=jax.random.key(1)).shape == (3,)
+    assert actor.apply(jax.jit(actor.init)(jax.random.key(0), view), view).sample(seed=jax.random.key(1)).shape == (3,)
 
 
 def test_convolutions_refuse_vectors():
@@ -226,7 +226,7 @@ def test_integers_without_a_largest_value():
     build_networks(config("mlp"), DISCRETE, space)
     torso = build_networks(config("grid"), DISCRETE, space).actor_network.pre_torso
     with pytest.raises(ValueError, match=r"num_symbols=None, .*: set num_symbols"):
-        torso.init(jax.random.key(0), jnp.zeros((5, 5), jnp.int32))
+        jax.jit(torso.init)(jax.random.key(0), jnp.zeros((5, 5), jnp.int32))
 
 
 @pytest.mark.parametrize(

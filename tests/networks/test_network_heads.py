@@ -205,9 +205,9 @@ def test_initial_policies_are_near_the_middle_of_the_bounds():
         mode = jax.jit(lambda x, head=head: head.apply(head.init(KEY, x), x).mean())(x)
         np.testing.assert_allclose(mode, [[0.0, 1.5]] * 5, atol=0.1)
     normal, _ = HEADS["normal"]
-    np.testing.assert_allclose(normal.apply(normal.init(KEY, x), x).stddev(), 0.301, atol=0.02)
+    np.testing.assert_allclose(jax.jit(normal.init_with_output)(KEY, x)[0].stddev(), 0.301, atol=0.02)
     gsde = heads.StateDependentNoiseHead(2)
-    np.testing.assert_allclose(gsde.apply(gsde.init(KEY, x), jnp.ones((1, 6))).stddev(), 0.3, rtol=1e-3)
+    np.testing.assert_allclose(gsde.apply(jax.jit(gsde.init)(KEY, x), jnp.ones((1, 6))).stddev(), 0.3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_initial_policies_are_near_the_middle_of_the_bounds():
 def test_a_deviation_may_be_the_same_in_all_states(head, initial):
     """Its logarithm is a parameter: 1 more multiplies the deviation by e, except for the lower limit."""
     x = jax.random.normal(KEY, (3, 6))
-    params = head.init(KEY, x)
+    params = jax.jit(head.init)(KEY, x)
 
     def scale(params):
         pi = head.apply(params, x)
@@ -260,7 +260,7 @@ class TestAtoms:
     def test_values_are_means_over_atoms(self):
         head, _ = HEADS["c51"]
         x = jax.random.normal(KEY, (5, 6))
-        pi, logits, atoms = head.apply(head.init(KEY, x), x)
+        pi, logits, atoms = jax.jit(head.init_with_output)(KEY, x)[0]
         np.testing.assert_allclose(atoms, np.tile(np.linspace(-1, 1, 5), (5, 1)), atol=1e-6)
         expected = (jax.nn.softmax(logits) * np.linspace(-1, 1, 5)[None, None]).sum(-1)
         np.testing.assert_allclose(pi.preferences, expected, rtol=1e-5, atol=1e-6)
@@ -268,9 +268,9 @@ class TestAtoms:
     def test_categorical_critic_has_a_default_range(self):
         x = jnp.ones((2, 6))
         head = heads.CategoricalCriticHead(5)
-        np.testing.assert_allclose(head.apply(head.init(KEY, x), x).values, [[-2.0, -1.0, 0.0, 1.0, 2.0]] * 2)
+        np.testing.assert_allclose(jax.jit(head.init_with_output)(KEY, x)[0].values, [[-2.0, -1.0, 0.0, 1.0, 2.0]] * 2)
         head = heads.CategoricalCriticHead(3, vmin=0.0, vmax=4.0)
-        np.testing.assert_allclose(head.apply(head.init(KEY, x), x).values, [[0.0, 2.0, 4.0]] * 2)
+        np.testing.assert_allclose(jax.jit(head.init_with_output)(KEY, x)[0].values, [[0.0, 2.0, 4.0]] * 2)
 
 
 class TestImplicitQuantiles:
@@ -291,7 +291,7 @@ class TestImplicitQuantiles:
         # those of tau = 1/2 are 1, 0, -1, 0, with sum 0. Hence z = 2 relu(1) = 2 and z = 2 relu(0) = 0.
         head = heads.ImplicitQuantileCriticHead(2, num_cosines=4, kernel_init="ones")
         x, tau = jnp.full((1, 1), 2.0), jnp.asarray([[0.25, 0.5]])
-        np.testing.assert_allclose(head.apply(head.init(KEY, x), x, tau)[0], [[2.0, 0.0]], atol=1e-5)
+        np.testing.assert_allclose(head.apply(jax.jit(head.init)(KEY, x), x, tau)[0], [[2.0, 0.0]], atol=1e-5)
 
     def test_levels_are_float32_for_bfloat16_embeddings(self):
         head = heads.ImplicitQuantileCriticHead(64)
@@ -336,7 +336,7 @@ class TestNoisyLinear:
 
     def test_use_bias_false_creates_no_bias(self):
         layer = NoisyLinear(3, use_bias=False)
-        assert set(layer.init(KEY, jnp.ones(2))["params"]) == {"kernel", "sigma_kernel"}
+        assert set(jax.jit(layer.init)(KEY, jnp.ones(2))["params"]) == {"kernel", "sigma_kernel"}
 
 
 class TestDefaultPolicyHead:
@@ -357,7 +357,7 @@ class TestDefaultPolicyHead:
         assert type(head) is kind
 
         def act(x):
-            pi = head.apply(head.init(KEY, x), x)
+            pi = jax.jit(head.init_with_output)(KEY, x)[0]
             sample = pi.sample(seed=KEY)
             return sample, pi.log_prob(sample)
 

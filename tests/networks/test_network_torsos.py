@@ -48,7 +48,7 @@ def test_mlp_matches_hand_computed_output():
     torso = MLPTorso((2, 1), "relu", kernel_init="ones", activate_final=False)
     x = jnp.asarray([[1.0, 2.0], [-4.0, 1.0]])
     # The rows sum to 3 and -3, relu gives 3 and 0, and the two units sum to 6 and 0.
-    np.testing.assert_allclose(torso.apply(torso.init(KEY, x), x), [[6.0], [0.0]])
+    np.testing.assert_allclose(jax.jit(torso.init_with_output)(KEY, x)[0], [[6.0], [0.0]])
 
 
 def test_simba_matches_hand_computed_output():
@@ -59,7 +59,7 @@ def test_simba_matches_hand_computed_output():
     normalisation, the block would add (0, 6/2 + 5 * 3), and the result would be (-1, 1), too.
     """
     torso = SimBaTorso(2, 1, 1, kernel_init="ones", block_kernel_init="ones")
-    params = torso.init(KEY, jnp.ones(2))["params"]
+    params = jax.jit(torso.init)(KEY, jnp.ones(2))["params"]
     params["Dense_0"]["kernel"] = jnp.eye(2)
     params["Dense_1"]["bias"] = jnp.asarray([1.0, 0.0])
     params["Dense_2"]["kernel"] = jnp.asarray([[0.0, 0.5], [0.0, 3.0]])
@@ -70,14 +70,14 @@ def test_simba_matches_hand_computed_output():
 def test_dropout_needs_its_rng_and_precedes_layer_normalisation():
     """A unit is dropped with probability 1/2 and doubled otherwise; normalisation hides the doubling, not the zeros."""
     torso, x = MLPTorso((64,), dropout_rate=0.5), jnp.ones((200, 3))
-    params = torso.init(KEY, x)
+    params = jax.jit(torso.init)(KEY, x)
     plain, dropped = torso.apply(params, x), torso.apply(params, x, rngs={"dropout": jax.random.key(1)})
     kept = dropped[:, plain[0] > 0] != 0
     # About 32 positive units × 200 rows: a standard error of 0.5 / sqrt(6400) = 0.006.
     assert float(kept.mean()) == pytest.approx(0.5, abs=0.03)
     np.testing.assert_allclose(dropped, jnp.where(dropped != 0, 2.0 * plain, 0.0), rtol=1e-5)
     normalised = MLPTorso((64,), use_layer_norm=True, dropout_rate=0.5)
-    y = normalised.apply(normalised.init(KEY, x), x, rngs={"dropout": jax.random.key(1)})
+    y = normalised.apply(jax.jit(normalised.init)(KEY, x), x, rngs={"dropout": jax.random.key(1)})
     # Dropped units are 0 before normalisation, hence equal within a row afterwards.
     smallest = [np.unique(np.asarray(row), return_counts=True)[1].max() for row in y[:20]]
     assert min(smallest) > 10
@@ -92,7 +92,7 @@ def test_final_activation_is_optional():
     x = jax.random.normal(KEY, (64, 5))
     for activate_final in (True, False):
         torso = MLPTorso((8,), "relu", activate_final=activate_final)
-        assert bool((torso.apply(torso.init(KEY, x), x) >= 0).all()) is activate_final
+        assert bool((jax.jit(torso.init_with_output)(KEY, x)[0] >= 0).all()) is activate_final
 
 
 def test_noisy_torso_has_noise_only_with_its_rng():
@@ -127,7 +127,7 @@ class TestImages:
     def test_vectors_are_refused(self):
         torso = IMAGES["cnn"]
         with pytest.raises(ValueError, match="is not an image.*network=mlp"):
-            torso.init(KEY, jnp.zeros((4, 5)))
+            jax.jit(torso.init)(KEY, jnp.zeros((4, 5)))
 
     def test_inputs_that_do_not_fit_the_parameters_are_refused(self):
         for name, shape, other in (("mlp", (2, 5), (2, 4)), ("cnn", (2, 6, 6, 2), (2, 6, 6, 3))):
@@ -146,7 +146,7 @@ class TestImages:
         x = jax.random.normal(KEY, (1, side, 3, 1))
         fitted = CNNTorso((2, 2), ((2, 1), 3), (1, 2), hidden_sizes=(4,), max_size=4)
         fixed = CNNTorso((2, 2), ((2 * scale, scale), 3), (scale, 2), hidden_sizes=(4,))
-        params = fitted.init(KEY, x)
+        params = jax.jit(fitted.init)(KEY, x)
         np.testing.assert_array_equal(fitted.apply(params, x), fixed.apply(params, x))
 
     def test_the_largest_size_has_pixels(self):
@@ -159,7 +159,7 @@ def test_pixels_reach_dense_layers_scaled_and_floats_unchanged(name):
     torso = VECTORS[name]
     pixels = jnp.asarray([[0, 51, 255]], jnp.uint8)
     scaled = pixels.astype(jnp.float32) / 255.0
-    params = torso.init(KEY, scaled)
+    params = jax.jit(torso.init)(KEY, scaled)
     np.testing.assert_array_equal(torso.apply(params, pixels), torso.apply(params, scaled))
     # Neither floats above one nor integers that are no pixels are scaled.
     counts = jnp.asarray([[0, 51, 255]], jnp.int32)
@@ -177,7 +177,7 @@ def test_pixels_next_to_an_action_are_scaled():
 def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
     torso = GridTorso(embedding_size=2, hidden_sizes=(3,), activation="identity", num_symbols=4)
     grid = jnp.asarray([[[1, 0], [3, 2]]], jnp.uint8)
-    params = torso.init(KEY, grid)
+    params = jax.jit(torso.init)(KEY, grid)
     tables = params["params"]["tables"]["kernel"].reshape(2, 4, 2)
     cells = jnp.stack([tables[0, 1] + tables[1, 0], tables[0, 3] + tables[1, 2]])
     dense = params["params"]["MLPTorso_0"]["Dense_0"]["kernel"]
@@ -187,10 +187,10 @@ def test_cells_of_a_grid_are_embedded_by_the_sum_over_channels():
 
 def test_symbols_out_of_range_have_no_embedding():
     torso = GridTorso(embedding_size=2, hidden_sizes=(3,), num_symbols=4, has_channels=False)
-    params = torso.init(KEY, jnp.zeros((2, 2), int))
+    params = jax.jit(torso.init)(KEY, jnp.zeros((2, 2), int))
     np.testing.assert_array_equal(torso.apply(params, jnp.asarray([[-1, 4], [5, 100]])), jnp.zeros(3))
 
 
 def test_grids_must_be_integers():
     with pytest.raises(ValueError, match="observations of type float32 are not symbols: choose network=cnn"):
-        GridTorso().init(KEY, jnp.ones((3, 3, 2)))
+        jax.jit(GridTorso().init)(KEY, jnp.ones((3, 3, 2)))

@@ -11,7 +11,7 @@ X = jnp.asarray([[1.0, 0.0], [3.0, 8.0]])
 
 def variables(layer, **statistics):
     """Initialise a layer, and set running statistics of both features."""
-    created = layer.init(jax.random.key(0), X)
+    created = jax.jit(layer.init)(jax.random.key(0), X)
     values = {name: jnp.broadcast_to(jnp.asarray(value), (2,)) for name, value in statistics.items() if name != "steps"}
     steps = {"steps": jnp.asarray(statistics["steps"])} if "steps" in statistics else {}
     return created | {STATISTICS: created[STATISTICS] | values | steps}

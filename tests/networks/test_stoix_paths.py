@@ -51,7 +51,7 @@ def test_stacked_cells_equal_the_chain_of_cells(cell):
     stacked = StackedRNN(3, cell, num_layers=2)
     x = jax.random.normal(KEY, (5, 4))
     states = stacked.initialize_carry(x.shape)
-    params = stacked.init(KEY, states, x)
+    params = jax.jit(stacked.init)(KEY, states, x)
     new_states, y = stacked.apply(params, states, x)
     assert (len(new_states), y.shape) == (2, (5, 3))
     chained = x

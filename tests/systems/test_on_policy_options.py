@@ -95,7 +95,7 @@ def test_gradients_of_policy_and_value_reach_one_shared_torso():
     algorithm = set_up_small("network=mlp_shared").build_system().init.__self__
     step = timestep([0, 0], [False, False])
     observation = step.observation._replace(agent_view=jnp.ones((2, 4)))
-    params = algorithm.init(jax.random.key(0), step._replace(observation=observation)).shared.params
+    params = jax.jit(algorithm.init)(jax.random.key(0), step._replace(observation=observation)).shared.params
     assert set(params.critic_params["params"]) == {"critic_head"}
     grads = jax.grad(lambda params: algorithm.value(params, observation).sum())(params)
     assert np.abs(flat(grads.actor_params["params"]["torso"])).max() > 0.0

@@ -99,7 +99,7 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
         column(IS_FIRST, bool),
         column([0] * 6),
     )
-    actor = agent.init(jax.random.key(0), example(views))
+    actor = jax.jit(agent.init)(jax.random.key(0), example(views))
     first_carry = jax.random.normal(jax.random.key(1), (1, 8))
     before = Agent(actor.shared, RecurrentLocal((), jnp.full((1, 1), 10.0)))
     after, batch = agent.evaluate(before, Trajectory(steps, first_carry))

@@ -101,7 +101,7 @@ def test_losses_are_noisy_where_the_network_is(variant):
         )
         dqn = dataclasses.replace(setup.build_system().init.__self__, axes=Axes())
         view = jax.random.normal(jax.random.key(0), (5, 4))
-        params = dqn.network.init(jax.random.key(1), Observation(view))
+        params = jax.jit(dqn.network.init)(jax.random.key(1), Observation(view))
         ones = jnp.ones(5)
         batch = Batch(Observation(view), jnp.zeros(5, int), ones, ones, Observation(-view), ones, None)
         losses = [dqn.losses(OnlineAndTarget(params, params), batch, jax.random.key(seed))[0] for seed in (2, 3)]
@@ -118,7 +118,7 @@ def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
     dqn = ff_dqn.DQN(None, None, network, None, None, 1, None)
     view = jax.random.normal(jax.random.key(0), (5, 4))
-    params = network.init(jax.random.key(1), Observation(view))
+    params = jax.jit(network.init)(jax.random.key(1), Observation(view))
     (free,) = dqn.q(params, Observation(view))
     best = jnp.argmax(free, axis=-1)
     (masked,) = dqn.q(params, Observation(view, ~jax.nn.one_hot(best, 2, dtype=bool)))
