@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from selections import select
 from toys import Config, make_recorder
 
 from stoix_like.architectures import update
@@ -47,7 +48,10 @@ def train(program, state, num_updates):
     return program.train(state, {}, np.int32(num_updates), np.bool_(True))
 
 
-@pytest.mark.parametrize(("num_devices", "num_shards"), [(1, 1), (1, 2), (2, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("num_devices", "num_shards"),
+    select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)], slow=[(1, 1), (1, 2), (2, 2)]),
+)
 def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, num_shards):
     program = recorder_program(num_devices)
     state, interval = train(program, start(program, num_shards), 5)

@@ -75,7 +75,7 @@ def test_is_first_is_set_per_environment():
     assert (transitions.is_first != transitions.is_first[:, :1]).any()
 
 
-@pytest.mark.parametrize("negative", [2, 3])
+@pytest.mark.parametrize("negative", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_hoisted_randomness_does_not_change_the_rollout(negative):
     """Hoisting moves the draws out of the loop over time, with the same keys.
 

@@ -11,7 +11,7 @@ from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios
 from stoix_like.errors import ConfigError
 
-QUICK = ("Game2048-v1", "Snake-v1")
+QUICK, CHECKED = ("Snake-v1",), ("Snake-v1", "Game2048-v1")
 # Episodes that legal moves never end within three steps.
 LIMITED = ("Snake-v1", "RubiksCube-v0", "Cleaner-v0", "Maze-v0", "MMST-v0", "PacMan-v1", "RobotWarehouse-v0",
            "SlidingTilePuzzle-v0", "Tetris-v0")  # fmt: skip
@@ -38,7 +38,11 @@ def first_legal(env):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.suites) for name in scenarios()]
+    "name",
+    [
+        *slow_except(CHECKED, QUICK),
+        *(pytest.param(name, marks=pytest.mark.suites) for name in scenarios() if name not in CHECKED),
+    ],
 )
 def test_protocol(name):
     check("jumanji", name, num_steps=200)

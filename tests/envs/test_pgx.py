@@ -11,7 +11,7 @@ from stoix_like.envs import Discrete, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios
 from stoix_like.errors import ConfigError
 
-QUICK = ("tic_tac_toe", "kuhn_poker")
+QUICK, CHECKED = ("tic_tac_toe",), ("tic_tac_toe", "kuhn_poker")
 
 
 def slow_except(names, quick):
@@ -25,7 +25,11 @@ def first_legal(key, game):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.suites) for name in scenarios()]
+    "name",
+    [
+        *slow_except(CHECKED, QUICK),
+        *(pytest.param(name, marks=pytest.mark.suites) for name in scenarios() if name not in CHECKED),
+    ],
 )
 def test_protocol(name):
     _, actions, steps = check("pgx", name, num_steps=60)

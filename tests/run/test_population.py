@@ -175,9 +175,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=() if name == "one device" else pytest.mark.slow) for name in LAYOUTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_member_learns_the_same_as_a_lone_run(layout):
     """The parameters after 4 updates of 16 gradient steps agree up to rounding.
 

@@ -1,6 +1,7 @@
 """Presets of networks build and fit their systems on images, and learn continuous actions from them."""
 
 import pytest
+from selections import select
 
 from stoix_like.config import compose_config, parse_config
 from stoix_like.loggers import MultiLogger
@@ -29,7 +30,9 @@ PRESETS = {
 CONTINUOUS = ("cnn_ddpg", "cnn_sac")
 
 
-@pytest.mark.parametrize("network", PRESETS)
+@pytest.mark.parametrize(
+    "network", select(PRESETS, quick=("cnn", "cnn_ddpg", "cnn_dqn", "cnn_large_shared", "cnn_rnn"), slow=PRESETS)
+)
 def test_a_preset_for_images_fits_its_system(network):
     """Setting up a run traces the initialisation of the networks and their first actions."""
     env = "env._target_=own_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"

@@ -13,6 +13,42 @@ PQN = ("system=q_learning/ff_pqn",)
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
 
 
+# One refusal of each kind; below, those of other systems.
+KINDS = [
+    ((*DQN, *IMAGES, "network=cnn"), "choose network=cnn_dqn"),
+    ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
+    ((*PQN, *IMAGES, "network=cnn_dqn"), r"use_layer_norm=false, but .* choose network=cnn_pqn"),
+    ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
+    ((*SAC, *CONTINUOUS, "network=mlp_crossq"), "normalises batches, but .* does not: choose network=mlp_sac"),
+    (("system=sac/ff_crossq", *CONTINUOUS, "network=mlp_sac"), "needs it: choose network=mlp_crossq"),
+    ((*VECTORS, "network=rnn"), r"rnn_layer is set, but .* is not recurrent: choose network=mlp"),
+    (("system=ppo/rec_ppo", *VECTORS, "network=mlp"), "rnn_layer is not set, .* choose network=rnn"),
+    ((*VECTORS, "network=cnn"), "choose network=mlp"),
+    ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
+]
+OTHERS = [
+    ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
+    ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
+    ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
+    (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
+    ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
+    (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
+    (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
+    (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
+    (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
+    ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
+    (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
+    (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
+    (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
+    (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
+    (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
+    ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
+    (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
+    (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
+    (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
+]
+
+
 def refusal(*overrides):
     with pytest.raises(ConfigError) as caught:
         set_up(parse_config(compose_config(["logger=silent", *overrides])))
@@ -21,38 +57,7 @@ def refusal(*overrides):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "advice"),
-    [
-        ((*DQN, *IMAGES, "network=cnn"), "choose network=cnn_dqn"),
-        ((*DQN, *VECTORS, "network=cnn"), "choose network=mlp_dqn"),
-        ((*DQN, *VECTORS, "network=mlp"), "choose network=mlp_dqn"),
-        ((*DQN, *VECTORS, "network=mlp_c51"), "has num_atoms, vmin, vmax, .* choose network=mlp_dqn"),
-        ((*PQN, *VECTORS, "network=mlp_qr_dqn"), "choose network=mlp_pqn"),
-        (("system=q_learning/ff_qr_dqn", *VECTORS, "network=mlp_dqn"), "choose network=mlp_qr_dqn"),
-        ((*PQN, *IMAGES, "network=cnn_dqn"), r"use_layer_norm=false, but .* choose network=cnn_pqn"),
-        ((*PQN, *IMAGES, "network=cnn"), "choose network=cnn_pqn"),
-        (("system=q_learning/ff_c51", *IMAGES, "network=cnn"), "choose network=cnn_c51"),
-        (("system=q_learning/ff_qr_dqn", *IMAGES, "network=cnn"), "choose network=cnn_qr_dqn"),
-        (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
-        (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
-        ((*SAC, *CONTINUOUS, "network=mlp"), "choose network=mlp_sac"),
-        ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
-        ((*SAC, *CONTINUOUS, "network=mlp_crossq"), "normalises batches, but .* does not: choose network=mlp_sac"),
-        (("system=sac/ff_crossq", *CONTINUOUS, "network=mlp_sac"), "needs it: choose network=mlp_crossq"),
-        (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
-        (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
-        (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
-        (("system=ddpg/ff_d4pg", *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_d4pg"),
-        (("system=ddpg/ff_td3", *CONTINUOUS, "network=mlp_d4pg"), "choose network=mlp_ddpg"),
-        ((*VECTORS, "network=mlp_dqn"), "choose network=mlp"),
-        ((*VECTORS, "network=rnn"), r"rnn_layer is set, but .* is not recurrent: choose network=mlp"),
-        (("system=ppo/rec_ppo", *VECTORS, "network=mlp"), "rnn_layer is not set, .* choose network=rnn"),
-        (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
-        (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
-        (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
-        ((*VECTORS, "network=cnn"), "choose network=mlp"),
-        ((*VECTORS, "network.critic_network=null"), r"network\.critic_network is not set.*choose network=mlp"),
-    ],
+    ("overrides", "advice"), [*KINDS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
 )
 def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, advice):
     message = refusal(*overrides)

@@ -4,6 +4,7 @@ In `masked`, one of three actions is illegal in each step; it costs 1 and ends t
 In `masked_pair`, so are one of two and one of three choices of a multi-discrete action.
 """
 
+import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,7 @@ def batch_of(mask, inflation):
 def test_values_of_illegal_actions_do_not_count_in_the_target(name):
     dqn = algorithm(f"q_learning/{name}", Shown(name))
 
+    @functools.partial(jax.jit, static_argnums=0)
     def losses(mask, inflation):
         return dqn.losses(OnlineAndTarget(None, None), batch_of(mask, inflation), jax.random.key(0))[0]
 

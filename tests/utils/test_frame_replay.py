@@ -112,14 +112,16 @@ def test_samples_are_those_of_a_replay_that_stores_stacks(schema, values):
             episodes.restart()
             states = [end_episodes(state) for state in states]
         trajectory = episodes.rollout(4)
-        states = [replay.add(state, trajectory) for replay, state in zip((once, whole), states, strict=True)]
+        states = [jax.jit(replay.add)(state, trajectory) for replay, state in zip((once, whole), states, strict=True)]
         key = jax.random.key(number)
-        batch, reference = (replay.sample(state, key) for replay, state in zip((once, whole), states, strict=True))
+        batch, reference = (
+            jax.jit(replay.sample)(state, key) for replay, state in zip((once, whole), states, strict=True)
+        )
         jax.tree.map(np.testing.assert_array_equal, batch, reference)
         truncated += trajectory.transitions.truncated.sum()
         if schema is Prioritised:
             states = [
-                replay.set_priorities(state, batch.indices, batch.reward + 0.1)
+                jax.jit(replay.set_priorities)(state, batch.indices, batch.reward + 0.1)
                 for replay, state in zip((once, whole), states, strict=True)
             ]
     assert truncated > 5
@@ -131,8 +133,8 @@ def test_truncated_steps_without_their_last_frame_have_no_weight(monkeypatch):
     episodes, states, key = Episodes(mean_length=1.5), [empty(once), empty(whole)], jax.random.key(0)
     for _ in range(8):
         trajectory = episodes.rollout(4)
-        states = [replay.add(state, trajectory) for replay, state in zip((once, whole), states, strict=True)]
-    batch, reference = once.sample(states[0], key), whole.sample(states[1], key)
+        states = [jax.jit(replay.add)(state, trajectory) for replay, state in zip((once, whole), states, strict=True)]
+    batch, reference = jax.jit(once.sample)(states[0], key), jax.jit(whole.sample)(states[1], key)
     lost = np.asarray(batch.weight) == 0.0
     bootstraps = np.asarray(batch.discount) > 0.0
     assert 0.1 < lost[bootstraps].mean() < 0.9

@@ -74,7 +74,7 @@ def empty(replay, dtype=jnp.float32):
 
 def windows(replay, state, seed=0):
     """Sample windows; return reward, discount, successor and weight of each by its first observation."""
-    batch = replay.sample(state, jax.random.key(seed))
+    batch = jax.jit(replay.sample)(state, jax.random.key(seed))
     rows = zip(
         np.ravel(batch.observation.agent_view).tolist(),
         np.ravel(batch.action).tolist(),
@@ -100,26 +100,26 @@ ONE_STEP = {number: [float(2**number), 0.5, number + 0.5] for number in range(5)
 
 
 @pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("n_step", "targets"), [(1, ONE_STEP), (3, THREE_STEPS)])
+@pytest.mark.parametrize(("n_step", "targets"), [pytest.param(1, ONE_STEP, marks=pytest.mark.slow), (3, THREE_STEPS)])
 def test_windows_end_with_their_episode_and_bootstrap_where_truncated(schema, n_step, targets):
     replay = make(schema, n_step=n_step)
-    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
     for number, target in targets.items():
         reward, discount, successor = target
         assert found[number] == [reward, discount, successor, 1.0]
         assert found[100 + number] == [reward, discount, successor + 100, 1.0]
 
 
-@pytest.mark.parametrize("schema", [ReplayConfig, Prioritised])
+@pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
 def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
     replay = make(schema, n_step=3)
     no = [False, False]
-    state = replay.add(empty(replay), steps([0, 1], [1.0, 2.0], no, no))
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], no, no))
     # An axis of members and one of shards, as in the state of a run.
     local = end_episodes((jax.tree.map(lambda leaf: leaf[None, None], state), "other"))
     state = jax.tree.map(lambda leaf: leaf[0, 0], local[0])
     np.testing.assert_array_equal(state.experience.truncated[:, :3], [[False, True, False]] * NUM_ENVS)
-    state = replay.add(state, steps([50, 51], [64.0, 64.0], no, no))
+    state = jax.jit(replay.add)(state, steps([50, 51], [64.0, 64.0], no, no))
     # Rewards 1 + 2 / 2, then the bootstrap value of the successor of step 1 with discount 1 / 4.
     found = windows(replay, state)
     np.testing.assert_allclose(found[0.0][:3], (2.0, 0.25, 1.5))
@@ -127,7 +127,7 @@ def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
 
 def test_terminated_episodes_stay_terminated():
     replay = make(n_step=3)
-    state = replay.add(empty(replay), steps([0, 1], [1.0, 2.0], [False, True], [False, False]))
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], [False, True], [False, False]))
     assert not end_episodes(state).experience.truncated.any()
 
 
@@ -135,7 +135,7 @@ def test_terminated_episodes_stay_terminated():
 def test_observations_stored_once_give_truncated_windows_weight_zero(n_step):
     """The successor is the next stored observation; after truncation that is another episode, so the weight is zero."""
     replay = make(n_step=n_step, store_next_observation=False)
-    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
     if n_step == 1:
         assert found[1] == [2, 0.5, 2, 1.0]
         assert found[2][:2] == [4, 0]
@@ -171,8 +171,8 @@ def test_pixels_are_stored_as_bytes():
         replay = make(**values)
         state = empty(replay, jnp.uint8)
         assert state.experience.observation.agent_view.dtype == jnp.uint8
-        state = replay.add(state, steps(*SIX, dtype=jnp.uint8))
-        batch = replay.sample(state, jax.random.key(0))
+        state = jax.jit(replay.add)(state, steps(*SIX, dtype=jnp.uint8))
+        batch = jax.jit(replay.sample)(state, jax.random.key(0))
         assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
         return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 128
 
@@ -186,16 +186,16 @@ def test_pixels_are_stored_as_bytes():
 def test_windows_are_sampled_in_proportion_to_their_priorities():
     """Priorities 3 and 1 give probabilities 3/4 and 1/4, and importance weights 1/3 and 1."""
     replay = make(Prioritised, total_batch_size=4000, total_buffer_size=8)
-    state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
     # Rows of four steps per environment; only steps 0 and 1 of the first environment have a positive priority.
-    state = replay.set_priorities(state, jnp.array([0, 1, 4, 5]), jnp.array([3.0, 1.0, 0.0, 0.0]))
-    batch = replay.sample(state, jax.random.key(0))
+    state = jax.jit(replay.set_priorities)(state, jnp.array([0, 1, 4, 5]), jnp.array([3.0, 1.0, 0.0, 0.0]))
+    batch = jax.jit(replay.sample)(state, jax.random.key(0))
     seen = np.ravel(batch.observation.agent_view)
     assert set(seen) == {0.0, 1.0}
     # Sampling is stratified: 4,000 samples deviate by a few at most.
     assert np.mean(seen == 0.0) == pytest.approx(0.75, abs=0.002)
     np.testing.assert_allclose(batch.weight, np.where(seen == 0.0, 1 / 3, 1.0), rtol=1e-5)
-    np.testing.assert_allclose(replay.sample(state, jax.random.key(0), 0.0).weight, 1.0)
+    np.testing.assert_allclose(jax.jit(replay.sample)(state, jax.random.key(0), 0.0).weight, 1.0)
     assert set(np.asarray(batch.indices).tolist()) == {0, 1}
 
 
@@ -203,10 +203,10 @@ def test_windows_are_sampled_in_proportion_to_their_priorities():
 def test_new_windows_have_the_largest_priority_so_far():
     """Three old windows and two new ones, all of priority 2.5: two samples in five are new."""
     replay = make(Prioritised, total_batch_size=5000, total_buffer_size=16)
-    state = replay.add(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
-    state = replay.set_priorities(state, jnp.array([0, 1, 8, 9]), jnp.array([2.5, 2.5, 2.5, 0.0]))
-    state = replay.add(state, steps([2], [2], [0], [0]))
-    seen = np.ravel(replay.sample(state, jax.random.key(0)).observation.agent_view)
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    state = jax.jit(replay.set_priorities)(state, jnp.array([0, 1, 8, 9]), jnp.array([2.5, 2.5, 2.5, 0.0]))
+    state = jax.jit(replay.add)(state, steps([2], [2], [0], [0]))
+    seen = np.ravel(jax.jit(replay.sample)(state, jax.random.key(0)).observation.agent_view)
     assert np.mean(seen % 100 == 2) == pytest.approx(0.4, abs=0.002)
 
 
@@ -216,7 +216,7 @@ def test_whole_windows_have_all_steps_in_order_with_their_extras():
     rollout = steps([0, 1, 2, 3], [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 0, 0])
     extras = jnp.broadcast_to(10.0 * jnp.arange(4)[:, None], (4, NUM_ENVS))
     rollout = rollout._replace(transitions=rollout.transitions._replace(extras=extras))
-    found = replay.sample_steps(replay.add(empty(replay), rollout), jax.random.key(0))
+    found = replay.sample_steps(jax.jit(replay.add)(empty(replay), rollout), jax.random.key(0))
     number = found.observation.agent_view[..., 0]
     assert set(np.asarray(number[0]).tolist()) == {0.0, 1.0, 100.0, 101.0}
     np.testing.assert_array_equal(number, number[:1] + jnp.arange(3)[:, None])
@@ -235,7 +235,7 @@ def test_whole_windows_need_their_successors():
 
 def test_rewards_are_stored_scaled():
     replay = make(reward_scale=0.1)
-    found = windows(replay, replay.add(empty(replay), steps(*SIX)))
+    found = windows(replay, jax.jit(replay.add)(empty(replay), steps(*SIX)))
     assert found[3][0] == pytest.approx(0.8)
 
 

@@ -52,7 +52,7 @@ def test_sequences_are_consecutive_steps_with_the_state_before_them(stored, leng
     add = jax.jit(replay.add)
     for first in range(0, 24, 4):
         state = add(state, rollout(first))
-    batch = replay.sample(state, jax.random.key(0), 1.0)
+    batch = jax.jit(replay.sample)(state, jax.random.key(0), 1.0)
     views = np.asarray(batch.steps.observation.agent_view[..., 0])
     assert views.shape == (length, 64)
     np.testing.assert_array_equal(views, views[0] + np.arange(length)[:, None])
@@ -72,15 +72,15 @@ def test_sequences_are_consecutive_steps_with_the_state_before_them(stored, leng
 def test_new_sequences_have_the_largest_priority_and_samples_follow_priorities():
     """Steps 0 to 3 make one sequence per environment; three times its priority gives three of four samples."""
     replay, state = make(total_batch_size=4000)
-    state = replay.add(state, rollout(0))
-    indices = replay.sample(state, jax.random.key(0), 1.0).indices
+    state = jax.jit(replay.add)(state, rollout(0))
+    indices = jax.jit(replay.sample)(state, jax.random.key(0), 1.0).indices
     first, second = np.unique(indices)
-    state = replay.set_priorities(state, jnp.asarray([first, second]), jnp.asarray([3.0, 1.0]))
-    batch = replay.sample(state, jax.random.key(0), 1.0)
+    state = jax.jit(replay.set_priorities)(state, jnp.asarray([first, second]), jnp.asarray([3.0, 1.0]))
+    batch = jax.jit(replay.sample)(state, jax.random.key(0), 1.0)
     assert np.mean(np.asarray(batch.indices) == first) == pytest.approx(0.75, abs=0.002)
     np.testing.assert_allclose(batch.weight[0], np.where(batch.indices == first, 1 / 3, 1.0), rtol=1e-5)
     # Two new sequences per environment, of priority 3: 12 of 16 samples.
-    batch = replay.sample(replay.add(state, rollout(4)), jax.random.key(0), 1.0)
+    batch = jax.jit(replay.sample)(jax.jit(replay.add)(state, rollout(4)), jax.random.key(0), 1.0)
     assert np.mean(~np.isin(batch.indices, (first, second))) == pytest.approx(0.75, abs=0.002)
     is_first = np.asarray(batch.steps.observation.agent_view[..., 0]) % 100 == 6
     np.testing.assert_array_equal(batch.is_first, is_first)
@@ -89,7 +89,7 @@ def test_new_sequences_have_the_largest_priority_and_samples_follow_priorities()
 def test_episodes_that_go_on_after_the_last_step_can_be_truncated():
     """With axes of members and shards, as in the state of a run; step 3 is the last one."""
     replay, state = make()
-    state = replay.add(state, rollout(0))
+    state = jax.jit(replay.add)(state, rollout(0))
     ended = end_episodes(jax.tree.map(lambda leaf: leaf[None, None], state))
     truncated = jax.tree.map(lambda leaf: leaf[0, 0], ended).experience.steps.truncated
     np.testing.assert_array_equal(truncated.reshape(NUM_ENVS, -1)[:, :5], [[False, False, False, True, False]] * 2)

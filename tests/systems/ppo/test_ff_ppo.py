@@ -54,7 +54,7 @@ def values(loop, views):
     return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 
 
-QUICK = ("policy", "value", "discount", "time_limit", "continuous_policy")
+QUICK = ("policy", "time_limit")
 SPREAD = ("policy", "time_limit")
 
 
