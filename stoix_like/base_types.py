@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import jax
 
 from stoix_like.schema import INT32_MAX, between
+from stoix_like.utils.collectives import mean_over, sum_over
 
 if TYPE_CHECKING:
     from stoix_like.envs.spaces import ObservationSpace, Space
@@ -192,11 +193,11 @@ class Axes(NamedTuple):
 
     def mean(self, tree: PyTree) -> PyTree:
         """Average every leaf over all shards."""
-        return jax.lax.pmean(tree, self.names) if self.names else tree
+        return mean_over(tree, self.names)
 
     def sum(self, tree: PyTree) -> PyTree:
         """Sum every leaf over all shards."""
-        return jax.lax.psum(tree, self.names) if self.names else tree
+        return sum_over(tree, self.names)
 
 
 class SystemSpec(NamedTuple):

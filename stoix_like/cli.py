@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stoix_like import commands as reading
 from stoix_like import working_directory
-from stoix_like.errors import ConfigError, TrainingError
+from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
 from stoix_like.overrides import is_hydras, quoted
 from stoix_like.run.signals import Signals, received
 
@@ -264,6 +264,10 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         _stop(str(error), REFUSED)
+    except ProcessLostError as error:
+        print(f"stoix-like: {error}", file=sys.stderr, flush=True)
+        # At a regular exit, jax waits for the processes that are gone, and aborts.
+        os._exit(FAILED)
     except TrainingError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
@@ -396,9 +400,17 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
             warm_start.find(setup)
     lone = None if args.multirun else setups[0]
     if resumed is None:
-        return [], lone
+        return [] if lone is None else _hydras_dir(lone, Path(composed[0].hydra.run.dir)), lone
     # The run continues in its own directory, which has Hydra's output already.
     return [f"hydra.run.dir={quoted(str(resumed))}", "hydra.output_subdir=null"], lone
+
+
+def _hydras_dir(setup: RunSetup, run_dir: Path) -> list[str]:
+    """Return arguments with which Hydra uses one directory for all processes of a run, and writes to it once."""
+    if setup.processes.count == 1:
+        return []
+    shared = setup.processes.first(lambda: str(run_dir.absolute()))
+    return [f"hydra.run.dir={quoted(shared)}", *([] if setup.processes.is_first else ["hydra.output_subdir=null"])]
 
 
 def _check_run_dir(directory: Path, config: RunConfig) -> Path | None:

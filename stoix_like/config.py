@@ -7,6 +7,7 @@ import functools
 import importlib
 import itertools
 import math
+import re
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -163,27 +164,63 @@ class ArchConfig(ABC):
         """Return the configuration for inference on one device."""
 
 
+@dataclass(frozen=True)
+class DistributedConfig:
+    """One process of a run on several hosts.
+
+    Attributes:
+        coordinator: address and port of the first process, which all others can reach.
+        num_processes: number of processes.
+        process_id: number of this process, from 0.
+    """
+
+    coordinator: str
+    num_processes: Annotated[int, between(1, INT32_MAX)]
+    process_id: Annotated[int, between(0, INT32_MAX)]
+
+    def __str__(self) -> str:
+        """Return the address of the coordinator and the number of the process."""
+        return f"{self.coordinator} (process {self.process_id} of {self.num_processes})"
+
+    def __post_init__(self) -> None:
+        key = "arch.distributed"
+        if not re.fullmatch(r".+:[0-9]{1,5}", self.coordinator):
+            raise ConfigError(f"{key}.coordinator={self.coordinator} must be an address and a port: use host0:9911")
+        if self.process_id >= self.num_processes:
+            raise ConfigError(
+                f"{key}.process_id={self.process_id} must be less than {key}.num_processes={self.num_processes}:"
+                f" number the processes from 0 to {self.num_processes - 1}"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnakinConfig(ArchConfig):
     """Anakin: environments and learning on the accelerator, in one program.
 
     Attributes:
-        num_devices: number of devices; None uses every accelerator, or one device on a CPU.
+        num_devices: number of devices, over all processes; None uses every accelerator, or one device of each process
+            on CPUs.
         hoist_randomness: draw the random numbers of a whole rollout before its loop over time.
+        distributed: whether the run spans several processes: `auto` asks the cluster which ones; None: one process.
     """
 
     num_devices: Annotated[int | None, between(1, INT32_MAX)]
     hoist_randomness: bool = True
+    distributed: Annotated[str, one_of("auto")] | DistributedConfig | None = None
 
     @property
     def devices_needed(self) -> int | None:
         """See `ArchConfig.devices_needed`."""
-        return self.num_devices
+        if self.num_devices is None or not isinstance(self.distributed, DistributedConfig):
+            return self.num_devices
+        return -(-self.num_devices // self.distributed.num_processes)
 
     def on_one_device(self) -> Self:
         """See `ArchConfig.on_one_device`."""
         population = replace(self.population, axis="vmap")
-        return replace(self, num_devices=1, update_batch_size=1, population=population, deterministic=False)
+        return replace(
+            self, num_devices=1, update_batch_size=1, population=population, deterministic=False, distributed=None
+        )
 
 
 DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
@@ -347,12 +384,15 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     own_loggers = _own_loggers(logger)
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
-    schema = _schema(build)
+    schema, arch = _schema(build), _parse_arch(resolved["arch"])
+    if "distributed" in resolved["arch"]:
+        # How the processes of a run are started is no part of it: it may resume with others.
+        resolved["arch"] = {**resolved["arch"], "distributed": None}
     return RunConfig(
         system_name=name or schema.__module__,
         build=build,
         system=from_mapping(schema, system, "system"),
-        arch=_parse_arch(resolved["arch"]),
+        arch=arch,
         env=from_mapping(EnvConfig, resolved["env"], "env"),
         network=network,
         checkpoint=from_mapping(CheckpointConfig, resolved["checkpoint"], "checkpoint"),

@@ -14,6 +14,14 @@ class TrainingError(RuntimeError):
     """Training that cannot continue: a metric or a parameter became non-finite, or an environment failed."""
 
 
+class ProcessLostError(TrainingError):
+    """Another process of a run on several hosts that ended; the message has jax's reason."""
+
+
+class DamagedError(Exception):
+    """A checkpoint that cannot be read, or differs from what was written."""
+
+
 class HostEnvironmentError(TrainingError):
     """An environment on the host that raised an exception; the message names the environment and the exception."""
 

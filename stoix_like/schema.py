@@ -127,7 +127,9 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         if (value is None and type(None) in options) or (isinstance(value, bool) and bool in options):
             return value
         others = [option for option in options if option not in (type(None), bool)]
-        return convert(others[0] if others else bool, value, key)
+        # A mapping fills the option that is a dataclass; anything else is one of the others.
+        fitting = [option for option in others if dataclasses.is_dataclass(option) == isinstance(value, Mapping)]
+        return convert((fitting or others or [bool])[0], value, key)
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")
     if dataclasses.is_dataclass(hint):

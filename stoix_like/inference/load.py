@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from stoix_like.config import parse_config, with_env
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.hub import local_run
 from stoix_like.run.compile import make_keys, traced_hyperparams
 from stoix_like.run.setup import RunSetup, set_up
@@ -110,7 +110,7 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
         try:
             found = checkpoint.read(run_dir, step, shapes)
             break
-        except checkpoint.DamagedError as error:
+        except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
     if found is None:
         raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")

@@ -62,6 +62,8 @@ def _build(entry: Any, key: str) -> Callback:
 class Callbacks:
     """The callbacks of a run as one; an exception of one of them ends the run with its name.
 
+    Of a run on several hosts, the first process alone calls them, and tells the others what they ask for.
+
     Args:
         setup: the run.
         callbacks: called in this order.
@@ -82,8 +84,7 @@ class Callbacks:
         Args:
             info: description of the run.
         """
-        for callback in self._callbacks:
-            _call(callback, lambda callback=callback: callback.on_start(info))  # type: ignore[misc]
+        self._call_all(lambda callback: callback.on_start(info))
 
     def evaluated(self, record: dict[str, Any], shared: Any, population: Population) -> str | None:
         """Call `on_evaluation`, and add the metrics that it returns to the record.
@@ -96,15 +97,26 @@ class Callbacks:
         Returns:
             The name of the callback that stops the run, or None.
         """
-        stopped_by = None
+        shared = self._setup.processes.readable(shared)
+        stopped_by, metrics = self._setup.processes.first(lambda: self._evaluated(dict(record), shared, population))
+        record |= metrics
+        return stopped_by
+
+    def _evaluated(
+        self, record: dict[str, Any], shared: Any, population: Population
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Return the name of the callback that stops the run, or None, and the metrics that callbacks return."""
+        stopped_by: str | None = None
+        metrics: dict[str, Any] = {}
         for callback in self._callbacks:
             policy = self._policy(record, shared, population)
             response = _call(callback, lambda: callback.on_evaluation(dict(record), policy))  # noqa: B023
             if response is False:
                 stopped_by = stopped_by or type(callback).__name__
             elif response is not None:
-                record |= self._checked(callback, response, record)
-        return stopped_by
+                found = self._checked(callback, response, record)
+                record, metrics = record | found, metrics | found
+        return stopped_by, metrics
 
     def saved(self, env_steps: int | None, run_dir: Path) -> None:
         """Call `on_checkpoint`, if there is a new one.
@@ -116,8 +128,7 @@ class Callbacks:
         if env_steps is None or env_steps == self._checkpoint:
             return
         self._checkpoint = env_steps
-        for callback in self._callbacks:
-            _call(callback, lambda callback=callback: callback.on_checkpoint(env_steps, run_dir))  # type: ignore[misc]
+        self._call_all(lambda callback: callback.on_checkpoint(env_steps, run_dir))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Call `on_end`.
@@ -125,14 +136,16 @@ class Callbacks:
         Args:
             summary: the results.
         """
-        for callback in self._callbacks:
-            _call(callback, lambda callback=callback: callback.on_end(dict(summary)))  # type: ignore[misc]
+        self._call_all(lambda callback: callback.on_end(dict(summary)))
 
     def state(self) -> list[dict[str, Any]]:
         """Return the state of each callback, in JSON values."""
-        return [
-            {"name": type(callback).__name__, "state": _call(callback, callback.state)} for callback in self._callbacks
-        ]
+        return self._setup.processes.first(
+            lambda: [
+                {"name": type(callback).__name__, "state": _call(callback, callback.state)}
+                for callback in self._callbacks
+            ]
+        )
 
     def restore(self, states: Sequence[Mapping[str, Any]], env_steps: int) -> list[str]:
         """Restore the state of each callback from that of the same name.
@@ -145,13 +158,22 @@ class Callbacks:
             Names of the callbacks that the run had, and has no more.
         """
         self._checkpoint = env_steps
-        left = list(states)
+        return self._setup.processes.first(lambda: self._restored(list(states)))
+
+    def _restored(self, left: list[Mapping[str, Any]]) -> list[str]:
         for callback in self._callbacks:
             own = next((entry for entry in left if entry["name"] == type(callback).__name__), None)
             if own is not None:
                 left.remove(own)
                 _call(callback, lambda callback=callback, own=own: callback.restore(own["state"]))  # type: ignore[misc]
         return [entry["name"] for entry in left]
+
+    def _call_all(self, function: Callable[[Callback], None]) -> None:
+        def call() -> None:
+            for callback in self._callbacks:
+                _call(callback, lambda callback=callback: function(callback))  # type: ignore[misc]
+
+        self._setup.processes.first(call)
 
     def _policy(self, record: Mapping[str, Any], shared: Any, population: Population) -> Policy:
         """Return the policy of the member that evaluated best, with a copy of its state: training donates its own."""

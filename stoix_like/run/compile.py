@@ -196,7 +196,7 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     compiler = Compiler()
     training = compile_training(setup, build, spec, keys, hyperparams, compiler)
     state = training.state
-    stop_if_received()
+    stop_if_received(setup.processes)
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )

@@ -13,8 +13,13 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.config import ArchConfig, SebulbaConfig
-from stoix_like.errors import ConfigError
+from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.processes import ALONE, Processes
+
+# All processes of a run start within this time; one that is silent for so long is lost, and ends the others.
+_SECONDS_TO_CONNECT = 300
+_SECONDS_OF_SILENCE = 20
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
@@ -26,10 +31,12 @@ class RunDevices(NamedTuple):
     Attributes:
         learner: those that learn, and with Anakin also act.
         actors: with Sebulba, one per actor.
+        processes: the processes that have them.
     """
 
     learner: list[jax.Device]
     actors: tuple[jax.Device, ...] = ()
+    processes: Processes = ALONE
 
 
 def devices_of(arch: ArchConfig) -> RunDevices:
@@ -43,10 +50,12 @@ def devices_of(arch: ArchConfig) -> RunDevices:
 
     Raises:
         ConfigError: fewer devices are available, or jax cannot use those of `JAX_PLATFORMS`, or `arch.deterministic`
-            comes too late.
+            comes too late, or the processes of `arch.distributed` cannot be found.
     """
     if arch.deterministic:
         set_deterministic()
+    if isinstance(arch, AnakinConfig) and arch.distributed is not None:
+        return _devices_of_all_hosts(arch, arch.distributed)
     if not isinstance(arch, SebulbaConfig):
         return RunDevices(find_devices(arch.devices_needed))
     groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
@@ -57,6 +66,62 @@ def devices_of(arch: ArchConfig) -> RunDevices:
     devices = find_devices(arch.devices_needed, f"{largest}={list(groups[largest])} needs more devices than there are")
     acting = [devices[index] for index in arch.actor.device_ids for _ in range(arch.actor.actor_per_device)]
     return RunDevices([devices[index] for index in arch.learner.device_ids], tuple(acting))
+
+
+def _devices_of_all_hosts(arch: AnakinConfig, distributed: DistributedConfig | str) -> RunDevices:
+    """Connect the processes of a run, and return the same number of devices of each."""
+    _connect(distributed, arch.devices_needed)
+    processes, wanted = Processes(jax.process_count(), jax.process_index()), arch.num_devices
+    if wanted is not None and wanted % processes.count:
+        raise ConfigError(
+            f"arch.num_devices={wanted} counts the devices of all {processes.count} processes, of which each has the"
+            f" same number: use {multiples_near(wanted, processes.count)}"
+        )
+    share = None if wanted is None else wanted // processes.count
+    own = processes.together(lambda: find_devices(share, f"arch.num_devices={wanted} is too many"))
+    most = int(processes.largest(len(own)))
+
+    def check() -> None:
+        if len(own) < most:
+            raise ConfigError(
+                f"process {processes.index} has {len(own)} device(s), and another one {most}: set arch.num_devices to"
+                f" at most {len(own) * processes.count}"
+            )
+
+    processes.together(check)
+    by_process = [[one for one in jax.devices() if one.process_index == index] for index in range(processes.count)]
+    return RunDevices([device for found in by_process for device in found[:most]], processes=processes)
+
+
+def _connect(distributed: DistributedConfig | str, num_devices: int | None) -> None:
+    """Connect this process with the others of its run, unless it is connected already."""
+    if jax.distributed.is_initialized():
+        return
+    if num_devices is not None:
+        reserve(num_devices)
+    # The run agrees on signals itself, and jax's service would take SIGTERM away from it.
+    jax.config.update("jax_enable_preemption_service", False)
+    place: dict[str, Any] = {}
+    if isinstance(distributed, DistributedConfig):
+        place = {
+            "coordinator_address": distributed.coordinator,
+            "num_processes": distributed.num_processes,
+            "process_id": distributed.process_id,
+            "cluster_detection_method": "deactivate",
+        }
+    try:
+        jax.distributed.initialize(
+            **place,
+            initialization_timeout=_SECONDS_TO_CONNECT,
+            heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
+            shutdown_timeout_seconds=_SECONDS_OF_SILENCE,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"arch.distributed={distributed}: the processes of the run cannot be connected ({reason}): start all of"
+            " them, with the address of the first one as coordinator, or use arch.distributed=null for one process"
+        ) from error
 
 
 def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
@@ -187,7 +252,7 @@ def set_compile_cache(enabled: bool) -> None:
 
 def _start_backend() -> list[jax.Device]:
     try:
-        return jax.devices()
+        return jax.local_devices()
     # An AssertionError where jax knows the platform, but has no plugin for it.
     except (RuntimeError, AssertionError) as error:
         platforms = jax.config.values["jax_platforms"]

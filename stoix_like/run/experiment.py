@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.callbacks import Callback
 from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, with_env
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, ProcessLostError
 from stoix_like.listings import tuned_experiment
-from stoix_like.loggers import Logger, RunInfo, make_logger
+from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks, make_callbacks
@@ -102,7 +103,7 @@ def run_under_hydra(setup: RunSetup) -> float:
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         if (mirror := setup.config.checkpoint.mirror) is not None:
             setup = setup._replace(config=setup.config.with_mirror(f"{mirror}/{HydraConfig.get().sweep.subdir}"))
-        resumed = resumed_dir(str(run_dir), run_dir, setup.config.checkpoint.mirror)
+        resumed = _resumed_dir(setup, str(run_dir), run_dir)
         if resumed is not None:
             # The multirun was started again, or a scheduler has queued this job again.
             return _resume(setup, resumed).eval_return
@@ -144,27 +145,62 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
         TrainingError: a metric or a parameter became non-finite.
     """
-    run_dir = run_dir.absolute()
-    check_own(setup.config)
+    processes = setup.processes
+    # The others may have named theirs by the time.
+    run_dir = Path(processes.first(lambda: str(run_dir.absolute())))
+    processes.together(lambda: check_own(setup.config))
     resume_from, mirror = setup.config.arch.resume_from, setup.config.checkpoint.mirror
-    resumed = resumed_dir(resume_from, run_dir, mirror)
+    resumed = _resumed_dir(setup, resume_from, run_dir)
     if resumed is not None:
         if mirror is None and resume_from is not None and directory.is_address(resume_from):
             setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
         return _resume(setup, resumed)
-    directory.check_new(run_dir)
-    remote.check_new(mirror)
+    processes.first(lambda: _create(run_dir, mirror))
     warm_start.find(setup)
-    directory.create(run_dir)
-    with directory.locked(run_dir), Signals(), mirrored(run_dir, setup.config.checkpoint) as start_mirror:
-        directory.write_new_config(run_dir, setup.config.resolved)
-        record_trusted(flatten(plain_config(run_dir)))
+    with _owned(setup, run_dir) as start_mirror:
+        processes.first(lambda: _write_config(setup, run_dir, directory.write_new_config))
+        processes.together(lambda: directory.check_shared(run_dir))
         try:
             return _train(setup, run_dir, start_mirror, resuming=False)
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
-            directory.discard(run_dir)
+            if processes.is_first:
+                directory.discard(run_dir)
             raise
+
+
+def _resumed_dir(setup: RunSetup, resume_from: str | None, run_dir: Path) -> Path | None:
+    """Return the directory of the run to resume, which the first process copies from its store if it is there alone."""
+
+    def find() -> str | None:
+        found = resumed_dir(resume_from, run_dir, setup.config.checkpoint.mirror)
+        return None if found is None else str(found)
+
+    found = setup.processes.first(find)
+    return None if found is None else Path(found)
+
+
+def _create(run_dir: Path, mirror: str | None) -> None:
+    directory.check_new(run_dir)
+    remote.check_new(mirror)
+    directory.create(run_dir)
+
+
+@contextlib.contextmanager
+def _owned(setup: RunSetup, run_dir: Path) -> Iterator[Callable[[], None]]:
+    """Lock the directory of a run, record signals, and mirror the directory; yield what starts the mirror."""
+    processes = setup.processes
+    with (
+        processes.in_first(lambda: directory.locked(run_dir)),
+        Signals(),
+        processes.in_first(lambda: mirrored(run_dir, setup.config.checkpoint)) as start_mirror,
+    ):
+        yield start_mirror or (lambda: None)
+
+
+def _write_config(setup: RunSetup, run_dir: Path, write: Callable[[Path, Mapping[str, Any]], None]) -> None:
+    write(run_dir, setup.config.resolved)
+    record_trusted(flatten(plain_config(run_dir)))
 
 
 def check_own(config: RunConfig) -> None:
@@ -220,29 +256,33 @@ def resume(
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
-    directory.check_is_run(run_dir)
-    check_own(setup.config)
-    with directory.locked(run_dir), Signals(), mirrored(run_dir, setup.config.checkpoint) as start_mirror:
-        host_state = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read_host_state(run_dir, step))
-        summary = directory.read_summary(run_dir)
+    processes = setup.processes
+    processes.together(lambda: directory.check_is_run(run_dir))
+    processes.together(lambda: check_own(setup.config))
+    with _owned(setup, run_dir) as start_mirror:
+        host_state = checkpoint.newest_readable(
+            run_dir, lambda step: checkpoint.read_host_state(run_dir, step), processes
+        )
+        summary = processes.first(lambda: directory.read_summary(run_dir))
         if host_state is not None:
             check_unchanged(setup, host_state)
             if _is_complete(setup, host_state) and summary:
                 start_mirror()
-                print(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it")
+                processes.say(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it", sys.stdout)
                 return _result(setup, run_dir, Progress.from_json(host_state["progress"]), summary)
         else:
             check_same_config(setup, plain_config(run_dir))
             complete = _result_without_checkpoint(setup, run_dir, summary)
             if complete is not None:
                 start_mirror()
-                print(f"{run_dir} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)")
+                processes.say(
+                    f"{run_dir} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)", sys.stdout
+                )
                 return complete
             if summary:
                 raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
-            print(f"{run_dir} has no checkpoint yet: the run starts from the beginning", file=sys.stderr)
-        directory.reopen(run_dir, setup.config.resolved)
-        record_trusted(flatten(plain_config(run_dir)))
+            processes.say(f"{run_dir} has no checkpoint yet: the run starts from the beginning")
+        processes.first(lambda: _write_config(setup, run_dir, directory.reopen))
         return _train(setup, run_dir, start_mirror, resuming=host_state is not None)
 
 
@@ -279,57 +319,91 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
 
 def _train(setup: RunSetup, run_dir: Path, start_mirror: Callable[[], None], resuming: bool) -> Result:
     """Train in a directory that this process has locked; the mirror starts once nothing can be refused any more."""
-    keep = setup.config.checkpoint.keep
-    writer = checkpoint.Writer(run_dir, keep) if keep else None
-    logger = make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
-    videos = None if setup.drawn_env is None else Videos(setup, run_dir)
+    keep, processes = setup.config.checkpoint.keep, setup.processes
+    writer = checkpoint.Writer(run_dir, keep, processes) if keep else None
+    logger, videos = _make_logger(setup, run_dir), _make_videos(setup, run_dir)
     callbacks = Callbacks(setup, make_callbacks(setup.config))
-    profile = Profile(run_dir) if setup.config.arch.profile else None
+    profile = Profile(run_dir, processes) if setup.config.arch.profile else None
     try:
-        if resuming:
-            loop = TrainingLoop(setup, logger, writer, videos, callbacks, profile)
-            with loop.clock("checkpoints"):
-                notes = _restore(loop, run_dir)
-            info = _info(setup, run_dir, notes, loop.history)._replace(env_steps=loop.env_steps)
-            logger.start(info)
-        else:
-            source = warm_start.find(setup)
-            info = _info(setup, run_dir, () if source is None else (source.note,))
-            logger.start(info)
-            loop = TrainingLoop(setup, logger, writer, videos, callbacks, profile)
-            if source is not None:
-                loop.warm_start(source)
-        start_mirror()
-        callbacks.start(info)
-        loop.train()
-        summary = loop.summary()
-        if writer is not None:
-            with loop.clock("checkpoints"):
-                summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
-        summary["timing"] = loop.timing()
-        try:
-            write_json(run_dir / directory.SUMMARY, summary)
-        except OSError as error:
-            print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
-        loop.report_checkpoint()
-        callbacks.end(summary)
-        logger.finish(summary)
+        with processes.watched(f"continue from its last checkpoint with: stoix-like resume {run_dir}"):
+            loop, info = (_restart if resuming else _start)(
+                run_dir, logger, setup, lambda: TrainingLoop(setup, logger, writer, videos, callbacks, profile)
+            )
+            start_mirror()
+            callbacks.start(info)
+            loop.train()
+            summary = loop.summary()
+            if writer is not None:
+                with loop.clock("checkpoints"):
+                    summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
+            summary["timing"] = loop.timing()
+            _write_summary(setup, run_dir, summary)
+            loop.report_checkpoint()
+            callbacks.end(summary)
+            logger.finish(summary)
     except ConfigError:
         raise
     except Exception as error:
-        directory.write_failure(run_dir, error)
+        if processes.is_first:
+            directory.write_failure(run_dir, error)
+        if writer is not None and isinstance(error, ProcessLostError):
+            writer.abandon()
         raise
     finally:
         for part in (setup.env, setup.eval_env, videos, profile, logger, writer):
             if part is not None:
                 part.close()
     if writer is not None and summary["checkpoint/env_steps"] is None:
-        print(
+        processes.say(
             f"no usable checkpoint was kept in {run_dir}: what was trained is lost; free space or choose another"
-            " directory, and train again",
-            file=sys.stderr,
+            " directory, and train again"
         )
     return _result(setup, run_dir, loop.progress, summary)
+
+
+def _start(
+    run_dir: Path, logger: MultiLogger, setup: RunSetup, make_loop: Callable[[], TrainingLoop]
+) -> tuple[TrainingLoop, RunInfo]:
+    """Start a run; return its loop, and its description for callbacks."""
+    source = warm_start.find(setup)
+    info = _info(setup, run_dir, () if source is None else (source.note,))
+    logger.start(info)
+    loop = make_loop()
+    if source is not None:
+        loop.warm_start(source)
+    return loop, info
+
+
+def _restart(
+    run_dir: Path, logger: MultiLogger, setup: RunSetup, make_loop: Callable[[], TrainingLoop]
+) -> tuple[TrainingLoop, RunInfo]:
+    """Restore a run; return its loop, and its description for callbacks."""
+    loop = make_loop()
+    with loop.clock("checkpoints"):
+        notes = _restore(loop, run_dir)
+    info = _info(setup, run_dir, notes, loop.history)._replace(env_steps=loop.env_steps)
+    logger.start(info)
+    return loop, info
+
+
+def _make_logger(setup: RunSetup, run_dir: Path) -> MultiLogger:
+    """Build the loggers; of several processes, the first one alone logs."""
+    if not setup.processes.is_first:
+        return MultiLogger([])
+    return make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
+
+
+def _make_videos(setup: RunSetup, run_dir: Path) -> Videos | None:
+    return Videos(setup, run_dir) if setup.drawn_env is not None and setup.processes.is_first else None
+
+
+def _write_summary(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> None:
+    if not setup.processes.is_first:
+        return
+    try:
+        write_json(run_dir / directory.SUMMARY, summary)
+    except OSError as error:
+        print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
 
 
 def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> int | None:
@@ -348,7 +422,9 @@ def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> in
 def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     """Restore the newest readable checkpoint; return notes for the user."""
     targets = loop.targets()
-    found = checkpoint.newest_readable(run_dir, lambda step: checkpoint.read(run_dir, step, targets))
+    found = checkpoint.newest_readable(
+        run_dir, lambda step: checkpoint.read(run_dir, step, targets), loop.setup.processes
+    )
     assert found is not None
     loop.restore(found)
     notes = [f"resuming after {found.step:,} env steps"]
@@ -382,6 +458,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
     config, plan, devices = setup.config, setup.plan, setup.mesh.devices
     actors = f", {len(setup.actor_devices)} actor(s) on {len(set(setup.actor_devices))}" if setup.actor_devices else ""
     mirrored_to = () if config.checkpoint.mirror is None else (f"mirrored to {config.checkpoint.mirror}",)
+    hosts = f" of {setup.processes.count} processes" if setup.processes.count > 1 else ""
     return RunInfo(
         run_dir=run_dir,
         system=config.system_name,
@@ -392,7 +469,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
         num_evaluations=len(plan.evaluations) + 1,
         config=config.resolved,
         notes=(*plan.notes, *notes, *mirrored_to),
-        devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}",
+        devices=f"{devices.size} × {devices.flat[0].device_kind}{actors}{hosts}",
         num_members=setup.population.num_members,
         history=history,
     )

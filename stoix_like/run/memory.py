@@ -212,8 +212,8 @@ def bytes_per_device(tree: Any, mesh: Mesh) -> int:
 
 def _available(mesh: Mesh) -> int:
     """Return the memory of each device in bytes; the devices of a CPU divide its memory."""
-    first = mesh.devices.flat[0]
-    return memory_of(first) // (mesh.size if first.platform == "cpu" else 1)
+    own = mesh.local_devices
+    return memory_of(own[0]) // (len(own) if own[0].platform == "cpu" else 1)
 
 
 def _gib(num_bytes: float) -> str:

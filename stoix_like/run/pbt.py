@@ -17,6 +17,7 @@ import numpy as np
 from stoix_like.architectures.types import Hyperparams, LearnerState
 from stoix_like.config import PBTConfig, RunConfig
 from stoix_like.errors import ConfigError
+from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, convert_values, ends
 
@@ -45,9 +46,11 @@ class Evolution:
         run: the typed configuration; `arch.population.pbt.every_evals` is set.
         population: its members.
         state: shapes and layouts of the learner state.
+        processes: the processes that have the members.
     """
 
-    def __init__(self, run: RunConfig, population: Population, state: LearnerState) -> None:
+    def __init__(self, run: RunConfig, population: Population, state: LearnerState, processes: Processes) -> None:
+        self._processes = processes
         self._every = run.arch.population.pbt.every_evals
         self._key = jax.random.fold_in(jax.random.key(run.arch.seed), _STREAM)
         evolve = partial(
@@ -81,7 +84,7 @@ class Evolution:
         """
         key = jax.random.fold_in(self._key, jax.device_put(np.uint32(evaluation)))
         state, explored, sources = self._evolve(state, population.arrays(), np.float32(scores), key)
-        columns, sources = jax.device_get((explored, sources))
+        columns, sources = self._processes.fetch((explored, sources))
         is_copy = sources != np.arange(len(sources))
         # Those of the others stay, without rounding.
         hyperparams = {

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from stoix_like.processes import Processes
+
 DIRECTORY = "profile"
 _TRACE = "perfetto_trace.json.gz"
 _SECONDS = 1.0
@@ -20,13 +22,15 @@ class Profile:
 
     Args:
         run_dir: the run directory.
+        processes: the processes of the run, of which the first one writes the trace.
 
     Attributes:
         trace: the trace; None until it is written.
         rollout_seconds: seconds per rollout; None until they are measured.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, processes: Processes) -> None:
+        self._processes = processes
         self.trace: Path | None = None
         self.rollout_seconds: float | None = None
         self._run_dir, self._directory = run_dir, run_dir / DIRECTORY
@@ -51,7 +55,7 @@ class Profile:
             return time.perf_counter() - start
 
         timed(1)
-        number = max(1, min(_MAX_ROLLOUTS, int(_SECONDS / timed(1))))
+        number = max(1, min(_MAX_ROLLOUTS, int(_SECONDS / self._processes.largest(timed(1)))))
         self.rollout_seconds = timed(number) / number
 
     def start(self, is_last: bool) -> bool:
@@ -66,15 +70,17 @@ class Profile:
         self._calls += 1
         if not self.pending or (self._calls == 1 and not is_last):
             return False
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # the host's calls would hide those of the program
-        jax.profiler.start_trace(self._directory, create_perfetto_trace=True, profiler_options=options)
+        if self._processes.is_first:
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # the host's calls would hide those of the program
+            jax.profiler.start_trace(self._directory, create_perfetto_trace=True, profiler_options=options)
         self._tracing = True
         return True
 
     def stop(self) -> None:
         """Write the trace."""
-        jax.profiler.stop_trace()
+        if self._processes.is_first:
+            jax.profiler.stop_trace()
         self._tracing = False
         self.trace = max(self._directory.rglob(_TRACE), key=lambda path: path.stat().st_mtime, default=self._directory)
 

@@ -22,12 +22,14 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
+from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
 from stoix_like.run.devices import devices_of, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.run.suggestions import suggest_network, suggest_systems
+from stoix_like.storage.config_file import flatten
 
 
 class RunSetup(NamedTuple):
@@ -45,6 +47,7 @@ class RunSetup(NamedTuple):
         drawn_env: environments to record videos of; None without `logger.video`.
         actor_devices: with Sebulba, the device of each actor.
         started: when the program or the call that starts the run began, on the clock of `time.perf_counter`.
+        processes: the processes that the run spans.
     """
 
     config: RunConfig
@@ -58,6 +61,7 @@ class RunSetup(NamedTuple):
     drawn_env: VectorEnvironment | None = None
     actor_devices: tuple[jax.Device, ...] = ()
     started: float = 0.0
+    processes: Processes = ALONE
 
     @property
     def environment_name(self) -> str:
@@ -124,9 +128,11 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
         networks=SimpleNamespace(),
         actor_devices=devices.actors,
         started=started,
+        processes=devices.processes,
     )
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(setup, config.arch)
+    _check_processes(setup)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
@@ -176,6 +182,27 @@ def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"
             f" {setup.plan.num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
         )
+
+
+def _check_processes(setup: RunSetup) -> None:
+    """Refuse processes that differ in their configuration, and environments that their hosts would have to share."""
+    processes = setup.processes
+    if processes.count > 1 and setup.env.on_host:
+        raise ConfigError(
+            f"arch.distributed: {setup.environment_name} runs on the host, and spans {processes.count} processes: use"
+            " arch.distributed=null, or an environment in JAX"
+        )
+    own = {key: repr(value) for key, value in flatten(setup.config.resolved)}
+    first = processes.first(lambda: own)
+
+    def check() -> None:
+        if differing := sorted(key for key in own.keys() | first.keys() if own.get(key) != first.get(key)):
+            raise ConfigError(
+                f"process {processes.index} has other values of {', '.join(differing)} than process 0: start every"
+                " process with the same ones"
+            )
+
+    processes.together(check)
 
 
 def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:

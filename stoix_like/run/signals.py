@@ -7,7 +7,10 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from stoix_like.processes import Processes
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 # The warning of a scheduler before it stops a job: where a launcher such as submitit handles it by queueing the job
@@ -74,25 +77,41 @@ class Signals:
             # It arrived after the last check: the caller's handlers answer it.
             signal.raise_signal(self._received)
 
-    def leave(self, message: str) -> NoReturn:
+    def agree(self, processes: Processes) -> int | None:
+        """Record the signal that any process of the run received.
+
+        Args:
+            processes: the processes of the run; all of them call this.
+
+        Returns:
+            The signal, or None.
+        """
+        found = int(processes.largest(self.received or 0))
+        if found:
+            (self._outer or self)._received = found
+        return found or None
+
+    def leave(self, message: str | None) -> NoReturn:
         """Exit, as the received signal asks.
 
         Args:
-            message: printed to standard error.
+            message: printed to standard error; None prints nothing.
 
         Raises:
             KeyboardInterrupt: SIGINT was received.
             SystemExit: SIGTERM was received; the exit code is that of a process it killed. As the handler of SIGUSR2
                 likes if that was received.
         """
-        print(message, file=sys.stderr)
+        if message is not None:
+            print(message, file=sys.stderr)
         self._raise()
 
     def _raise(self) -> NoReturn:
         number = self.received
         if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if number is not None and number == _WARNING:
+        # Another process may have received it, where this one has no handler.
+        if number is not None and number == _WARNING and number in (self._outer or self)._previous:
             (self._outer or self)._previous[number](number, None)
         raise SystemExit(128 + (number or signal.SIGTERM))
 
@@ -113,12 +132,16 @@ def received() -> int | None:
     return None if Signals._active is None else Signals._active.received
 
 
-def stop_if_received() -> None:
-    """Exit if the active context has received a signal; called where nothing has been trained yet.
+def stop_if_received(processes: Processes) -> None:
+    """Exit if the active context of any process has received a signal; called where nothing has been trained yet.
+
+    Args:
+        processes: the processes of the run; all of them call this.
 
     Raises:
         KeyboardInterrupt: SIGINT was received.
         SystemExit: SIGTERM was received.
     """
-    if Signals._active is not None and received() is not None:
-        Signals._active.leave("stopped before training")
+    active = Signals._active or Signals()
+    if active.agree(processes) is not None:
+        active.leave("stopped before training")

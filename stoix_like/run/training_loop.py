@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -129,8 +128,14 @@ class TrainingLoop:
         with self.clock("compilation"):
             self._keys = make_keys(setup)
             self._compiled = compile_run(setup, self._keys, self._hyperparams)
-            self._evolution = Evolution(setup.config, setup.population, self._compiled.state) if setup.evolves else None
-        stop_if_received()
+            self._evolution = self._make_evolution()
+        stop_if_received(setup.processes)
+
+    def _make_evolution(self) -> Evolution | None:
+        setup = self.setup
+        if not setup.evolves:
+            return None
+        return Evolution(setup.config, setup.population, self._compiled.state, setup.processes)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -334,13 +339,13 @@ class TrainingLoop:
                     # The host logs the last interval while the device computes this one.
                     with self.clock.beside(LOGGING_MEANWHILE):
                         self._pass_on_records()
-                    interval = jax.device_get(interval)
+                    interval = self.setup.processes.fetch(interval)
                     self.setup.env.check()
             except HostEnvironmentError:
                 # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
                 self._state = before
                 raise
-            seconds = time.perf_counter() - start
+            seconds = self.setup.processes.largest(time.perf_counter() - start)
             if is_traced:
                 self._stop_trace()
             self._take_blocks(interval, num_updates, target)
@@ -431,7 +436,7 @@ class TrainingLoop:
                 self._log()
                 raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
             self.progress.failures[member] = failure
-            print(f"member {member} diverged and is frozen: {failure}", file=sys.stderr)
+            self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
         if len(self.progress.failures) == self.setup.population.num_members:
             self._log()
             raise TrainingError(
@@ -485,9 +490,10 @@ class TrainingLoop:
 
     def _stop_if_asked(self, signals: Signals) -> None:
         """Save and exit if a signal was received."""
-        if signals.received is None:
+        if signals.agree(self.setup.processes) is None:
             return
-        signals.leave(f"stopped after {self.env_steps:,} env steps, {self._save_now()}")
+        message = f"stopped after {self.env_steps:,} env steps, {self._save_now()}"
+        signals.leave(message if self.setup.processes.is_first else None)
 
     @contextlib.contextmanager
     def _saved_on_failure(self) -> Iterator[None]:
@@ -556,7 +562,7 @@ class TrainingLoop:
         """Evaluate; every `number` has its own start states."""
         key = fold_in(self._keys.evaluation, number)
         with self.clock("evaluation"):
-            episodes = jax.device_get(self._compiled.evaluate(shared, dict(hyperparams), key))
+            episodes = self.setup.processes.fetch(self._compiled.evaluate(shared, dict(hyperparams), key))
             self.setup.eval_env.check()
         return episodes
 
@@ -594,11 +600,13 @@ class TrainingLoop:
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""
-        if self._videos is not None:
-            member = self.history[-1].get("population/best_member", 0)
-            hyperparams = self._population.of(member)
-            shared, evaluation = self.state.shared, len(self.history) - 1
-            with self.clock("videos"):
+        if self.setup.drawn_env is None:
+            return
+        member = self.history[-1].get("population/best_member", 0)
+        hyperparams = self._population.of(member)
+        with self.clock("videos"):
+            shared, evaluation = self.setup.processes.readable(self.state.shared), len(self.history) - 1
+            if self._videos is not None:
                 self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
 
     def _set_population(self, population: Population) -> None:

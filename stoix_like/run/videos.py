@@ -82,7 +82,7 @@ class Videos:
         key = jax.random.fold_in(jax.random.key(population.seeds[member]), _VIDEO_STREAM)
         one = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
         try:
-            one = jax.device_put(one, self._setup.mesh.devices.flat[0])
+            one = jax.device_put(one, self._setup.mesh.local_devices[0])
             recording = self._recorder.record(one, hyperparams, jax.random.fold_in(key, evaluation))
         except Exception as error:
             self._report(error)

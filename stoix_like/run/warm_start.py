@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage import run_dir as directory
@@ -68,7 +68,7 @@ class Source(NamedTuple):
         }
         try:
             items = checkpoint.read(self.run_dir, self.step, {self.item: targets}).items
-        except checkpoint.DamagedError as error:
+        except DamagedError as error:
             raise ConfigError(f"{KEY}={self.run_dir} is damaged: {error}") from error
         arrays = {path: leaf for path, leaf in items[self.item].items() if _is_taken_over(path)}
         return {path: np.asarray(leaf if self.member is None else leaf[self.member]) for path, leaf in arrays.items()}
@@ -93,7 +93,7 @@ def find(setup: RunSetup) -> Source | None:
     for step in reversed(checkpoint.steps(run_dir)):
         try:
             source = _source(run_dir, step)
-        except checkpoint.DamagedError as error:
+        except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
             continue
         _check_fits(setup, source)

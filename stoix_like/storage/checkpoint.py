@@ -27,7 +27,8 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import orbax.checkpoint as ocp
 
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, DamagedError
+from stoix_like.processes import ALONE, Processes
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.files import check_directory
 from stoix_like.storage.run_dir import CHECKPOINTS
@@ -65,10 +66,6 @@ class Checkpoint(NamedTuple):
     host_state: dict[str, Any]
 
 
-class DamagedError(Exception):
-    """A checkpoint that cannot be read, or differs from what was written."""
-
-
 class Writer:
     """A writer of checkpoints that keeps the newest ones.
 
@@ -78,9 +75,11 @@ class Writer:
     Args:
         run_dir: the directory of the run.
         keep: number of checkpoints to keep; the oldest is deleted when a new one is complete.
+        processes: the processes of the run; all of them call each method, and each writes its part of the arrays.
     """
 
-    def __init__(self, run_dir: Path, keep: int) -> None:
+    def __init__(self, run_dir: Path, keep: int, processes: Processes = ALONE) -> None:
+        self._processes = processes
         self.run_dir = run_dir.absolute()
         self.directory = self.run_dir / DIRECTORY
         self._keep = keep
@@ -104,7 +103,8 @@ class Writer:
             present = {name: _named(tree) for name, tree in items.items() if jax.tree.leaves(tree)}
             text = json.dumps({HOST_STATE: host_state, "checksums": checksums(present)})
             manager = self._open()
-            self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text))
+            num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text)
+            self._processes.first(lambda: self._check_room(num_bytes))
             self._shapes = jax.tree.map(_shape, present)
             self._pending = step
             if step in manager.all_steps():
@@ -129,6 +129,10 @@ class Writer:
                 if not self._usable:
                     self._read_back(step)
 
+    def abandon(self) -> None:
+        """Leave a pending checkpoint unfinished, because a process that writes its part has ended."""
+        self._pending = self._manager = None
+
     def close(self) -> None:
         """Wait, and stop the threads of the writer."""
         self.wait()
@@ -137,6 +141,9 @@ class Writer:
     @property
     def newest(self) -> int | None:
         """Environment steps of the newest complete checkpoint."""
+        return self._processes.first(self._newest)
+
+    def _newest(self) -> int | None:
         try:
             present = steps(self.run_dir)
         except ConfigError:  # reported when a checkpoint is written
@@ -154,14 +161,17 @@ class Writer:
 
     def _open(self) -> ocp.CheckpointManager:
         if self._manager is None:
-            check_directory(self.directory)
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._quarantine_irregular()
+            self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
             place = self._open_path.enter_context(_without_glob_characters(self.directory))
             self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager
+
+    def _prepare(self) -> None:
+        check_directory(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._quarantine_irregular()
 
     def _quarantine_irregular(self) -> None:
         """Move older checkpoints with links or special files away: Orbax reads the newest and deletes the oldest."""
@@ -188,15 +198,15 @@ class Writer:
             if sum(leaf.size * leaf.dtype.itemsize for leaf in leaves.values()) <= MAX_BYTES_READ_BACK
         }
         try:
-            read(self.run_dir, step, small)
-            _check_shapes(self.run_dir, step, {name: self._shapes[name] for name in self._shapes.keys() - small.keys()})
+            self._processes.together(lambda: read(self.run_dir, step, small))
+            large = {name: self._shapes[name] for name in self._shapes.keys() - small.keys()}
+            self._processes.together(lambda: _check_shapes(self.run_dir, step, large))
             self._usable = True
         except (DamagedError, ConfigError) as error:
             if not known:
-                print(
+                self._processes.say(
                     f"WARNING: the checkpoint that was just written cannot be read back: {error}; training continues,"
-                    " but this run may be impossible to resume or to evaluate",
-                    file=sys.stderr,
+                    " but this run may be impossible to resume or to evaluate"
                 )
 
     def _check_room(self, num_bytes: int) -> None:
@@ -217,10 +227,9 @@ class Writer:
         except Exception as error:  # A failed checkpoint must not stop training.
             self._pending = None
             if not self._failing:
-                print(
+                self._processes.say(
                     f"cannot write a checkpoint to {self.directory}: {_reason(error)}; training continues, and the last"
-                    " good checkpoint stays",
-                    file=sys.stderr,
+                    " good checkpoint stays"
                 )
             self._failing = True
 
@@ -319,12 +328,13 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
     return Checkpoint(step, items, text[HOST_STATE])
 
 
-def newest_readable(run_dir: Path, read_step: Callable[[int], T]) -> T | None:
+def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Processes = ALONE) -> T | None:
     """Read the newest undamaged checkpoint, and quarantine the damaged ones after it.
 
     Args:
         run_dir: the directory of the run.
         read_step: reads the checkpoint of a step.
+        processes: the processes of the run; all of them read.
 
     Returns:
         The result of `read_step`; None if there are no checkpoints.
@@ -333,15 +343,15 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T]) -> T | None:
         ConfigError: every checkpoint is damaged; none of them is moved.
     """
     damaged: list[tuple[int, DamagedError]] = []
-    for step in reversed(steps(run_dir)):
+    for step in reversed(processes.first(lambda: steps(run_dir))):
         try:
-            found = read_step(step)
+            found = processes.together(lambda step=step: read_step(step))  # type: ignore[misc]
         except DamagedError as error:
             damaged.append((step, error))
             continue
         for bad, reason in damaged:
-            place = quarantine(run_dir, bad)
-            print(f"the checkpoint after {bad:,} env steps is damaged: {reason}; moved to {place}", file=sys.stderr)
+            place = processes.first(lambda bad=bad: str(quarantine(run_dir, bad)))  # type: ignore[misc]
+            processes.say(f"the checkpoint after {bad:,} env steps is damaged: {reason}; moved to {place}")
         return found
     if damaged:
         reasons = "; ".join(str(error) for _, error in damaged)

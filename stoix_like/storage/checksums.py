@@ -28,7 +28,8 @@ def checksums(items: Mapping[str, Mapping[str, jax.Array]]) -> dict[str, dict[st
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         # Compiling a program for every shape would take longer than fetching most arrays.
-        return int(_sum_on_host(np.asarray(leaf)) if leaf.size <= WORDS_PER_BLOCK else _sum_on_device(leaf))
+        on_host = leaf.size <= WORDS_PER_BLOCK and (leaf.is_fully_addressable or leaf.is_fully_replicated)
+        return int(_sum_on_host(np.asarray(leaf)) if on_host else _sum_on_device(leaf))
 
     return jax.tree.map(add, items)
 

@@ -88,6 +88,22 @@ def is_address(place: str | Path) -> bool:
     return ADDRESS.fullmatch(str(place)) is not None and not os.path.lexists(place)
 
 
+def check_shared(run_dir: Path) -> None:
+    """Refuse a run directory that the first process created, and this one does not see.
+
+    Args:
+        run_dir: the directory.
+
+    Raises:
+        ConfigError: names the directory.
+    """
+    if not holds_run(run_dir):
+        raise ConfigError(
+            f"hydra.run.dir={run_dir} is not on a file system that all processes of the run share: choose a directory"
+            " that is"
+        )
+
+
 def holds_run(run_dir: Path) -> bool:
     """Return whether a directory holds a run.
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from stoix_like.utils.collectives import mean_over
+
 Scalar = int | float | Float[Array, ""]
 """A number that may be traced, such as a hyperparameter that varies over a population."""
 
@@ -231,8 +233,7 @@ def standardize(x: Float[Array, "..."], axis_names: Sequence[str] = (), epsilon:
     """
 
     def mean(values: Array) -> Array:
-        local = jnp.mean(values)
-        return jax.lax.pmean(local, tuple(axis_names)) if axis_names else local
+        return mean_over(jnp.mean(values), axis_names)
 
     # Centred twice: the rounding error of a large mean would otherwise be scaled up to variance 1.
     centred = x - mean(x)
@@ -268,8 +269,7 @@ def explained_variance(
         return mean(jnp.square(centred))
 
     def mean(x: Array) -> Array:
-        local = jnp.mean(x)
-        return jax.lax.pmean(local, tuple(axis_names)) if axis_names else local
+        return mean_over(jnp.mean(x), axis_names)
 
     return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), min_variance)
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Real
 
+from stoix_like.utils.collectives import sum_over
 from stoix_like.utils.jax_utils import Scalar, prepend_dims, two_sum
 
 Path = tuple[Any, ...]
@@ -359,14 +360,10 @@ def _weigh(batch: PyTree, weights: Array | None, num_dims: int, axes: tuple[str,
     """Return the weights as floats, and their sum over all shards."""
     if weights is not None:
         weights = weights.astype(jnp.float32)
-        return weights, _sum_over_axes(jnp.sum(weights), axes)
+        return weights, sum_over(jnp.sum(weights), axes)
     num_shards = math.prod(jax.lax.axis_size(axis) for axis in axes)
     num_samples = math.prod(jax.tree.leaves(batch)[0].shape[:num_dims])
     return None, jnp.asarray(num_shards * num_samples, jnp.float32)
-
-
-def _sum_over_axes(tree: PyTree, axes: tuple[str, ...]) -> PyTree:
-    return jax.lax.psum(tree, axes) if axes else tree
 
 
 def _batch_moments(
@@ -383,11 +380,11 @@ def _batch_moments(
         weight = weights.astype(dtype).reshape(weights.shape + (1,) * old.mean.ndim)
         # Data of weight zero may hold any value, NaN included.
         deviation = jnp.where(weight > 0, deviation, 0.0)
-    shift = _sum_over_axes(jnp.sum(weight * deviation, batch_dims), axes) / added
+    shift = sum_over(jnp.sum(weight * deviation, batch_dims), axes) / added
     residual = deviation - prepend_dims(shift, data.ndim)
     weighted = weight * residual
     # The exact residuals sum to zero; the sum of the rounded ones corrects the results.
-    remainder, spread = _sum_over_axes((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
+    remainder, spread = sum_over((jnp.sum(weighted, batch_dims), jnp.sum(weighted * residual, batch_dims)), axes)
     correction = remainder / added
     return shift, correction, jnp.maximum(spread - remainder * correction, 0.0)
 

@@ -1,0 +1,247 @@
+"""The processes of a run on several hosts, and what they agree on.
+
+Every process runs the same loop on the host, so that all of them call the same compiled programs in the same order.
+What could differ between them is agreed on here: decisions that depend on time, signals, and the outcome of what one
+process alone does with files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TextIO, TypeVar
+
+import jax
+import numpy as np
+
+from stoix_like import errors
+
+T = TypeVar("T")
+
+# Errors that end a run in all processes as they do in one.
+_KNOWN = (
+    errors.DamagedError,
+    errors.HostEnvironmentError,
+    errors.CallbackError,
+    errors.TrainingError,
+    errors.ConfigError,
+)
+# What jax's transports call the failure of a peer.
+_SIGNS_OF_LOSS = ("Gloo", "NCCL", "coordination", "Coordination", "UNAVAILABLE", "heartbeat", "Connection")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that a run spans; of a run on one host, one process, for which every method returns at once.
+
+    All processes call each method in the same order.
+
+    Attributes:
+        count: number of processes.
+        index: index of this process; the first one, 0, logs and owns the run directory.
+    """
+
+    count: int = 1
+    index: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process logs and owns the run directory."""
+        return self.index == 0
+
+    def say(self, text: str, file: TextIO | None = None) -> None:
+        """Print a line once.
+
+        Args:
+            text: the line, the same in each process.
+            file: where to; by default standard error.
+        """
+        if self.is_first:
+            print(text, file=file or sys.stderr)
+
+    def first(self, function: Callable[[], T]) -> T:
+        """Call a function in the first process, and return its result in all.
+
+        Args:
+            function: returns JSON values.
+
+        Returns:
+            The result; without its tuples, which are lists in JSON, in the other processes.
+
+        Raises:
+            Exception: what the function raised, in all processes.
+        """
+        if self.count == 1:
+            return function()
+        failure, result = None, None
+        if self.is_first:
+            try:
+                result = function()
+            except Exception as error:
+                failure = error
+        found, told = self._broadcast([result, _describe(failure)])
+        _raise(failure, told)
+        return typing.cast(T, result if self.is_first else found)
+
+    @contextlib.contextmanager
+    def in_first(self, context: Callable[[], AbstractContextManager[T]]) -> Iterator[T | None]:
+        """Enter a context in the first process alone; the others wait until it is entered, and until it is left.
+
+        Args:
+            context: returns the context.
+
+        Yields:
+            The value of the context in the first process, and None in the others.
+
+        Raises:
+            Exception: what entering or leaving it raised, in all processes.
+        """
+        with contextlib.ExitStack() as stack:
+            entered: list[T] = []
+
+            def enter() -> None:
+                entered.append(stack.enter_context(context()))
+
+            self.first(enter)
+            yield entered[0] if entered else None
+            self.first(stack.close)
+
+    def together(self, function: Callable[[], T]) -> T:
+        """Call a function in every process, and fail in all of them if it failed in one.
+
+        Args:
+            function: the same in each process.
+
+        Returns:
+            The result of this process.
+
+        Raises:
+            Exception: what the function raised here, or else in another process.
+        """
+        if self.count == 1:
+            return function()
+        failure, result = None, None
+        try:
+            result = function()
+        except Exception as error:
+            failure = error
+        told = self._gather(_describe(failure))
+        _raise(failure, next((one for one in told if one is not None), None))
+        return typing.cast(T, result)
+
+    def largest(self, value: float) -> float:
+        """Return the largest value of all processes.
+
+        Args:
+            value: that of this process; seconds, or the number of a signal.
+        """
+        if self.count == 1:
+            return value
+        from jax.experimental import multihost_utils
+
+        return float(np.max(multihost_utils.process_allgather(np.float32(value))))
+
+    def fetch(self, tree: Any) -> Any:
+        """Copy arrays to the host, also those of which this process holds only a part.
+
+        Args:
+            tree: arrays of the whole run.
+
+        Returns:
+            The same tree of NumPy arrays.
+        """
+        return jax.device_get(self.readable(tree))
+
+    def readable(self, tree: Any) -> Any:
+        """Return arrays that this process can read, gathered where it holds only a part.
+
+        Args:
+            tree: arrays of the whole run.
+
+        Returns:
+            The same arrays, or NumPy arrays in their place.
+        """
+        if self.count == 1:
+            return tree
+        from jax.experimental import multihost_utils
+
+        def gather(leaf: Any) -> Any:
+            if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+                return leaf
+            if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return jax.random.wrap_key_data(gather(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+            if leaf.is_fully_replicated:
+                return np.asarray(leaf)
+            return multihost_utils.process_allgather(leaf, tiled=True)
+
+        return jax.tree.map(gather, tree)
+
+    @contextlib.contextmanager
+    def watched(self, advice: str) -> Iterator[None]:
+        """Translate the failure of a collective operation.
+
+        Args:
+            advice: what to do then; the end of the message.
+
+        Raises:
+            ProcessLostError: another process ended.
+        """
+        try:
+            yield
+        except (ValueError, RuntimeError) as error:
+            if self.count == 1 or isinstance(error, _KNOWN) or not any(sign in str(error) for sign in _SIGNS_OF_LOSS):
+                raise
+            raise errors.ProcessLostError(
+                f"process {self.index} of {self.count} has lost another one, which was killed or failed"
+                f" ({str(error).strip().splitlines()[0]}); see the output of that one, and {advice}"
+            ) from error
+
+    def _broadcast(self, value: Any) -> Any:
+        """Return the JSON value of the first process."""
+        from jax.experimental import multihost_utils
+
+        text = json.dumps(value).encode() if self.is_first else b""
+        size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+        return json.loads(bytes(multihost_utils.broadcast_one_to_all(_padded(text, size)))[:size])
+
+    def _gather(self, value: Any) -> list[Any]:
+        """Return the JSON values of all processes, in their order."""
+        from jax.experimental import multihost_utils
+
+        text = json.dumps(value).encode()
+        sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(text)))).reshape(-1)
+        rows = np.asarray(multihost_utils.process_allgather(_padded(text, int(sizes.max()))))
+        return [json.loads(bytes(row)[:size]) for row, size in zip(rows, sizes, strict=True)]
+
+
+ALONE = Processes()
+"""The processes of a run on one host."""
+
+
+def _padded(text: bytes, size: int) -> np.ndarray:
+    """Return bytes in an array of at least `size`, a power of two: one program per length is compiled."""
+    padded = np.zeros(max(64, 1 << (size - 1).bit_length()), np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    return padded
+
+
+def _describe(error: Exception | None) -> list[str] | None:
+    if error is None:
+        return None
+    kind = next((known.__name__ for known in _KNOWN if isinstance(error, known)), type(error).__name__)
+    return [kind, str(error)]
+
+
+def _raise(own: Exception | None, told: list[str] | None) -> None:
+    """Raise the error of this process, or else that of another."""
+    if own is not None:
+        raise own
+    if told is not None:
+        kind, message = told
+        known = {error.__name__: error for error in _KNOWN}
+        raise known[kind](message) if kind in known else RuntimeError(f"another process failed: {kind}: {message}")

@@ -1,0 +1,202 @@
+"""Runs on several hosts: real processes of one CPU device each, which communicate over the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoix_like.config import compose_config, parse_config
+from stoix_like.errors import ConfigError
+
+SECONDS = 240
+# Metrics that depend on time.
+TIMES = ("wall_seconds", "steps_per_second")
+PPO = ("arch.total_num_envs=16", "system.rollout_length=16", "arch.total_timesteps=4096", "arch.num_evaluation=4")
+DQN = (
+    "system=q_learning/ff_dqn",
+    "arch.total_num_envs=16",
+    "system.warmup_steps=32",
+    "system.total_buffer_size=4096",
+    "arch.total_timesteps=3072",
+    "arch.num_evaluation=3",
+)
+SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
+
+
+def start(*args: str, processes: int = 1, only_last: Sequence[str] = ()) -> list[subprocess.Popen[str]]:
+    """Start the processes of a run, with further arguments of the last one."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    started = []
+    for index in range(processes):
+        place = f"{{coordinator: '{address}', num_processes: {processes}, process_id: {index}}}"
+        own = [f"arch.distributed={place}"] if processes > 1 else []
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "stoix_like", *args, *own, *(only_last if index == processes - 1 else ())],
+                env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1" if processes > 1 else "4"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return started
+
+
+def finish(started: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """Return the exit code and the output of each process."""
+    try:
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
+
+
+def train(run_dir: Path, *args: str, processes: int = 1) -> list[str]:
+    """Train until the end; return the output of each process."""
+    found = finish(start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=processes))
+    assert [code for code, _ in found] == [0] * processes, found
+    return [output for _, output in found]
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the records of a run without those that depend on time."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in records]
+
+
+def wait_for_checkpoint(run_dir: Path) -> None:
+    """Wait until a run has written its first checkpoint."""
+    deadline = time.monotonic() + SECONDS
+    while not any(path.name.isdigit() for path in (run_dir / "checkpoints").glob("*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
+    first, second = train(tmp_path / "two", *PPO, processes=2)
+    train(tmp_path / "one", *PPO, "arch.num_devices=2")
+
+    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
+    assert "2 × cpu of 2 processes" in first
+    assert "last evaluation" in first
+    assert "evaluation" not in second, "the first process alone logs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "args",
+    [
+        DQN,
+        (*PPO, "arch.population.size=4"),
+        (*PPO, "arch.population.size=4", "arch.population.axis=vmap", "logger.every_updates=2"),
+        (
+            *PPO,
+            "arch.population.size=4",
+            "arch.population.hyperparams={actor_lr: {log_uniform: [1e-4, 1e-2]}}",
+            "arch.population.pbt.every_evals=1",
+            "arch.stop_at_return=1e9",
+        ),
+    ],
+    ids=["replay", "members on hosts", "members on all hosts", "population-based training and callbacks"],
+)
+def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tuple[str, ...]) -> None:
+    train(tmp_path / "four", *args, processes=4)
+    train(tmp_path / "one", *args, "arch.num_devices=4")
+
+    assert metrics(tmp_path / "four") == metrics(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
+    args = (*DQN, "arch.total_timesteps=49152", "arch.num_evaluation=12")
+    train(tmp_path / "whole", *args, "arch.num_devices=2")
+    run_dir = tmp_path / "killed"
+    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    wait_for_checkpoint(run_dir)
+    started[1].kill()
+    killed = time.monotonic()
+    (code, output), _ = finish(started)
+
+    assert code not in (0, None)
+    assert time.monotonic() - killed < 60
+    assert "lost another one" in output or "another task died" in output, output
+    assert not (run_dir / "summary.json").exists()
+    code, output = finish(start("resume", str(run_dir), "arch.num_devices=2"))[0]
+    assert code == 0, output
+    assert metrics(run_dir) == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("receiver", [0, 1])
+def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path, receiver: int) -> None:
+    args = (*PPO, "arch.total_timesteps=400000", "arch.num_evaluation=20")
+    train(tmp_path / "whole", *args, "arch.num_devices=2")
+    run_dir = tmp_path / "stopped"
+    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    wait_for_checkpoint(run_dir)
+    started[receiver].send_signal(signal.SIGTERM)
+    found = finish(started)
+
+    assert [code for code, _ in found] == [128 + signal.SIGTERM] * 2, found
+    assert f"continue with: stoix-like resume {run_dir}" in found[0][1]
+    found = finish(start("resume", str(run_dir), processes=2))
+    assert [code for code, _ in found] == [0, 0], found
+    assert metrics(run_dir) == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "only_last", "message"),
+    [
+        ((), ("arch.seed=1",), "process 1 has other values of arch.seed than process 0"),
+        (("arch.num_devices=3",), (), "arch.num_devices=3 counts the devices of all 2 processes"),
+        (("env=gymnasium/cartpole",), (), "CartPole-v1 runs on the host, and spans 2 processes"),
+    ],
+    ids=["other seed", "odd number of devices", "environment on the host"],
+)
+def test_what_does_not_fit_is_refused_by_all_processes(
+    tmp_path: Path, args: tuple[str, ...], only_last: tuple[str, ...], message: str
+) -> None:
+    run_dir = tmp_path / "run"
+    found = finish(start("train", *args, f"hydra.run.dir={run_dir}", processes=2, only_last=only_last))
+
+    assert [code for code, _ in found] == [2, 2], found
+    assert all(message in output for _, output in found)
+    assert not (run_dir / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("distributed", "message"),
+    [
+        ("automatic", "arch.distributed=automatic is not known"),
+        ("{coordinator: host, num_processes: 2, process_id: 0}", "must be an address and a port"),
+        ("{coordinator: 'host:1', num_processes: 2, process_id: 2}", "arch.distributed.process_id=2 must be less than"),
+        ("{coordinator: 'host:1', num_processes: 2}", "'arch.distributed.process_id' is not set"),
+    ],
+)
+def test_wrong_processes_are_refused(distributed: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse_config(compose_config([f"arch.distributed={distributed}"]))
+
+
+def test_how_processes_are_started_is_not_recorded() -> None:
+    place = "{coordinator: 'host:1', num_processes: 2, process_id: 1}"
+    config = parse_config(compose_config([f"arch.distributed={place}", "arch.num_devices=4"]))
+
+    assert config.resolved["arch"]["distributed"] is None
+    assert config.arch.devices_needed == 2
+    assert config.arch.on_one_device().distributed is None
