@@ -179,6 +179,9 @@ def placing(compiled: Any) -> Callable[..., Any]:
         The program, with the same arguments and results.
     """
     shardings = compiled.input_shardings[0]
+    if not all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
+        # A key cannot be transferred to the devices of other processes; the program takes that of each process.
+        return compiled
 
     def call(first: Any, *others: Any) -> Any:
         return compiled(first, *jax.device_put(others, shardings[1:]))
