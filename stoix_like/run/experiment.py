@@ -155,8 +155,9 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         if mirror is None and resume_from is not None and directory.is_address(resume_from):
             setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
         return _resume(setup, resumed)
-    processes.first(lambda: _create(run_dir, mirror))
+    processes.first(lambda: _check_new(run_dir, mirror))
     warm_start.find(setup)
+    processes.first(lambda: directory.create(run_dir))
     with _owned(setup, run_dir) as start_mirror:
         processes.first(lambda: _write_config(setup, run_dir, directory.write_new_config))
         processes.together(lambda: directory.check_shared(run_dir))
@@ -180,10 +181,9 @@ def _resumed_dir(setup: RunSetup, resume_from: str | None, run_dir: Path) -> Pat
     return None if found is None else Path(found)
 
 
-def _create(run_dir: Path, mirror: str | None) -> None:
+def _check_new(run_dir: Path, mirror: str | None) -> None:
     directory.check_new(run_dir)
     remote.check_new(mirror)
-    directory.create(run_dir)
 
 
 @contextlib.contextmanager

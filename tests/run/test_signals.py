@@ -12,6 +12,7 @@ import toys
 from stoix_like.config import compose_config, parse_config
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
+from stoix_like.processes import ALONE
 from stoix_like.run.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 
@@ -53,7 +54,7 @@ def test_an_inner_context_shares_the_record_of_the_outer_one():
             signal.raise_signal(signal.SIGINT)
         assert inner.received == outer.received == received() == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
-            stop_if_received()
+            stop_if_received(ALONE)
     assert received() is None
 
 
@@ -69,6 +70,7 @@ def test_a_signal_that_no_check_answered_goes_to_the_caller():
 
 PROGRAM = """
 import signal, sys, time
+from stoix_like.processes import ALONE
 from stoix_like.run.signals import Signals
 with Signals(owns_process=True):
     with Signals() as signals:
