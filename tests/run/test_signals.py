@@ -10,9 +10,9 @@ import pytest
 import toys
 
 from stoix_like.config import compose_config, parse_config
+from stoix_like.processes import ALONE
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
-from stoix_like.processes import ALONE
 from stoix_like.run.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 
