@@ -1,7 +1,8 @@
-"""The wheel: built, installed into a fresh environment and launched from an empty directory."""
+"""The wheel, and the package as the Dockerfile installs it, launched from an empty directory."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -29,11 +30,22 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(wheel, tmp_path_factory):
-    path = tmp_path_factory.mktemp("environment")
+def environment(tmp_path_factory):
+    """The programs of a fresh environment, after the steps of the Dockerfile without its extras."""
+    steps = [line.partition(" ") for line in (ROOT / "Dockerfile").read_text().splitlines()]
+    files, path = tmp_path_factory.mktemp("files"), tmp_path_factory.mktemp("environment")
+    for *sources, target in (rest.split() for step, _, rest in steps if step == "COPY"):
+        for source in (ROOT / name for name in sources):
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, files / target)
     venv.create(path, with_pip=True)
-    succeed([path / "bin/python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel])
+    (install,) = (rest for step, _, rest in steps if step == "RUN" and rest.startswith("pip install"))
+    variables = {**os.environ, "PATH": f"{path / 'bin'}{os.pathsep}{os.environ['PATH']}", "EXTRAS": ""}
+    succeed(["bash", "-c", install], cwd=files, env=variables)
     return path / "bin"
+
+
+def test_the_wheel_contains_the_launcher_for_ray(wheel):
+    assert "hydra_plugins/stoix_like_ray/__init__.py" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_the_wheel_contains_every_yaml_file(wheel):

@@ -19,9 +19,17 @@ from stoix_like.errors import TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary
 
-# What submitit and joblib raise for a job whose process ended, and the line that says why: submitit's ends with that of
-# the job, joblib's starts with what happened.
-_LOST = {"FailedJobError": -1, "UncompletedJobError": -1, "TerminatedWorkerError": 0, "BrokenProcessPool": 0}
+# What launchers raise for a job whose process ended, and the line that says why: submitit's ends with that of the job,
+# those of joblib and Ray start with what happened.
+_LOST = {
+    "FailedJobError": -1,
+    "UncompletedJobError": -1,
+    "TerminatedWorkerError": 0,
+    "BrokenProcessPool": 0,
+    "WorkerCrashedError": 0,
+    "NodeDiedError": 0,
+    "OutOfMemoryError": 0,
+}
 
 
 def train(config: DictConfig) -> float:

@@ -9,10 +9,12 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stoix_like.config import CheckpointConfig
+from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY, holds_run, is_address
 
@@ -37,10 +39,15 @@ class Mirror:
     Args:
         run_dir: the run directory.
         address: where to copy it.
+
+    Raises:
+        ConfigError: the address cannot be used.
     """
 
     def __init__(self, run_dir: Path, address: str) -> None:
         self._run_dir, self._store = run_dir, remote.Store(address)
+        if self._store.local is not None and self._store.local.resolve().is_relative_to(run_dir.resolve()):
+            raise ConfigError(f"checkpoint.mirror={address} is in the run directory: choose a place outside of it")
         self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
         self._absent: set[str] = set()  # of `_REMOVABLE`, what is not on the store
         # Checkpoints on the store, None for incomplete ones; unknown before the first pass.
@@ -76,13 +83,15 @@ class Mirror:
     def _work(self) -> None:
         while not self._abandoned.is_set():
             is_last = self._stopping.is_set()  # before the pass, which then sees every file
+            started = time.monotonic()
             self._behind = not self._copy()
             if is_last and not self._behind:
                 return
             if is_last:
                 self._abandoned.wait(_SECONDS_BETWEEN_RETRIES_AT_THE_END)
             else:
-                self._stopping.wait(SECONDS_BETWEEN_PASSES)
+                # A store that is slow is used half of the time.
+                self._stopping.wait(max(SECONDS_BETWEEN_PASSES, time.monotonic() - started))
 
     def _copy(self) -> bool:
         """Copy what is new; return whether nothing is missing."""
@@ -232,7 +241,9 @@ def _plain_files(run_dir: Path) -> Iterator[str]:
         above = Path(place).relative_to(run_dir)
         if above == Path():
             directories[:] = [
-                name for name in directories if not name.startswith(_DIRECTORIES_TO_SKIP) and ".partial" not in name
+                name
+                for name in directories
+                if not name.startswith(_DIRECTORIES_TO_SKIP) and not name.endswith(remote.PARTIAL)
             ]
         for name in sorted(names):
             if name not in _OWN_TO_THE_MACHINE and not name.endswith(".tmp"):

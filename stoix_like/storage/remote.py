@@ -12,7 +12,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
+import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
@@ -34,6 +36,8 @@ from stoix_like.storage.run_dir import (
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
 # Extras by protocol, with the package that each one brings.
 _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "gcs": ("gcs", "gcsfs")}
+# What a directory ends with that holds an incomplete copy of a checkpoint.
+PARTIAL = ".partial"
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3
 
@@ -73,6 +77,11 @@ class Store:
         # Files of a local file system are visible while they are written; objects of a store are not.
         self._renames = "file" in self._fs.protocol
 
+    @property
+    def local(self) -> Path | None:
+        """The directory itself, if the store is a local file system."""
+        return Path(self._root) if self._renames else None
+
     def names(self) -> list[str]:
         """Return the names of all files."""
         self._fs.invalidate_cache()
@@ -108,7 +117,7 @@ class Store:
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
-        scratch = target.with_name(f".{target.name[:32]}.tmp")
+        scratch = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         self._fs.get_file(self._path(name), str(scratch))
         with contextlib.suppress(Exception):  # not every store knows it
@@ -161,7 +170,8 @@ def normalised(address: str | Path) -> str:
         ConfigError: it is not the address of a directory.
     """
     found = ADDRESS.fullmatch(str(address))
-    if found is None or "::" in str(address) or ".." in PurePosixPath(found[2]).parts:
+    # Stores expand patterns, also where they remove files.
+    if found is None or ".." in PurePosixPath(found[2]).parts or any(part in found[2] for part in ("::", *"*?[")):
         raise ConfigError(f"{address} is not the address of a directory: use gs://bucket/run or s3://bucket/run")
     return f"{found[1]}://{'/' if found[1] == 'file' else ''}{found[2]}"
 
@@ -301,16 +311,17 @@ def _cache(purpose: str, address: str | Path) -> Path:
 def _fetch_checkpoint(store: Store, step: int, marker: Marker, target: Path, wanted: Wanted) -> None:
     place = f"{CHECKPOINTS}/{step}"
     files = {name: size for name, size in marker.files.items() if wanted(f"{place}/{name}")}
-    final, scratch = target / place, target / f".{step}.partial"
+    final = target / place
     if not files or _has(final, marker.identity, files):
         return
-    shutil.rmtree(scratch, ignore_errors=True)
-    store.download_all(place, list(files), scratch)
-    if store.marker(step) != marker or not _has(scratch, marker.identity, files):
-        raise _ChangedError(f"checkpoint {step} keeps changing")
-    shutil.rmtree(final, ignore_errors=True)
     final.parent.mkdir(parents=True, exist_ok=True)
-    scratch.rename(final)
+    with tempfile.TemporaryDirectory(prefix=f".{step}.", suffix=PARTIAL, dir=target) as scratch:
+        found = Path(scratch, str(step))
+        store.download_all(place, list(files), found)
+        if store.marker(step) != marker or not _has(found, marker.identity, files):
+            raise _ChangedError(f"checkpoint {step} keeps changing")
+        shutil.rmtree(final, ignore_errors=True)
+        found.rename(final)
 
 
 def _has(directory: Path, wanted: str, files: dict[str, int]) -> bool:

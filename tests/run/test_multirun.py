@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,39 @@ def test_a_warning_of_the_scheduler_saves_the_run_and_queues_its_job_again(tmp_p
     assert "Requeued job" in logs
     assert re.search(r"resuming after [\d,]+ env steps", logs)
     assert histories(sweep) == reference
+
+
+def ray_jobs(directory):
+    """Return the processes in which Ray runs the jobs of a multirun that was started in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cmdline").read_bytes().startswith(b"ray::_run") and (
+                process / "cwd"
+            ).readlink() == directory:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.slow
+def test_jobs_on_ray_whose_node_is_lost_resume_from_their_mirrors(tmp_path, environment, reference):
+    pytest.importorskip("ray")
+    sweep, store = tmp_path / "sweep", tmp_path / "store"
+    command = [*COMMAND, f"hydra.sweep.dir={sweep}", f"checkpoint.mirror=file://{store}"]
+    command += ["hydra/launcher=ray", "hydra.launcher.address=local", "hydra.launcher.num_cpus=0.5"]
+    with subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        wait_until(process, lambda: list(store.glob("*/checkpoints/*.complete")))
+        for job in ray_jobs(tmp_path):
+            os.kill(job, signal.SIGKILL)
+        for name in ("0-seed0", "1-seed1"):
+            shutil.rmtree(sweep / name)
+        printed = process.communicate(timeout=300)[0]
+    assert process.returncode == 0, printed
+    assert re.search(r"resuming after [\d,]+ env steps", printed)
+    assert histories(sweep) == reference
+    assert without_times(history(store / "1-seed1")) == reference[1]
 
 
 @pytest.mark.slow

@@ -179,6 +179,7 @@ def test_a_store_that_hangs_or_fails_changes_nothing_in_training(tmp_path, capsy
     [
         ("nowhere://bucket/run", "the protocol nowhere:// is unknown: use gs://, s3://"),
         ("s3://bucket/../run", "is not the address of a directory"),
+        ("s3://bucket/*/run", "is not the address of a directory"),
         ("runs/mirror", "is not the address of a directory"),
         ("faulty://bucket/nothing", "faulty://bucket/nothing holds no run: config.yaml is missing"),
     ],
@@ -192,6 +193,11 @@ def test_a_store_whose_package_is_missing_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(MissingExtraError, match=r"s3://bucket/run needs the package 's3fs': .*'stoix_like\[s3\]'"):
         remote.Store("s3://bucket/run")
+
+
+def test_a_run_is_not_copied_into_itself(run):
+    with pytest.raises(ConfigError, match=f"checkpoint.mirror=file://{run}/copy is in the run directory"):
+        mirror.Mirror(run, f"file://{run}/copy")
 
 
 def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
