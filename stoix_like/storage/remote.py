@@ -359,7 +359,8 @@ def _open(address: str) -> tuple[Any, str]:
 def _file_system(address: str) -> tuple[Any, str]:
     import fsspec  # takes a tenth of a second, which most commands save
 
-    logging.getLogger("aiobotocore").setLevel(logging.WARNING)  # it reports where it found credentials
+    for name in ("aiobotocore", "botocore"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # they report where they found credentials and endpoints
     protocol = address.partition(":")[0]
     options = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
