@@ -359,8 +359,9 @@ def _open(address: str) -> tuple[Any, str]:
 def _file_system(address: str) -> tuple[Any, str]:
     import fsspec  # takes a tenth of a second, which most commands save
 
-    for name in ("aiobotocore", "botocore"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # they report where they found credentials and endpoints
+    # They report where they found credentials and endpoints, and errors that are raised, too.
+    for name, level in (("aiobotocore", "WARNING"), ("botocore", "WARNING"), ("gcsfs", "CRITICAL")):
+        logging.getLogger(name).setLevel(level)
     protocol = address.partition(":")[0]
     options = {"skip_instance_cache": True, "use_listings_cache": False}
     try:
