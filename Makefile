@@ -13,7 +13,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow test-exhaustive test-suites test-learning coverage soak bench bench-peers check docs format constraints clean
+.PHONY: help install train test test-slow test-exhaustive test-suites test-learning coverage soak bench bench-peers bench-accelerator check docs format constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,10 @@ bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" s
 
 bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## measure speed compared with rejax and sbx, on the same jax
 	$(BIN)/python scripts/benchmark.py --peers $(BENCH) $(ARGS)
+
+bench-accelerator: $(INSTALLED) $(BENCH)/rejax/.installed ## measure speed on an accelerator, and write its section of docs/benchmarks.md
+	$(BIN)/pip install --quiet --constraint constraints.txt "jax$(JAX_EXTRA)"
+	$(BIN)/python scripts/benchmark.py accelerator --repeats 3 --peers $(BENCH) --into docs/benchmarks.md $(ARGS)
 
 $(BENCH)/rejax/.installed: PACKAGES = rejax==0.1.3 gymnax==0.0.9
 $(BENCH)/sbx/.installed: PACKAGES = sbx-rl

@@ -6,6 +6,8 @@ them: on a busy machine, the minimum of the CPU time is the most stable number.
 """
 
 import argparse
+import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -13,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -42,6 +44,11 @@ PPO_PIXELS = (
     "arch.total_timesteps=4096",
 )
 XLA_CONVOLUTIONS = tuple(f"+network.{name}_network.pre_torso.sliced=false" for name in ("actor", "critic"))
+# Start states are those of the first episodes, as brax trains.
+PPO_PHYSICS = (
+    *("+experiment=_ppo_brax", "env.auto_reset=cached", "arch.total_num_envs=4096", "arch.total_timesteps=1e7"),
+    *("system.rollout_length=16", "system.num_minibatches=32"),
+)
 REJAX_PPO = {
     "env": "CartPole-v1",
     "num_envs": 4,
@@ -141,6 +148,13 @@ SBX_SAC = {
 }
 
 
+# What `--scale` makes smaller, in our settings and in those of peers, and the least that it leaves.
+SIZES = {
+    **{"arch.total_num_envs": 8, "arch.population.size": 2, "arch.total_timesteps": 20_000},
+    **{"num_envs": 8, "members": 2, "total_timesteps": 20_000, "steps": 20_000},
+}
+
+
 class Goal(NamedTuple):
     """A bound on our number, or on its ratio to that of the first peer."""
 
@@ -169,6 +183,31 @@ class Scenario:
     goal: Goal | None = None
     on_cpu: bool = True
 
+    def scaled(self, scale: float) -> "Scenario":
+        """Return the scenario with fewer environments, members and steps, for a trial."""
+        overrides = (override.partition("=") for override in self.overrides)
+        peers = {
+            name: {
+                **_scaled(settings, scale),
+                **({"create": _scaled(settings["create"], scale)} if "create" in settings else {}),
+            }
+            for name, settings in self.peers.items()
+        }
+        return replace(
+            self,
+            overrides=tuple(f"{key}{sign}{_scaled({key: value}, scale)[key]}" for key, sign, value in overrides),
+            peers=peers,
+            goal=None,
+        )
+
+
+def _scaled(settings: dict[str, Any], scale: float) -> dict[str, Any]:
+    return settings | {
+        name: max(min(int(float(settings[name])), least), int(float(settings[name]) * scale))
+        for name, least in SIZES.items()
+        if name in settings
+    }
+
 
 def rejax_settings(create: dict[str, Any], algorithm: str = "PPO", members: int = 1) -> dict[str, Any]:
     """Return the settings of `benchmark_rejax.py`."""
@@ -180,12 +219,25 @@ SCENARIOS = {
         PPO_SMALL, peers={"rejax": rejax_settings(REJAX_PPO), "sbx": SBX_PPO}, goal=Goal("cpu", 1.15)
     ),
     "ppo_wide": Scenario(PPO_WIDE, peers={"rejax": rejax_settings(REJAX_PPO_WIDE)}, goal=Goal("cpu", 1.0)),
-    "ppo_4096": Scenario((*PPO_WIDE, "arch.total_num_envs=4096", "arch.total_timesteps=2e7"), on_cpu=False),
+    "ppo_4096": Scenario(
+        (*PPO_WIDE, "arch.total_num_envs=4096", "arch.total_timesteps=2e7"),
+        peers={"rejax": rejax_settings(REJAX_PPO_WIDE | {"num_envs": 4096, "total_timesteps": 20_000_000})},
+        on_cpu=False,
+    ),
     "population": Scenario(
         (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={os.cpu_count()}"),
         peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
         goal=Goal("wall", 1.3),
     ),
+    "population_256": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=256"),
+        peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=256)},
+        on_cpu=False,
+    ),
+    **{
+        f"ppo_{suite}": Scenario((*PPO_PHYSICS, f"env={suite}/{task}"), on_cpu=False)
+        for suite, task in {"brax": "ant", "playground": "cheetah_run"}.items()
+    },
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "rec_ppo": Scenario(REC_PPO),
@@ -276,7 +328,7 @@ SCENARIOS |= {
 GROUPS = {
     group: tuple(name for name in SCENARIOS if name.startswith(prefix))
     for group, prefix in {"suites": "steps_", "host": "host_"}.items()
-}
+} | {"accelerator": ("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac")}
 
 
 class Process:
@@ -284,13 +336,15 @@ class Process:
 
     Args:
         command: program and arguments.
+        memory: share of the memory of an accelerator that the process takes.
     """
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], memory: float = 0.75) -> None:
         self._command = command
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+        env = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{memory:.2f}", **os.environ}
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True, env=env)
         self.ready = self._read()
 
     def run(self) -> dict[str, Any]:
@@ -321,9 +375,9 @@ class Process:
         raise SystemExit(f"{' '.join(self._command)}\n{reason}")
 
 
-def commands(name: str, pythons: dict[str, Path], profile: str) -> dict[str, list[str]]:
+def commands(name: str, pythons: dict[str, Path], profile: str, scale: float = 1.0) -> dict[str, list[str]]:
     """Return the commands of a scenario: ours, and those of its installed peers."""
-    scenario = SCENARIOS[name]
+    scenario = SCENARIOS[name] if scale == 1.0 else SCENARIOS[name].scaled(scale)
     directory = str(Path(profile) / name) if profile else ""
     ours = [sys.executable, str(SCRIPTS / "benchmark_ours.py"), scenario.measure, directory, *scenario.overrides]
     theirs = {
@@ -334,9 +388,13 @@ def commands(name: str, pythons: dict[str, Path], profile: str) -> dict[str, lis
     return {OURS: ours, **theirs}
 
 
-def measure(name: str, pythons: dict[str, Path], repeats: int, profile: str = "") -> list[dict[str, Any]]:
+def measure(
+    name: str, pythons: dict[str, Path], repeats: int, profile: str = "", scale: float = 1.0
+) -> list[dict[str, Any]]:
     """Measure a scenario in alternating runs; return one row for each process."""
-    processes = {who: Process(command) for who, command in commands(name, pythons, profile).items()}
+    asked = commands(name, pythons, profile, scale)
+    # All of them are there at once.
+    processes = {who: Process(command, 0.9 / len(asked)) for who, command in asked.items()}
     for process in processes.values():
         process.run()
     runs: dict[str, list[dict[str, Any]]] = {who: [] for who in processes}
@@ -352,7 +410,7 @@ def measure(name: str, pythons: dict[str, Path], repeats: int, profile: str = ""
     for row in rows[1:]:
         row["ratio"] = {number: rows[0][number] / row[number] for number in ("wall", "cpu")}
     goal, value = SCENARIOS[name].goal, _goal_value(SCENARIOS[name], rows)
-    if goal and value is not None:
+    if scale == 1.0 and goal and value is not None:
         rows[0]["goal"] = {"value": value, "met": value >= goal.value if goal.at_least else value <= goal.value}
     return rows
 
@@ -441,6 +499,32 @@ def write_into(page: Path, name: str, table: str) -> None:
     page.write_text(f"{before}{found}\n{table}\n\n{closed}{after}")
 
 
+def write_section(page: Path, table: str) -> None:
+    """Write the section of this accelerator into a page, between `<!-- accelerators -->` and its end.
+
+    The section of an earlier measurement is replaced, and those of other accelerators stay.
+    """
+    heading = describe_machine()
+    _, _, rest = page.read_text().partition("<!-- accelerators -->")
+    sections = rest.partition("<!-- end -->")[0].split("### ")[1:]
+    others = [section.strip() for section in sections if section.partition("\n")[0] != heading]
+    today = f"{datetime.date.today():%d %B %Y}, {describe_versions()}."
+    sections = [*others, f"{heading}\n\n{today}\n\n{table}"]
+    write_into(page, "accelerators", "\n\n".join(f"### {section}" for section in sorted(sections)))
+
+
+def describe_versions() -> str:
+    """Return the versions of the packages that the results on an accelerator depend on."""
+    packages = ("stoix_like", "jax", "jaxlib", "flax", "gymnax", "brax", "playground", "mujoco-mjx")
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
 def find_peers(directory: Path | None) -> dict[str, Path]:
     """Return the Python interpreters of the peers below a directory, by name."""
     finished = directory.glob("*/.installed") if directory else ()
@@ -463,16 +547,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=Path, help="directory with one virtual environment per peer: rejax, sbx")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--into", type=Path, help="write the table into this page of the documentation")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the environments, members and steps, for a trial: 0.004"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
     parser.add_argument("--profile", default="", help="write traces of jax's profiler to this directory")
     asked = parser.parse_args()
     unknown = [name for name in asked.scenarios if name not in {**SCENARIOS, **GROUPS}]
-    if unknown or asked.repeats < 1:
-        parser.error(
-            f"unknown scenario {unknown[0]!r}: choose from {', '.join([*GROUPS, *SCENARIOS])}"
-            if unknown
-            else "--repeats"
-        )
+    if unknown:
+        parser.error(f"unknown scenario {unknown[0]!r}: choose from {', '.join([*GROUPS, *SCENARIOS])}")
+    if asked.repeats < 1:
+        parser.error(f"--repeats={asked.repeats} must be at least 1")
+    if not 0.0 < asked.scale <= 1.0:
+        parser.error(f"--scale={asked.scale} must be more than 0 and at most 1: use 0.004")
     return asked
 
 
@@ -488,15 +575,22 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in chain.from_iterable(GROUPS.get(name, (name,)) for name in asked.scenarios or default):
         print(f"{name} …", file=sys.stderr, flush=True)
-        rows += measure(name, pythons, asked.repeats, asked.profile)
+        rows += measure(name, pythons, asked.repeats, asked.profile, asked.scale)
         if asked.json:
             # Keeps the results so far if a later scenario fails.
             asked.json.write_text(json.dumps(rows, indent=2))
-    target = "bench-peers" if asked.peers else "bench"
-    options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""
-    table = markdown(rows, f"make {target}{options}")
-    if asked.into:
-        write_into(asked.into, target, table)
+    if asked.scenarios == ["accelerator"]:
+        table = markdown(rows, "make bench-accelerator")
+        if asked.into and (on_cpu or asked.scale < 1.0):
+            print(f"{asked.into} stays as it is: this is not a measurement on an accelerator", file=sys.stderr)
+        elif asked.into:
+            write_section(asked.into, table)
+    else:
+        target = "bench-peers" if asked.peers else "bench"
+        options = f' ARGS="{" ".join(asked.scenarios)}"' if asked.scenarios else ""
+        table = markdown(rows, f"make {target}{options}")
+        if asked.into:
+            write_into(asked.into, target, table)
     if asked.markdown:
         print(table)
     else:

@@ -61,6 +61,33 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
     assert "old" not in text
 
 
+def test_a_trial_has_fewer_environments_members_and_steps(benchmark):
+    scenario = benchmark.SCENARIOS["population_256"].scaled(0.01)
+    # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps would be too few.
+    sizes = ("arch.total_num_envs=4", "arch.total_timesteps=20000", "arch.population.size=2")
+    assert scenario.overrides[-3:] == sizes
+    peer = scenario.peers["rejax"]
+    assert (peer["members"], peer["create"]["num_envs"], peer["create"]["total_timesteps"]) == (2, 4, 20_000)
+    assert benchmark.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-2:] == (
+        "arch.total_num_envs=2048",
+        "arch.total_timesteps=10000000",
+    )
+
+
+def test_every_accelerator_has_its_section(benchmark, tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- accelerators -->\n\nNone has been measured.\n\n<!-- end -->\nafter\n")
+    for device, table in (("TPU v5", "| 1 |"), ("NVIDIA H100", "| 2 |"), ("TPU v5", "| 3 |")):
+        monkeypatch.setattr(benchmark, "describe_machine", lambda device=device: device)
+        benchmark.write_section(page, table)
+    before, nvidia, tpu = page.read_text().split("### ")
+    assert before == "before\n<!-- accelerators -->\n\n"
+    assert nvidia.startswith("NVIDIA H100\n\n")
+    assert nvidia.endswith("\n\n| 2 |\n\n")
+    assert "jax 0." in tpu
+    assert tpu.endswith("\n\n| 3 |\n\n<!-- end -->\nafter\n")
+
+
 def test_a_failing_process_reports_its_error(benchmark):
     with pytest.raises(SystemExit, match="no such thing"):
         benchmark.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
@@ -72,9 +99,9 @@ def test_the_scripts_of_every_scenario_exist(benchmark):
             assert Path(command[1]).is_file(), command
 
 
-@pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"]])
+@pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])
 def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, capsys, arguments):
     monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
     with pytest.raises(SystemExit):
         benchmark.main()
-    assert ("ppo_small" if "ppo_tiny" in arguments else "repeats") in capsys.readouterr().err
+    assert {"ppo_tiny": "ppo_small", "ppo_small": "repeats", "sac": "scale"}[arguments[0]] in capsys.readouterr().err
