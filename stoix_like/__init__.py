@@ -114,7 +114,7 @@ def resume(
     """Resume a run that was stopped, or extend its budget, in its own directory.
 
     Args:
-        run_dir: the directory of the run.
+        run_dir: the directory of the run, or its address on an object store, `s3://bucket/run`.
         overrides: overrides of keys that may change, as for `train`: the budget (`{"arch.total_timesteps": 1e6}`),
             logging, checkpoints.
         trust: allow the run's configuration to name code from outside this package.

@@ -97,7 +97,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     commands = parser.add_subparsers(dest="command", metavar="|".join(_COMMANDS), required=True)
     commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
     resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
-    resuming.add_argument("run_dir", type=Path, help="directory of the run")
+    resuming.add_argument("run_dir", type=Path, help="directory or address of the run")
     resuming.add_argument(
         "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
     )
@@ -288,7 +288,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, help="directory of the run")
+    parser.add_argument("run_dir", type=Path, help="directory or address of the run")
     parser.add_argument("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
     parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
     parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")

@@ -22,7 +22,7 @@ _PICTURES = {
 }
 NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "export", "push", "sweep")
 TRUST = "allow the run's configuration to name code from outside this package"
-_RUNS = "run directories, or directories that contain runs"
+_RUNS = "run directories, or directories that contain runs, or their addresses"
 
 
 def add(commands: Any, show: Callable[[str], None]) -> None:
@@ -77,7 +77,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     reporting.set_defaults(run=lambda args: show(_report(args)))
 
     exporting = commands.add_parser("export", help="write a policy to one file that runs without this package")
-    exporting.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    exporting.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
     exporting.add_argument("--out", type=Path, required=True, help="the file: .stablehlo, .onnx or .npz")
     exporting.add_argument("--format", help="stablehlo, onnx or npz (default: that of the ending, or stablehlo)")
     exporting.add_argument(
@@ -89,7 +89,7 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     exporting.set_defaults(run=lambda args: show(_export(args)))
 
     pushing = commands.add_parser("push", help="upload a trained run and a model card to the Hugging Face Hub")
-    pushing.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    pushing.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
     pushing.add_argument("repo", help="the repository: owner/name")
     pushing.add_argument("--private", action="store_true", help="create a private repository")
     pushing.set_defaults(run=lambda args: show(_push(args)))
@@ -116,7 +116,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_picture(parser: argparse.ArgumentParser, sliced: bool) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
     parser.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
     parser.add_argument(
         "--features",

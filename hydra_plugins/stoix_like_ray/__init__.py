@@ -42,6 +42,18 @@ class RayConfig:
     runtime_env: dict[str, Any] = field(default_factory=dict)
 
 
+def check_installed() -> None:
+    """Refuse to start jobs without ray.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if importlib.util.find_spec("ray") is None:
+        from stoix_like.errors import MissingExtraError
+
+        raise MissingExtraError("hydra/launcher=ray", "ray", "ray")
+
+
 class RayLauncher(Launcher):
     """A launcher whose jobs are Ray tasks, each in a process of its own.
 
@@ -59,10 +71,7 @@ class RayLauncher(Launcher):
         Raises:
             MissingExtraError: ray is not installed.
         """
-        if importlib.util.find_spec("ray") is None:
-            from stoix_like.errors import MissingExtraError
-
-            raise MissingExtraError("hydra/launcher=ray", "ray", "ray")
+        check_installed()
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

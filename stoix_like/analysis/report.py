@@ -20,6 +20,7 @@ from stoix_like.analysis.statistics import TITLES
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.points import describe
 from stoix_like.recorded_runs import Member, Run, flatten, identity, is_below, started
+from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
 
 _STYLE = """
@@ -204,7 +205,7 @@ def _animation(member: Member) -> str:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "episode.gif"
         try:
-            render(member.run.directory, path, member=member.place)
+            render(remote.address_of(member.run.directory), path, member=member.place)
         except (ConfigError, OSError) as error:
             return f'<p class="note">No animation: {html.escape(str(error))}</p>'
         source = as_data_url(path.read_bytes(), "image/gif")

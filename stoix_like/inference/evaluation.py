@@ -80,7 +80,8 @@ def evaluate(
     ones.
 
     Args:
-        run_dir: the directory of the run, or its address on the Hugging Face Hub, `hf://owner/name`.
+        run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
+            store, `s3://bucket/run`.
         episodes: number of episodes per member, at most 1,000,000 over all members.
         which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
             checkpoint.

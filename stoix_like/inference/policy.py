@@ -606,7 +606,8 @@ def load_policy(
     `state = policy.initial_state(batch)`; see `RecurrentPolicy`.
 
     Args:
-        run_dir: the directory of the run, or its address on the Hugging Face Hub, `hf://owner/name`.
+        run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
+            store, `s3://bucket/run`.
         which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
             checkpoint.
         member: member of a population; by default the best one.

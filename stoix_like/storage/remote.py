@@ -302,10 +302,25 @@ def working_copy(address: str | Path) -> Path:
     return target
 
 
-def _cache(purpose: str, address: str | Path) -> Path:
+def address_of(copy: Path) -> str | Path:
+    """Return the address of what `local_copy` returned, from which more can be copied; any other path as it is.
+
+    Args:
+        copy: a directory.
+    """
+    place = _cache("read").resolve()
+    if not copy.resolve().is_relative_to(place):
+        return copy
+    scheme, _, path = copy.resolve().relative_to(place).as_posix().partition("/")
+    return normalised(f"{scheme}://{urllib.parse.unquote(path)}")
+
+
+def _cache(purpose: str, address: str | Path | None = None) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like" / purpose
+    if address is None:
+        return cache
     scheme, _, path = normalised(address).partition("://")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "stoix_like" / purpose / scheme / urllib.parse.quote(path.lstrip("/"))
+    return cache / scheme / urllib.parse.quote(path.lstrip("/"))
 
 
 def _fetch_checkpoint(store: Store, step: int, marker: Marker, target: Path, wanted: Wanted) -> None:

@@ -12,6 +12,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
+from hydra_plugins import stoix_like_ray
 from stoix_like.config import complete_overrides, compose_config, hydra_session
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import quoted
@@ -28,7 +29,7 @@ def check_launcher(overrides: Sequence[str]) -> None:
         ConfigError: names the launcher.
     """
     try:
-        compose_config(overrides, return_hydra_config=True)
+        config = compose_config(overrides, return_hydra_config=True)
     except ConfigError as error:
         if "hydra/launcher" not in str(error):
             raise
@@ -36,6 +37,8 @@ def check_launcher(overrides: Sequence[str]) -> None:
             f"sweep.launcher: {error}; joblib, submitit_local and submitit_slurm need pip install"
             " 'stoix_like[launchers]'"
         ) from error
+    if config.hydra.launcher.get("_target_", "").startswith(stoix_like_ray.__name__):
+        stoix_like_ray.check_installed()
 
 
 def launch(jobs: Sequence[Sequence[str]], run_dirs: Sequence[str], sweep_dir: Path, overrides: Sequence[str]) -> None:

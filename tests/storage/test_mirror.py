@@ -166,6 +166,7 @@ def test_a_store_that_hangs_or_fails_changes_nothing_in_training(tmp_path, capsy
     (found,) = recorded_runs.find_runs([ADDRESS])
     assert recorded_runs.read_run(found).history[-1]["env_steps"] == 256
     assert not (found / "checkpoints").exists()
+    assert remote.address_of(found) == ADDRESS
     assert stoix_like.evaluate(ADDRESS, episodes=2)["env_steps"] in (0, 64, 128, 192, 256)
     with pytest.raises(ConfigError, match=f"checkpoint.mirror={ADDRESS} already holds a run"):
         stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "other")

@@ -70,6 +70,7 @@ def test_spaces_that_make_no_sense_are_refused(space, message):
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "sweep.sampler=tpa"], "sweep.sampler=tpa"),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "'stoix_like[launchers]'"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "'stoix_like[ray]'"),
         (
             [
                 "sweep.trials=4",
@@ -82,6 +83,7 @@ def test_spaces_that_make_no_sense_are_refused(space, message):
     ],
 )
 def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given, message):
+    monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
         cli.main(["sweep", *given])
