@@ -48,7 +48,9 @@ def check_installed() -> None:
     Raises:
         MissingExtraError: it is not installed.
     """
-    if importlib.util.find_spec("ray") is None:
+    found = importlib.util.find_spec("ray")
+    # Ray itself writes to /tmp/ray, which looks like a package without files to who works in /tmp.
+    if found is None or found.origin is None:
         from stoix_like.errors import MissingExtraError
 
         raise MissingExtraError("hydra/launcher=ray", "ray", "ray")

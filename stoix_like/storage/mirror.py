@@ -20,6 +20,7 @@ from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY, holds_run,
 
 SECONDS_BETWEEN_PASSES = 5.0
 _SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
+_SECONDS_OF_SILENCE = 2.0  # at the end
 # A run that resumes removes them.
 _REMOVABLE = (SUMMARY, FAILURE)
 _OWN_TO_THE_MACHINE = (".lock",)
@@ -70,7 +71,10 @@ class Mirror:
         if not self._thread.is_alive():
             return
         self._stopping.set()
-        self._thread.join(seconds)
+        self._thread.join(min(seconds, _SECONDS_OF_SILENCE))
+        if self._thread.is_alive() and seconds > _SECONDS_OF_SILENCE:
+            print(f"copying the rest of the run to {self._store.address}, for up to {seconds:g} s", file=sys.stderr)
+            self._thread.join(seconds - _SECONDS_OF_SILENCE)
         self._abandoned.set()
         if self._thread.is_alive() or self._behind:
             print(
@@ -84,7 +88,7 @@ class Mirror:
         while not self._abandoned.is_set():
             is_last = self._stopping.is_set()  # before the pass, which then sees every file
             started = time.monotonic()
-            self._behind = not self._copy()
+            self._behind = not self._copied_all()
             if is_last and not self._behind:
                 return
             if is_last:
@@ -93,8 +97,15 @@ class Mirror:
                 # A store that is slow is used half of the time.
                 self._stopping.wait(max(SECONDS_BETWEEN_PASSES, time.monotonic() - started))
 
+    def _copied_all(self) -> bool:
+        """Copy what is new; return whether nothing is missing, whatever the run directory and the store do."""
+        try:
+            return self._copy()
+        except Exception as error:
+            self._report(error)
+            return False
+
     def _copy(self) -> bool:
-        """Copy what is new; return whether nothing is missing."""
         complete = True
         for name, version, copy in self._changes():
             if self._abandoned.is_set():

@@ -105,10 +105,14 @@ def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, c
     printed = capsys.readouterr().err
     assert printed.count("cannot copy the run to faulty://bucket/run: ConnectionError: no route") == 1
     assert f"lacks the latest files of the run after 0.3 s of waiting (checkpoint.mirror_wait); {run} has" in printed
-    # The store comes back while the run trains.
+    # The directory cannot be read for a while, and the store comes back while the run trains.
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").touch()
     one = mirror.Mirror(run, ADDRESS)
     one.start()
-    wait_until(lambda: "ConnectionError" in capsys.readouterr().err)
+    wait_until(lambda: "not a directory" in capsys.readouterr().err)
+    (run / "checkpoints").unlink()
+    (tmp_path / "elsewhere").rename(run / "checkpoints")
     FaultyFileSystem.puts_until_error = None
     wait_until(lambda: "checkpoints/64.complete" in names(store))
     one.close(20.0)
