@@ -150,8 +150,8 @@ SBX_SAC = {
 
 # What `--scale` makes smaller, in our settings and in those of peers, and the least that it leaves.
 SIZES = {
-    **{"arch.total_num_envs": 8, "arch.population.size": 2, "arch.total_timesteps": 20_000},
-    **{"num_envs": 8, "members": 2, "total_timesteps": 20_000, "steps": 20_000},
+    **{"arch.total_num_envs": 8, "arch.population.size": 2, "arch.total_timesteps": 4096},
+    **{"num_envs": 8, "members": 2, "total_timesteps": 4096, "steps": 4096},
 }
 
 
@@ -195,7 +195,10 @@ class Scenario:
         }
         return replace(
             self,
-            overrides=tuple(f"{key}{sign}{_scaled({key: value}, scale)[key]}" for key, sign, value in overrides),
+            overrides=(
+                *(f"{key}{sign}{_scaled({key: value}, scale)[key]}" for key, sign, value in overrides),
+                *("arch.num_eval_episodes=2", "arch.max_eval_steps=100"),
+            ),
             peers=peers,
             goal=None,
         )

@@ -63,12 +63,12 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
 
 def test_a_trial_has_fewer_environments_members_and_steps(benchmark):
     scenario = benchmark.SCENARIOS["population_256"].scaled(0.01)
-    # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps would be too few.
-    sizes = ("arch.total_num_envs=4", "arch.total_timesteps=20000", "arch.population.size=2")
-    assert scenario.overrides[-3:] == sizes
+    # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps too few.
+    sizes = ("arch.total_num_envs=4", "arch.total_timesteps=4096", "arch.population.size=2")
+    assert scenario.overrides[-5:-2] == sizes
     peer = scenario.peers["rejax"]
-    assert (peer["members"], peer["create"]["num_envs"], peer["create"]["total_timesteps"]) == (2, 4, 20_000)
-    assert benchmark.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-2:] == (
+    assert (peer["members"], peer["create"]["num_envs"], peer["create"]["total_timesteps"]) == (2, 4, 4096)
+    assert benchmark.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-4:-2] == (
         "arch.total_num_envs=2048",
         "arch.total_timesteps=10000000",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ SystemBuild = Callable[[Hyperparams], System]
 
 
 class Compiler:
-    """Compiles programs one after the other.
+    """Compiles programs: Python traces one after the other, while threads compile those that were traced before.
 
     Attributes:
         seconds: by program, the seconds that tracing, lowering and compiling it took; a cached program is only read.
@@ -39,6 +40,7 @@ class Compiler:
 
     def __init__(self) -> None:
         self.seconds: dict[str, dict[str, float]] = {}
+        self._threads = ThreadPoolExecutor(thread_name_prefix="compile")
 
     def __call__(self, name: str, program: Any, *args: Any) -> Any:
         """Compile a jitted function.
@@ -51,18 +53,28 @@ class Compiler:
         Returns:
             The compiled program.
         """
+        return self.start(name, program, *args)()
+
+    def start(self, name: str, program: Any, *args: Any) -> Callable[[], Any]:
+        """Trace a jitted function, and start to compile it; see `__call__`.
+
+        Returns:
+            A function that waits for the compiled program.
+        """
         start = time.perf_counter()
         traced = program.trace(*args)
         after_trace = time.perf_counter()
         lowered = traced.lower()
-        after_lowering = time.perf_counter()
-        compiled = lowered.compile()
-        self.seconds[name] = {
-            "trace": after_trace - start,
-            "lower": after_lowering - after_trace,
-            "compile": time.perf_counter() - after_lowering,
-        }
-        return compiled
+        seconds = {"trace": after_trace - start, "lower": time.perf_counter() - after_trace}
+        self.seconds[name] = seconds
+
+        def compile_lowered() -> Any:
+            start = time.perf_counter()
+            compiled = lowered.compile()
+            seconds["compile"] = time.perf_counter() - start
+            return compiled
+
+        return self._threads.submit(compile_lowered).result
 
 
 class CompiledRun(NamedTuple):
@@ -194,16 +206,17 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
     )
     compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
     compiler = Compiler()
-    training = compile_training(setup, build, spec, keys, hyperparams, compiler)
-    state = training.state
-    stop_if_received(setup.processes)
+    state, finish = compile_training(setup, build, spec, keys, hyperparams, compiler)
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
-    evaluate = compiler("evaluate", evaluator, state.shared, hyperparams, keys.evaluation)
-    memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
+    compiled_evaluation = compiler.start("evaluate", evaluator, state.shared, hyperparams, keys.evaluation)
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = compiler("select", jax.jit(_select), state.shared, state.shared, better)
+    training = finish()
+    stop_if_received(setup.processes)
+    evaluate = compiled_evaluation()
+    memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     return CompiledRun(
         **training._asdict(),
         evaluate=placing(evaluate),
@@ -220,15 +233,21 @@ def _compile_anakin(
     keys: RunKeys,
     hyperparams: Hyperparams,
     compiler: Compiler,
-) -> Training:
+) -> tuple[LearnerState, Callable[[], Training]]:
+    """Return the shapes of the learner state, and a function that waits for the programs of training."""
     program = anakin.make_program(build, setup.env, setup.mesh, spec)
     init, state = _compile_init(compiler, program.init, (hyperparams, keys.agent, keys.shards))
-    train = compiler("train", program.train, state, hyperparams, np.int32(1), np.bool_(True))
-    _check_memory(setup, train)
+    compiled_train = compiler.start("train", program.train, state, hyperparams, np.int32(1), np.bool_(True))
     rollouts = None
     if setup.config.arch.profile and not setup.env.on_host:
         rollouts = compiler("rollouts", program.rollouts, state, hyperparams, np.int32(1))
-    return Training(init, placing(train), state, rollouts=rollouts)
+
+    def finish() -> Training:
+        train = compiled_train()
+        _check_memory(setup, train)
+        return Training(init, placing(train), state, rollouts=rollouts)
+
+    return state, finish
 
 
 def _compile_sebulba(
@@ -238,7 +257,8 @@ def _compile_sebulba(
     keys: RunKeys,
     hyperparams: Hyperparams,
     compiler: Compiler,
-) -> Training:
+) -> tuple[LearnerState, Callable[[], Training]]:
+    """See `_compile_anakin`."""
     arch, plan, mesh, length = setup.config.arch, setup.plan, setup.mesh, spec.rollout_length
     assert isinstance(arch, SebulbaConfig)
     system, steps = build({}), SplitSteps(setup.env)
@@ -247,8 +267,7 @@ def _compile_sebulba(
     init, state = _compile_init(compiler, program.init, (hyperparams, keys.agent, keys.shards))
     rollout = sebulba.rollout_shapes(system, setup.env, state.shared, num_envs, length, mesh)
     rollouts = (rollout,) * arch.num_actors
-    learn = compiler("learn", program.learn, state, hyperparams, rollouts, np.bool_(True))
-    _check_memory(setup, learn)
+    compiled_learn = compiler.start("learn", program.learn, state, hyperparams, rollouts, np.bool_(True))
     actors = {
         device: sebulba.compile_actor(system, steps, state.shared, num_envs, length, device)
         for device in dict.fromkeys(setup.actor_devices)
@@ -261,10 +280,14 @@ def _compile_sebulba(
             Actor(steps.host, actors[device], device, num_envs, length, shardings) for device in setup.actor_devices
         ]
 
-    pipeline = Pipeline(
-        make_actors, placing(learn), copy_shared, arch.pipeline_queue_size, plan.steps_per_update, spec.every_updates
-    )
-    return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
+    def finish() -> Training:
+        learn = compiled_learn()
+        _check_memory(setup, learn)
+        lag, every = arch.pipeline_queue_size, spec.every_updates
+        pipeline = Pipeline(make_actors, placing(learn), copy_shared, lag, plan.steps_per_update, every)
+        return Training(init, pipeline.train, state, pipeline.running, pipeline.metrics)
+
+    return state, finish
 
 
 def _compile_init(compiler: Compiler, init: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any], LearnerState]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
+from stoix_like.garbage import no_collection
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import blocks, records, warm_start
 from stoix_like.run.callbacks import Callbacks
@@ -125,7 +126,7 @@ class TrainingLoop:
         self._absolute: dict[str, Any] = {}
         self._state: LearnerState | None = None
         self._set_population(setup.population)
-        with self.clock("compilation"):
+        with self.clock("compilation"), no_collection():
             self._keys = make_keys(setup)
             self._compiled = compile_run(setup, self._keys, self._hyperparams)
             self._evolution = self._make_evolution()
