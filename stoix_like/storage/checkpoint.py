@@ -22,16 +22,18 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
-import orbax.checkpoint as ocp
 
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.processes import ALONE, Processes
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.files import check_directory
 from stoix_like.storage.run_dir import CHECKPOINTS
+
+if TYPE_CHECKING:
+    import orbax.checkpoint as ocp
 
 DIRECTORY = CHECKPOINTS
 QUARANTINE = "checkpoints-damaged"
@@ -50,6 +52,13 @@ _GLOB = re.compile(r"[*?\[]")
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
 """Trees of arrays by the name of their item."""
+
+
+def _orbax() -> Any:
+    """Import Orbax, which takes as long as an evaluation, when a checkpoint is written or read."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint
 
 
 class Checkpoint(NamedTuple):
@@ -98,6 +107,7 @@ class Writer:
             items: trees of arrays; empty ones are left out.
             host_state: JSON values.
         """
+        ocp = _orbax()
         self.wait()
         with self._reported():
             present = {name: _named(tree) for name, tree in items.items() if jax.tree.leaves(tree)}
@@ -160,6 +170,7 @@ class Writer:
         return path.is_dir() and not path.is_symlink()
 
     def _open(self) -> ocp.CheckpointManager:
+        ocp = _orbax()
         if self._manager is None:
             self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
@@ -285,6 +296,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
     Raises:
         DamagedError: they cannot be read.
     """
+    ocp = _orbax()
     directory = (run_dir / DIRECTORY / str(step) / item).absolute()
     try:
         leaves = ocp.StandardCheckpointHandler().metadata(directory).tree
@@ -309,6 +321,7 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
         DamagedError: it cannot be read, or differs from what was written.
         ConfigError: the file system or the memory failed.
     """
+    ocp = _orbax()
     text = _read_text(run_dir, step)
     written = text["checksums"]
     wanted = {name: tree for name, tree in targets.items() if name in written}
@@ -401,6 +414,7 @@ def _matching(item: str, name: str, leaf: Any, target: Any) -> jax.Array:
 
 def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
     """Open every array of some items without reading it, and compare the shapes."""
+    ocp = _orbax()
     with _reading(run_dir, step) as manager:
         for item, leaves in items.items():
             found = ocp.StandardCheckpointHandler().metadata(manager.directory / str(step) / item).tree
@@ -411,6 +425,7 @@ def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
 
 
 def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
+    ocp = _orbax()
     stored = _restore(run_dir, step, {HOST_STATE: ocp.args.JsonRestore()})[HOST_STATE]
     if not isinstance(stored, dict) or zlib.crc32(str(stored.get("text")).encode()) != stored.get("crc32"):
         raise _damaged(run_dir, step, f"{HOST_STATE} differs from what was written")
@@ -424,6 +439,7 @@ def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
 
 
 def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
+    ocp = _orbax()
     with _reading(run_dir, step) as manager:
         return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
 
@@ -431,6 +447,7 @@ def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     """Open one checkpoint, and translate whatever goes wrong while it is read."""
+    ocp = _orbax()
     directory = run_dir.absolute() / DIRECTORY
     _check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
