@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 def untrained(*overrides):
     setup = set_up(parse_config(compose_config([*overrides])))
-    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
     return make_policy(setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared, {})
 
 

@@ -49,7 +49,7 @@ def sampling(pendulum):
 def untrained(*overrides):
     """Return a run, and the shared state of its agent before training."""
     setup = set_up(parse_config(compose_config([*overrides])))
-    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
     return setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared
 
 
@@ -257,7 +257,8 @@ def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_p
 
 
 def test_arrays_for_numpy_hold_multilayer_perceptrons_alone(tmp_path):
-    policy = Policy(*untrained("env=gymnax/breakout", "network=cnn"), {})
+    sizes = [f"network.{name}_network.pre_torso.hidden_sizes=[8]" for name in ("actor", "critic")]
+    policy = Policy(*untrained("env=gymnax/breakout", "network=cnn", *sizes), {})
     with pytest.raises(ConfigError, match="has a CNNTorso: use onnx or stablehlo"):
         policy.export(tmp_path / "policy.npz")
 

@@ -172,20 +172,21 @@ class TestNames:
 
 @pytest.mark.parametrize("shape", [(4,), (10, 5), (10, 10, 4)])
 def test_images_are_flattened_for_vector_torsos(shape):
-    networks = build_networks(config("mlp"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
+    small = config("mlp", actor_network__pre_torso__layer_sizes=[8])
+    networks = build_networks(small, DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
-    view = Observation(jnp.ones((3, 2, *shape)))
-    params = jax.jit(actor.init)(jax.random.key(0), view)
+    policy, params = jax.jit(actor.init_with_output)(jax.random.key(0), Observation(jnp.ones((3, 2, *shape))))
     assert params["params"]["torso"]["Dense_0"]["kernel"].shape[0] == math.prod(shape)
-    assert actor.apply(params, view).sample(seed=jax.random.key(1)).shape == (3, 2)
+    assert policy.sample(seed=jax.random.key(1)).shape == (3, 2)
 
 
 @pytest.mark.parametrize("shape", [(10, 5), (10, 10, 4)])
 def test_convolutions_accept_images_with_and_without_channels(shape):
-    networks = build_networks(config("cnn"), DISCRETE, Box(0.0, 1.0, shape)).actor_network
+    small = config("cnn", actor_network__pre_torso__hidden_sizes=[8])
+    networks = build_networks(small, DISCRETE, Box(0.0, 1.0, shape)).actor_network
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
-    view = Observation(jnp.ones((3, *shape)))
-    assert actor.apply(jax.jit(actor.init)(jax.random.key(0), view), view).sample(seed=jax.random.key(1)).shape == (3,)
+    policy, _ = jax.jit(actor.init_with_output)(jax.random.key(0), Observation(jnp.ones((3, *shape))))
+    assert policy.sample(seed=jax.random.key(1)).shape == (3,)
 
 
 def test_convolutions_refuse_vectors():
