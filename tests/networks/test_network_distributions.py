@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selections import select
 
 from stoix_like.networks.distributions import (
     AffineBeta,
@@ -57,6 +58,8 @@ def every_distribution(dtype=jnp.float32):
 
 
 NAMES = tuple(every_distribution())
+# Discrete, of several choices, and transformed.
+KINDS = ("categorical", "multi_discrete", "tanh_normal")
 
 
 def integrate(function, low, high, points=200_001):
@@ -100,7 +103,7 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
     assert all(jnp.isfinite(g).all() for g in gradients if jnp.issubdtype(g.dtype, jnp.floating))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS, slow=NAMES))
 def test_distributions_pass_through_vmap_and_scan(name):
     pi = every_distribution()[name]
 
@@ -116,7 +119,7 @@ def test_distributions_pass_through_vmap_and_scan(name):
     np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS, slow=NAMES))
 def test_indexing_selects_from_the_batch(name):
     pi = every_distribution()[name]
     indices = (1, slice(0, 1), Ellipsis)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
+from selections import select
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks import heads
@@ -48,6 +49,7 @@ HEADS = {
     "policy_value": (heads.PolicyValueHead(heads.CategoricalHead(3), heads.ScalarCriticHead()), [(), ()]),
     "linear": (heads.LinearHead(4, pre_shape=(2, 3)), [(2, 3, 4)]),
 }
+GREEDY = ("q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn")
 MASKED = ("categorical", "q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn", "policy_value")
 
 
@@ -85,7 +87,7 @@ def test_heads_accept_any_number_of_leading_axes(name):
         assert scalar[0].shape == scalar[1].shape == ((2, 3, 2) if name == "discrete_valued" else (2, 3))
 
 
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("name", select(MASKED, quick=("categorical", "q", "rainbow", "iqn"), slow=MASKED))
 def test_heads_mask_illegal_actions(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 6))
@@ -130,7 +132,7 @@ def test_multi_discrete_head_refuses_empty_masks_or_ignores_traced_ones():
     assert (samples[..., 1] == 2).all()
 
 
-@pytest.mark.parametrize("name", ["q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn"])
+@pytest.mark.parametrize("name", select(GREEDY, quick=("q", "rainbow", "iqn"), slow=GREEDY))
 def test_epsilon_argument_overrides_attribute(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 3, 6))
