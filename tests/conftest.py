@@ -31,9 +31,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_finish():
-    """Exempt what is imported by now, most objects of all, from every later garbage collection."""
+    """Collect garbage rarely, and exempt what is imported by now, most objects of all."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,10 +6,16 @@ from omegaconf import OmegaConf
 from recorded import write_run
 
 from stoix_like import analysis, cli
-from stoix_like.analysis import plots, report
+from stoix_like.analysis import plots, report, statistics
 from stoix_like.errors import ConfigError
 from stoix_like.listings import run_lines
 from stoix_like.recorded_runs import find_runs, members, read_run
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Draw few bootstrap samples: `test_statistics` tests the intervals themselves."""
+    monkeypatch.setattr(statistics, "NUM_RESAMPLES", 200)
 
 
 @pytest.fixture
