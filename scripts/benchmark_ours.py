@@ -109,7 +109,7 @@ def env_only(overrides: list[str]) -> tuple[Run, float]:
     def program(key: jax.Array) -> jax.Array:
         def body(carry: tuple[RolloutState, jax.Array], key: jax.Array) -> tuple[tuple[RolloutState, jax.Array], None]:
             state, total = carry
-            state, trajectory, _ = rollout(env, act, (), state, key, length)
+            state, (trajectory, _) = rollout(env, act, (), state, key, length)
             # Uses every array, so that XLA cannot eliminate any.
             used = jax.tree.map(lambda leaf: jnp.sum(leaf, dtype=jnp.float32), trajectory.transitions)
             return (state, sum(jax.tree.leaves(used), start=total)), None
