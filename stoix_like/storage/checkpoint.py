@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import inspect
 import itertools
 import json
@@ -54,10 +55,15 @@ Arrays = Mapping[str, Any]
 """Trees of arrays by the name of their item."""
 
 
+@functools.cache
 def _orbax() -> Any:
-    """Import Orbax, which takes as long as an evaluation, when a checkpoint is written or read."""
+    """Import Orbax, which takes as long as an evaluation, when a checkpoint is written or read; silence it."""
     import orbax.checkpoint
 
+    # Afterwards: absl only replaces loggers that do not exist yet.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_Quiet())
+    _silence_failed_tasks()
     return orbax.checkpoint
 
 
@@ -558,8 +564,3 @@ def _silence_failed_tasks() -> None:
 
     sys.unraisablehook = report_others
     warnings.filterwarnings("ignore", r"coroutine '\w*serializ\w*\..*' was never awaited", RuntimeWarning)
-
-
-for _name in ("absl", "asyncio"):
-    logging.getLogger(_name).addFilter(_Quiet())
-_silence_failed_tasks()
