@@ -185,13 +185,8 @@ def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
 
 
 def _check_processes(setup: RunSetup) -> None:
-    """Refuse processes that differ in their configuration, and environments that their hosts would have to share."""
+    """Refuse processes that differ in their configuration."""
     processes = setup.processes
-    if processes.count > 1 and setup.env.on_host:
-        raise ConfigError(
-            f"arch.distributed: {setup.environment_name} runs on the host, and spans {processes.count} processes: use"
-            " arch.distributed=null, or an environment in JAX"
-        )
     own = {key: repr(value) for key, value in flatten(setup.config.resolved)}
     first = processes.first(lambda: own)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
+from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
 from stoix_like.garbage import no_collection
 from stoix_like.loggers import MultiLogger
@@ -132,6 +133,11 @@ class TrainingLoop:
             self._evolution = self._make_evolution()
         stop_if_received(setup.processes)
 
+    def _check(self, env: VectorEnvironment) -> None:
+        """Raise the failure of an environment on the host, of any process."""
+        if env.on_host:
+            self.setup.processes.together(env.check)
+
     def _make_evolution(self) -> Evolution | None:
         setup = self.setup
         if not setup.evolves:
@@ -150,8 +156,7 @@ class TrainingLoop:
             with self.clock("initialisation"):
                 state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
                 jax.block_until_ready(state)
-                if self.setup.env.on_host:
-                    self.setup.env.check()
+                self._check(self.setup.env)
             self._state = state
         return self._state
 
@@ -341,7 +346,7 @@ class TrainingLoop:
                     with self.clock.beside(LOGGING_MEANWHILE):
                         self._pass_on_records()
                     interval = self.setup.processes.fetch(interval)
-                    self.setup.env.check()
+                    self._check(self.setup.env)
             except HostEnvironmentError:
                 # What was computed since the failure is meaningless, and the replay buffer holds steps of that time.
                 self._state = before
@@ -564,7 +569,7 @@ class TrainingLoop:
         key = fold_in(self._keys.evaluation, number)
         with self.clock("evaluation"):
             episodes = self.setup.processes.fetch(self._compiled.evaluate(shared, dict(hyperparams), key))
-            self.setup.eval_env.check()
+            self._check(self.setup.eval_env)
         return episodes
 
     def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:

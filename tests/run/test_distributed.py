@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scripted
 
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
@@ -34,19 +35,29 @@ DQN = (
 SHORT = ("arch.num_eval_episodes=4", "arch.max_eval_steps=60", "logger.console.progress_bar=false")
 
 
-def start(*args: str, processes: int = 1, only_last: Sequence[str] = ()) -> list[subprocess.Popen[str]]:
-    """Start the processes of a run, with further arguments of the last one."""
+def start(
+    *args: str, processes: int = 1, only_last: Sequence[str] = (), fault: str | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start the processes of a run, with further arguments, and a fault of the environments, of the last one."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
+    paths = [str(Path(scripted.__file__).parent), os.environ.get("PYTHONPATH", "")]
     started = []
     for index in range(processes):
+        is_last = index == processes - 1
         place = f"{{coordinator: '{address}', num_processes: {processes}, process_id: {index}}}"
         own = [f"arch.distributed={place}"] if processes > 1 else []
         started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "stoix_like", *args, *own, *(only_last if index == processes - 1 else ())],
-                env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1" if processes > 1 else "4"},
+                [sys.executable, "-m", "stoix_like", *args, *own, *(only_last if is_last else ())],
+                env={
+                    **os.environ,
+                    "JAX_PLATFORMS": "cpu",
+                    "JAX_NUM_CPU_DEVICES": "1" if processes > 1 else "4",
+                    "PYTHONPATH": os.pathsep.join(paths),
+                    **({"SCRIPTED_FAULT": fault} if fault and is_last else {}),
+                },
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -158,15 +169,41 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     assert metrics(run_dir) == metrics(tmp_path / "whole")
 
 
+HOST = (
+    *("env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "arch.total_num_envs=4", "system.rollout_length=4"),
+    *("arch.total_timesteps=640", "arch.num_evaluation=2"),
+)
+
+
+@pytest.mark.slow
+def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tmp_path: Path) -> None:
+    train(tmp_path / "two", *HOST, processes=2)
+    train(tmp_path / "one", *HOST, "arch.num_devices=2")
+
+    assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    settings = ("env.vectorization=sync", "env.timeout=3", f"hydra.run.dir={run_dir}")
+    found = finish(start("train", *SHORT, *HOST, *settings, processes=2, fault="hang"))
+
+    assert [code for code, _ in found] == [1, 1], found
+    assert all("Scripted-v0 failed: no answer within 3 seconds" in output for _, output in found)
+    assert all(f"saved; continue with: stoix-like resume {run_dir}" in output for _, output in found)
+    found = finish(start("resume", str(run_dir), processes=2))
+    assert [code for code, _ in found] == [0, 0], found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "only_last", "message"),
     [
         ((), ("arch.seed=1",), "process 1 has other values of arch.seed than process 0"),
         (("arch.num_devices=3",), (), "arch.num_devices=3 counts the devices of all 2 processes"),
-        (("env=gymnasium/cartpole",), (), "CartPole-v1 runs on the host, and spans 2 processes"),
     ],
-    ids=["other seed", "odd number of devices", "environment on the host"],
+    ids=["other seed", "odd number of devices"],
 )
 def test_what_does_not_fit_is_refused_by_all_processes(
     tmp_path: Path, args: tuple[str, ...], only_last: tuple[str, ...], message: str
