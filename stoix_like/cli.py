@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -253,9 +254,8 @@ def _one_line_errors() -> Iterator[None]:
     except ConfigError as error:
         _stop(str(error), REFUSED)
     except ProcessLostError as error:
-        print(f"stoix-like: {error}", file=sys.stderr, flush=True)
-        # At a regular exit, jax waits for the processes that are gone, and aborts.
-        os._exit(FAILED)
+        print(f"stoix-like: {error}", file=sys.stderr)
+        _leave_others()
     except TrainingError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
@@ -263,16 +263,37 @@ def _one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except Exception as error:
-        if os.environ.get(_FULL_ERROR):
-            raise
-        if isinstance(error, OSError):
-            _discard_output()
-            _stop(str(error), FAILED)
-        # A signal that interrupts an import or a callback of jax causes other errors.
-        number = received()
-        if number is None:
-            raise
+        _stop_unexpectedly(error)
+        raise
+
+
+def _stop_unexpectedly(error: Exception) -> None:
+    """End the program if an error that no part of it raises on purpose has a known cause."""
+    if _has_others():
+        traceback.print_exc()
+        _leave_others()
+    if os.environ.get(_FULL_ERROR):
+        return
+    if isinstance(error, OSError):
+        _discard_output()
+        _stop(str(error), FAILED)
+    # A signal that interrupts an import or a callback of jax causes other errors.
+    number = received()
+    if number is not None:
         _stop("interrupted", 128 + number)
+
+
+def _has_others() -> bool:
+    """Return whether this process is one of several that train a run."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def _leave_others() -> NoReturn:
+    """End this process alone; at a regular exit, jax would wait for the others, which wait for this one."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FAILED)
 
 
 def _add_evaluation(parser: argparse.ArgumentParser) -> None:
@@ -359,8 +380,7 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     from omegaconf import OmegaConf
 
     from stoix_like import config as configuration
-    from stoix_like.run import devices, warm_start
-    from stoix_like.run.experiment import check_own
+    from stoix_like.run import devices
     from stoix_like.run.setup import set_up
 
     extra = _config_dirs(args)
@@ -369,9 +389,11 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     if args.cfg or args.info:
         return [], None
     runs = [configuration.parse_config(config) for config in composed]
-    resumed = None
+    resumed, run_dir = None, Path(composed[0].hydra.run.dir)
     if not args.multirun:
-        resumed = _check_run_dir(Path(composed[0].hydra.run.dir), runs[0])
+        processes = devices.connect(runs[0].arch)
+        run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
+        resumed = processes.first(lambda: _check_run_dir(run_dir, runs[0]))
     else:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
         launcher = OmegaConf.select(composed[0], "hydra.launcher._target_")
@@ -379,29 +401,37 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
             raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
         if not launcher.endswith("BasicLauncher"):
             return [], None  # The launcher may use other machines: each run checks its own devices.
+        if any(getattr(run.arch, "distributed", None) for run in runs):
+            raise ConfigError(
+                "arch.distributed: the processes of one run cannot share the jobs of -m: start one run after the other,"
+                " train seeds as a population (arch.population.size), or use hydra/launcher=submitit_slurm"
+            )
     devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
     setups = [set_up(run, _STARTED) for run in runs]
-    for run in runs:
-        check_own(run)
     for setup in setups:
-        if setup.config.arch.resume_from is None:
-            warm_start.find(setup)
+        setup.processes.together(lambda setup=setup: _check_sources(setup))  # type: ignore[misc]
     lone = None if args.multirun else setups[0]
-    if resumed is None:
-        return [] if lone is None else _hydras_dir(lone, Path(composed[0].hydra.run.dir)), lone
-    # The run continues in its own directory, which has Hydra's output already.
-    return [f"hydra.run.dir={quoted(str(resumed))}", "hydra.output_subdir=null"], lone
+    if resumed is not None:
+        # The run continues in its own directory, which has Hydra's output already.
+        return [f"hydra.run.dir={quoted(resumed)}", "hydra.output_subdir=null"], lone
+    if lone is None or lone.processes.count == 1:
+        return [], lone
+    # All processes have the directory of the first one, which writes Hydra's output.
+    output = [] if lone.processes.is_first else ["hydra.output_subdir=null"]
+    return [f"hydra.run.dir={quoted(str(run_dir))}", *output], lone
 
 
-def _hydras_dir(setup: RunSetup, run_dir: Path) -> list[str]:
-    """Return arguments with which Hydra uses one directory for all processes of a run, and writes to it once."""
-    if setup.processes.count == 1:
-        return []
-    shared = setup.processes.first(lambda: str(run_dir.absolute()))
-    return [f"hydra.run.dir={quoted(shared)}", *([] if setup.processes.is_first else ["hydra.output_subdir=null"])]
+def _check_sources(setup: RunSetup) -> None:
+    """Refuse callbacks, loggers and parameters to start from that cannot be used."""
+    from stoix_like.run import warm_start
+    from stoix_like.run.experiment import check_own
+
+    check_own(setup.config)
+    if setup.config.arch.resume_from is None:
+        warm_start.find(setup)
 
 
-def _check_run_dir(directory: Path, config: RunConfig) -> Path | None:
+def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
     """Return the directory of the run to resume; None where a new run starts, which is then possible."""
     from stoix_like.storage import mirror, remote, run_dir
 
@@ -411,7 +441,7 @@ def _check_run_dir(directory: Path, config: RunConfig) -> Path | None:
         remote.check_new(config.checkpoint.mirror)
     else:
         run_dir.check_is_run(resumed)
-    return resumed
+    return None if resumed is None else str(resumed)
 
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:

@@ -385,9 +385,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
     build = build or _import_build(module)
     schema, arch = _schema(build), _parse_arch(resolved["arch"])
-    if "distributed" in resolved["arch"]:
-        # How the processes of a run are started is no part of it: it may resume with others.
-        resolved["arch"] = {**resolved["arch"], "distributed": None}
+    # How the processes of a run are started is no part of it: it may resume with others.
+    resolved["arch"] = {key: value for key, value in resolved["arch"].items() if key != "distributed"}
     return RunConfig(
         system_name=name or schema.__module__,
         build=build,

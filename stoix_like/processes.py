@@ -75,18 +75,23 @@ class Processes:
 
         Raises:
             Exception: what the function raised, in all processes.
+            TypeError: the result is not JSON.
         """
         if self.count == 1:
             return function()
-        failure, result = None, None
+        failure, result, text = None, None, "null"
         if self.is_first:
             try:
                 result = function()
-            except Exception as error:
+                text = json.dumps(result)
+            except BaseException as error:
                 failure = error
-        found, told = self._broadcast([result, _describe(failure)])
-        _raise(failure, told)
-        return typing.cast(T, result if self.is_first else found)
+        found, told = self._broadcast([text, _describe(failure)])
+        if failure is not None:
+            raise failure
+        if told is not None:
+            raise _error(told)
+        return typing.cast(T, result if self.is_first else json.loads(found))
 
     @contextlib.contextmanager
     def in_first(self, context: Callable[[], AbstractContextManager[T]]) -> Iterator[T | None]:
@@ -115,13 +120,13 @@ class Processes:
         """Call a function in every process, and fail in all of them if it failed in one.
 
         Args:
-            function: the same in each process.
+            function: the same in each process, without collective operations.
 
         Returns:
             The result of this process.
 
         Raises:
-            Exception: what the function raised here, or else in another process.
+            Exception: what the function raised in one of them; the same kind of error in all.
         """
         if self.count == 1:
             return function()
@@ -130,8 +135,12 @@ class Processes:
             result = function()
         except Exception as error:
             failure = error
-        told = self._gather(_describe(failure))
-        _raise(failure, next((one for one in told if one is not None), None))
+        told = [one for one in self._gather(_describe(failure)) if one is not None]
+        if told:
+            kind, messages = told[0][0], dict.fromkeys(message for _, message in told)
+            if failure is not None and len(told) == self.count and len(messages) == 1:
+                raise failure
+            raise _error([kind, "; ".join(messages)]) from failure
         return typing.cast(T, result)
 
     def largest(self, value: float) -> float:
@@ -230,18 +239,25 @@ def _padded(text: bytes, size: int) -> np.ndarray:
     return padded
 
 
-def _describe(error: Exception | None) -> list[str] | None:
+def _describe(error: BaseException | None) -> list[str] | None:
     if error is None:
         return None
     kind = next((known.__name__ for known in _KNOWN if isinstance(error, known)), type(error).__name__)
     return [kind, str(error)]
 
 
-def _raise(own: Exception | None, told: list[str] | None) -> None:
-    """Raise the error of this process, or else that of another."""
-    if own is not None:
-        raise own
-    if told is not None:
-        kind, message = told
-        known = {error.__name__: error for error in _KNOWN}
-        raise known[kind](message) if kind in known else RuntimeError(f"another process failed: {kind}: {message}")
+def _error(told: list[str]) -> Exception:
+    """Return the error that another process described."""
+    kind, message = told
+    known = {error.__name__: error for error in _KNOWN}
+    return known[kind](message) if kind in known else RuntimeError(f"a process failed: {kind}: {message}")
+
+
+def is_agreed(error: BaseException) -> bool:
+    """Return whether all processes of a run end with an error, so that none of them waits for the others in vain.
+
+    Args:
+        error: what ends this process.
+    """
+    agreed = (errors.ConfigError, errors.TrainingError, KeyboardInterrupt, SystemExit)
+    return isinstance(error, agreed) and not isinstance(error, errors.ProcessLostError)

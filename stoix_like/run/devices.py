@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,13 @@ from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
 from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
+from stoix_like.run import signals
 
 # All processes of a run start within this time; one that is silent for so long is lost, and ends the others.
 _SECONDS_TO_CONNECT = 300
 _SECONDS_OF_SILENCE = 20
+# At the end, the others wait while the first one closes its loggers and copies the run to its mirror.
+_SECONDS_TO_LEAVE = 3600
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
@@ -54,8 +58,9 @@ def devices_of(arch: ArchConfig) -> RunDevices:
     """
     if arch.deterministic:
         set_deterministic()
-    if isinstance(arch, AnakinConfig) and arch.distributed is not None:
-        return _devices_of_all_hosts(arch, arch.distributed)
+    processes = connect(arch)
+    if isinstance(arch, AnakinConfig) and processes.count > 1:
+        return _devices_of_all_hosts(processes, arch.num_devices)
     if not isinstance(arch, SebulbaConfig):
         return RunDevices(find_devices(arch.devices_needed))
     groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
@@ -68,10 +73,27 @@ def devices_of(arch: ArchConfig) -> RunDevices:
     return RunDevices([devices[index] for index in arch.learner.device_ids], tuple(acting))
 
 
-def _devices_of_all_hosts(arch: AnakinConfig, distributed: DistributedConfig | str) -> RunDevices:
-    """Connect the processes of a run, and return the same number of devices of each."""
-    _connect(distributed, arch.devices_needed)
-    processes, wanted = Processes(jax.process_count(), jax.process_index()), arch.num_devices
+def connect(arch: ArchConfig) -> Processes:
+    """Connect this process with the others of its run, unless it is connected already.
+
+    Args:
+        arch: the architecture.
+
+    Returns:
+        The processes; one alone without `arch.distributed`.
+
+    Raises:
+        ConfigError: the processes of `arch.distributed` cannot be found.
+    """
+    if not isinstance(arch, AnakinConfig) or arch.distributed is None:
+        return ALONE
+    if not jax.distributed.is_initialized():
+        _connect(arch.distributed, arch.devices_needed)
+    return Processes(jax.process_count(), jax.process_index())
+
+
+def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevices:
+    """Return the same number of devices of each process."""
     if wanted is not None and wanted % processes.count:
         raise ConfigError(
             f"arch.num_devices={wanted} counts the devices of all {processes.count} processes, of which each has the"
@@ -94,9 +116,6 @@ def _devices_of_all_hosts(arch: AnakinConfig, distributed: DistributedConfig | s
 
 
 def _connect(distributed: DistributedConfig | str, num_devices: int | None) -> None:
-    """Connect this process with the others of its run, unless it is connected already."""
-    if jax.distributed.is_initialized():
-        return
     if num_devices is not None:
         reserve(num_devices)
     # The run agrees on signals itself, and jax's service would take SIGTERM away from it.
@@ -109,19 +128,22 @@ def _connect(distributed: DistributedConfig | str, num_devices: int | None) -> N
             "process_id": distributed.process_id,
             "cluster_detection_method": "deactivate",
         }
+    print(f"arch.distributed={distributed}: waiting for the other processes of the run", file=sys.stderr)
     try:
-        jax.distributed.initialize(
-            **place,
-            initialization_timeout=_SECONDS_TO_CONNECT,
-            heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
-            shutdown_timeout_seconds=_SECONDS_OF_SILENCE,
-        )
+        with signals.unhandled():
+            jax.distributed.initialize(
+                **place,
+                initialization_timeout=_SECONDS_TO_CONNECT,
+                heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
+                shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
+            )
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"arch.distributed={distributed}: the processes of the run cannot be connected ({reason}): start all of"
             " them, with the address of the first one as coordinator, or use arch.distributed=null for one process"
         ) from error
+    signals.defer()
 
 
 def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:

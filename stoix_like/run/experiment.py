@@ -17,17 +17,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.callbacks import Callback
 from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, with_env
-from stoix_like.errors import ConfigError, ProcessLostError
+from stoix_like.errors import ConfigError
 from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
+from stoix_like.processes import is_agreed
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks, make_callbacks
 from stoix_like.run.own_loggers import make_own_loggers
 from stoix_like.run.profile import Profile
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
-from stoix_like.run.signals import Signals
+from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.run.training_loop import Progress, TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.storage import checkpoint, remote
@@ -146,6 +147,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         TrainingError: a metric or a parameter became non-finite.
     """
     processes = setup.processes
+    stop_if_received(processes)
     # The others may have named theirs by the time.
     run_dir = Path(processes.first(lambda: str(run_dir.absolute())))
     processes.together(lambda: check_own(setup.config))
@@ -156,11 +158,10 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
             setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
         return _resume(setup, resumed)
     processes.first(lambda: _check_new(run_dir, mirror))
-    warm_start.find(setup)
+    processes.together(lambda: warm_start.find(setup))
     processes.first(lambda: directory.create(run_dir))
     with _owned(setup, run_dir) as start_mirror:
         processes.first(lambda: _write_config(setup, run_dir, directory.write_new_config))
-        processes.together(lambda: directory.check_shared(run_dir))
         try:
             return _train(setup, run_dir, start_mirror, resuming=False)
         except ConfigError:
@@ -191,10 +192,15 @@ def _owned(setup: RunSetup, run_dir: Path) -> Iterator[Callable[[], None]]:
     """Lock the directory of a run, record signals, and mirror the directory; yield what starts the mirror."""
     processes = setup.processes
     with (
+        processes.watched(f"continue from its last checkpoint with: stoix-like resume {run_dir}"),
         processes.in_first(lambda: directory.locked(run_dir)),
         Signals(),
         processes.in_first(lambda: mirrored(run_dir, setup.config.checkpoint)) as start_mirror,
     ):
+        if processes.count > 1:
+            token = processes.first(lambda: directory.write_token(run_dir))
+            processes.together(lambda: directory.check_token(run_dir, token))
+            processes.first(lambda: directory.remove_token(run_dir))
         yield start_mirror or (lambda: None)
 
 
@@ -245,23 +251,30 @@ def resume(
         TrainingError: a metric or a parameter became non-finite.
     """
     started = time.perf_counter() if started is None else started
-    if directory.is_address(run_dir):
-        overrides = [f"+checkpoint.mirror={quoted(remote.normalised(run_dir))}", *overrides]
+    address = remote.normalised(run_dir) if directory.is_address(run_dir) else None
+    if address is not None:
+        overrides = [f"+checkpoint.mirror={quoted(address)}", *overrides]
         run_dir = remote.working_copy(run_dir)
     run_dir = Path(run_dir).absolute()
     config = with_env(parse_config(read_config(run_dir, overrides, trust)), env)
     config = config._replace(own_callbacks=tuple(callbacks), own_loggers=tuple(loggers))
+    if address is not None and getattr(config.arch, "distributed", None) is not None:
+        raise ConfigError(
+            f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"
+            f" stoix-like train … hydra.run.dir=SHARED arch.resume_from=SHARED checkpoint.mirror={address}"
+        )
     return _resume(set_up(config, started), run_dir)
 
 
 def _resume(setup: RunSetup, run_dir: Path) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
     processes = setup.processes
+    run_dir = Path(processes.first(lambda: str(run_dir)))
     processes.together(lambda: directory.check_is_run(run_dir))
     processes.together(lambda: check_own(setup.config))
     with _owned(setup, run_dir) as start_mirror:
         host_state = checkpoint.newest_readable(
-            run_dir, lambda step: checkpoint.read_host_state(run_dir, step), processes
+            run_dir, lambda step: checkpoint.read_host_state(run_dir, step, processes), processes
         )
         summary = processes.first(lambda: directory.read_summary(run_dir))
         if host_state is not None:
@@ -346,7 +359,7 @@ def _train(setup: RunSetup, run_dir: Path, start_mirror: Callable[[], None], res
     except Exception as error:
         if processes.is_first:
             directory.write_failure(run_dir, error)
-        if writer is not None and isinstance(error, ProcessLostError):
+        if writer is not None and processes.count > 1 and not is_agreed(error):
             writer.abandon()
         raise
     finally:
@@ -365,7 +378,7 @@ def _start(
     run_dir: Path, logger: MultiLogger, setup: RunSetup, make_loop: Callable[[], TrainingLoop]
 ) -> tuple[TrainingLoop, RunInfo]:
     """Start a run; return its loop, and its description for callbacks."""
-    source = warm_start.find(setup)
+    source = setup.processes.together(lambda: warm_start.find(setup))
     info = _info(setup, run_dir, () if source is None else (source.note,))
     logger.start(info)
     loop = make_loop()
@@ -421,9 +434,9 @@ def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> in
 
 def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
     """Restore the newest readable checkpoint; return notes for the user."""
-    targets = loop.targets()
+    targets, processes = loop.targets(), loop.setup.processes
     found = checkpoint.newest_readable(
-        run_dir, lambda step: checkpoint.read(run_dir, step, targets), loop.setup.processes
+        run_dir, lambda step: checkpoint.read(run_dir, step, targets, processes), processes
     )
     assert found is not None
     loop.restore(found)

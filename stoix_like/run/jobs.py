@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
 from omegaconf import DictConfig
 
-from stoix_like.errors import TrainingError
+from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary
 
@@ -46,6 +46,8 @@ def train(config: DictConfig) -> float:
     """
     try:
         return experiment.run_experiment(config)
+    except ProcessLostError:
+        raise  # No other job can start without that process.
     except TrainingError as error:
         print(f"{HydraConfig.get().runtime.output_dir}: {error}", file=sys.stderr)
         return math.nan

@@ -21,6 +21,7 @@ CHANGEABLE = (
     "arch.total_timesteps",
     "arch.num_evaluation",
     "arch.num_devices",
+    "arch.distributed",
     "arch.actor.device_ids",
     "arch.learner.device_ids",
     "arch.update_batch_size",

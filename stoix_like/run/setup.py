@@ -25,9 +25,10 @@ from stoix_like.networks.utils import build_networks
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
-from stoix_like.run.devices import devices_of, make_mesh
+from stoix_like.run.devices import RunDevices, devices_of, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
+from stoix_like.run.records import versions
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 
@@ -111,8 +112,13 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     """
     started = time.perf_counter() if started is None else started
     check_available(config.logger)
-    num_members = count_members(config)
     devices = devices_of(config.arch)
+    _check_same(config, devices.processes)
+    return devices.processes.together(lambda: _set_up(config, devices, started))
+
+
+def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
+    num_members = count_members(config)
     spread, notes = spread_members(config, num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
@@ -132,7 +138,6 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     )
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(setup, config.arch)
-    _check_processes(setup)
     if not fits(config.system, env.action_space):
         raise ConfigError(
             f"system={config.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
@@ -145,6 +150,21 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     population = make_population(config)
     _check_members(config, population, plan)
     return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
+
+
+def _check_same(config: RunConfig, processes: Processes) -> None:
+    """Refuse processes that differ in what they would train; the first one alone logs."""
+    own = {key: repr(value) for key, value in flatten({**config.resolved, "logger": None, "versions": versions()})}
+    first = processes.first(lambda: own)
+
+    def check() -> None:
+        if differing := sorted(key for key in own.keys() | first.keys() if own.get(key) != first.get(key)):
+            raise ConfigError(
+                f"process {processes.index} has other values of {', '.join(differing)} than process 0: start every"
+                " process with the same ones"
+            )
+
+    processes.together(check)
 
 
 def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
@@ -182,22 +202,6 @@ def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"
             f" {setup.plan.num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
         )
-
-
-def _check_processes(setup: RunSetup) -> None:
-    """Refuse processes that differ in their configuration."""
-    processes = setup.processes
-    own = {key: repr(value) for key, value in flatten(setup.config.resolved)}
-    first = processes.first(lambda: own)
-
-    def check() -> None:
-        if differing := sorted(key for key in own.keys() | first.keys() if own.get(key) != first.get(key)):
-            raise ConfigError(
-                f"process {processes.index} has other values of {', '.join(differing)} than process 0: start every"
-                " process with the same ones"
-            )
-
-    processes.together(check)
 
 
 def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:

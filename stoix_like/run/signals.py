@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -127,6 +129,26 @@ class Signals:
             self._raise()
 
 
+def defer() -> None:
+    """Let the active context only record signals from now on: several processes agree on how to answer them."""
+    if Signals._active is not None:
+        Signals._active._depth += 1
+
+
+@contextlib.contextmanager
+def unhandled() -> Iterator[None]:
+    """Let signals end the process, while it waits in code that no handler can interrupt and has nothing to save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 def received() -> int | None:
     """Return the signal that the active context has received, or None."""
     return None if Signals._active is None else Signals._active.received
@@ -144,4 +166,4 @@ def stop_if_received(processes: Processes) -> None:
     """
     active = Signals._active or Signals()
     if active.agree(processes) is not None:
-        active.leave("stopped before training")
+        active.leave("stopped before training" if processes.is_first else None)

@@ -225,7 +225,8 @@ class TrainingLoop:
         Raises:
             ConfigError: the checkpoint is damaged.
         """
-        self._state = self.state._replace(shared=warm_start.replace(self.state.shared, source.read()))
+        arrays = self.setup.processes.together(source.read)
+        self._state = self.state._replace(shared=warm_start.replace(self.state.shared, arrays))
 
     def train(self) -> None:
         """Spend the rest of the budget, then evaluate the best parameters once more.
@@ -606,12 +607,13 @@ class TrainingLoop:
 
     def _record_video(self) -> None:
         """Record an episode of the best member after every `logger.video.every_evals` evaluations."""
-        if self.setup.drawn_env is None:
+        evaluation = len(self.history) - 1
+        if self.setup.drawn_env is None or evaluation % self.setup.config.logger.video.every_evals:
             return
         member = self.history[-1].get("population/best_member", 0)
         hyperparams = self._population.of(member)
         with self.clock("videos"):
-            shared, evaluation = self.setup.processes.readable(self.state.shared), len(self.history) - 1
+            shared = self.setup.processes.readable(self.state.shared)
             if self._videos is not None:
                 self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
 

@@ -62,7 +62,7 @@ class Videos:
         env_steps: int,
         logger: MultiLogger,
     ) -> None:
-        """Record an episode, if it is the turn of this evaluation.
+        """Record an episode.
 
         Args:
             shared: the shared state of all members.
@@ -72,8 +72,6 @@ class Videos:
             env_steps: environment steps of each member so far.
             logger: receives the last video, which is waited for.
         """
-        if evaluation == 0 or evaluation % self._setup.config.logger.video.every_evals:
-            return
         # At most one episode waits, whatever the time that drawing takes.
         self.log(logger, wait=True)
         if self._failed:

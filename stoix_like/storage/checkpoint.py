@@ -41,6 +41,7 @@ QUARANTINE = "checkpoints-damaged"
 HOST_STATE = "host_state"
 # Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.
 MAX_BYTES_READ_BACK = 2**28
+_SECONDS_TO_WAIT_FOR_OTHERS = 120
 # What the file system and the process can fail with, whatever the bytes of a checkpoint are.
 _TRANSIENT = tuple(
     getattr(errno, name)
@@ -126,21 +127,19 @@ class Writer:
             if step in manager.all_steps():
                 # The run stopped here between two evaluations; with the new budget, one of them is at this step.
                 manager.delete(step)
-            manager.save(
-                step,
-                args=ocp.args.Composite(
-                    **{name: ocp.args.StandardSave(leaves) for name, leaves in present.items()},
-                    **{HOST_STATE: ocp.args.JsonSave({"text": text, "crc32": zlib.crc32(text.encode())})},
-                ),
-                force=True,
+            args = ocp.args.Composite(
+                **{name: ocp.args.StandardSave(leaves) for name, leaves in present.items()},
+                **{HOST_STATE: ocp.args.JsonSave({"text": text, "crc32": zlib.crc32(text.encode())})},
             )
+            self._processes.together(lambda: manager.save(step, args=args, force=True))
 
     def wait(self) -> None:
         """Wait until the pending checkpoint is complete."""
         step = self._pending
         if step is not None:
             with self._reported():
-                self._open().wait_until_finished()
+                manager = self._open()
+                self._processes.together(manager.wait_until_finished)
                 self._pending, self._failing = None, False
                 if not self._usable:
                     self._read_back(step)
@@ -181,6 +180,9 @@ class Writer:
             self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
             options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
+            if self._processes.count > 1:
+                # A process that cannot write keeps the others waiting for so long.
+                options.async_options = ocp.AsyncOptions(timeout_secs=_SECONDS_TO_WAIT_FOR_OTHERS)
             place = self._open_path.enter_context(_without_glob_characters(self.directory))
             self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager
@@ -215,7 +217,7 @@ class Writer:
             if sum(leaf.size * leaf.dtype.itemsize for leaf in leaves.values()) <= MAX_BYTES_READ_BACK
         }
         try:
-            self._processes.together(lambda: read(self.run_dir, step, small))
+            read(self.run_dir, step, small, self._processes)
             large = {name: self._shapes[name] for name in self._shapes.keys() - small.keys()}
             self._processes.together(lambda: _check_shapes(self.run_dir, step, large))
             self._usable = True
@@ -272,12 +274,13 @@ def steps(run_dir: Path) -> list[int]:
     return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
 
-def read_host_state(run_dir: Path, step: int) -> dict[str, Any]:
+def read_host_state(run_dir: Path, step: int, processes: Processes = ALONE) -> dict[str, Any]:
     """Read the state of the host from a checkpoint.
 
     Args:
         run_dir: the directory of the run.
         step: one of `steps`.
+        processes: all of them read it.
 
     Returns:
         The value that was passed to `Writer.save`.
@@ -285,7 +288,7 @@ def read_host_state(run_dir: Path, step: int) -> dict[str, Any]:
     Raises:
         DamagedError: it cannot be read, or differs from what was written.
     """
-    return _read_text(run_dir, step)[HOST_STATE]
+    return processes.together(lambda: _read_text(run_dir, step))[HOST_STATE]
 
 
 def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtypeStruct]:
@@ -311,7 +314,7 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
         raise DamagedError(f"{directory}: {_reason(error)}") from error
 
 
-def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
+def read(run_dir: Path, step: int, targets: Arrays, processes: Processes = ALONE) -> Checkpoint:
     """Read a checkpoint, and verify its checksums.
 
     Args:
@@ -319,6 +322,7 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
         step: one of `steps`.
         targets: trees of `jax.ShapeDtypeStruct` by item, with the layout to restore to; items that the checkpoint does
             not have are left out.
+        processes: the processes that have the devices of the layout; each reads its part.
 
     Returns:
         The checkpoint.
@@ -328,11 +332,12 @@ def read(run_dir: Path, step: int, targets: Arrays) -> Checkpoint:
         ConfigError: the file system or the memory failed.
     """
     ocp = _orbax()
-    text = _read_text(run_dir, step)
+    text = processes.together(lambda: _read_text(run_dir, step))
     written = text["checksums"]
     wanted = {name: tree for name, tree in targets.items() if name in written}
     shapes = {name: _named(tree) for name, tree in wanted.items()}
-    restored = _restore(run_dir, step, {name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()})
+    args = {name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()}
+    restored = processes.together(lambda: _restore(run_dir, step, args))
     items: dict[str, Any] = {}
     for name, tree in wanted.items():
         try:
@@ -353,7 +358,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
     Args:
         run_dir: the directory of the run.
         read_step: reads the checkpoint of a step.
-        processes: the processes of the run; all of them read.
+        processes: the processes of the run; all of them read, and agree on what is damaged.
 
     Returns:
         The result of `read_step`; None if there are no checkpoints.
@@ -364,7 +369,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
     damaged: list[tuple[int, DamagedError]] = []
     for step in reversed(processes.first(lambda: steps(run_dir))):
         try:
-            found = processes.together(lambda step=step: read_step(step))  # type: ignore[misc]
+            found = read_step(step)
         except DamagedError as error:
             damaged.append((step, error))
             continue
@@ -457,6 +462,12 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     directory = run_dir.absolute() / DIRECTORY
     _check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
+    if (count := jax.process_count()) > 1:
+        # Each process reads on its own, so that none waits for one that fails.
+        own = jax.process_index()
+        options.multiprocessing_options = ocp.options.MultiprocessingOptions(
+            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process-{own}-of-{count}"
+        )
     try:
         with _alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
             yield manager

@@ -40,6 +40,9 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     config = _load(run_dir)
     if not trusted:
         trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
+    if config.arch.get("architecture_name") == "anakin":
+        # Runs do not record it, and may resume with it.
+        OmegaConf.update(config, "arch.distributed", None, force_add=True)
     return override_config(config, overrides)
 
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"
 SUMMARY = "summary.json"
 FAILURE = "failure.txt"
+# Shows that all processes of a run see one directory.
+_TOKEN = ".shared"
 _MAX_SUMMARY_BYTES = 2**28
 _MAX_FAILURE_BYTES = 2**20
 _MAX_METRICS_BYTES = 2**32
@@ -88,16 +91,49 @@ def is_address(place: str | Path) -> bool:
     return ADDRESS.fullmatch(str(place)) is not None and not os.path.lexists(place)
 
 
-def check_shared(run_dir: Path) -> None:
-    """Refuse a run directory that the first process created, and this one does not see.
+def write_token(run_dir: Path) -> str:
+    """Write a random text that the other processes of the run must find.
+
+    Args:
+        run_dir: the directory, locked by the first process.
+
+    Returns:
+        The text.
+
+    Raises:
+        ConfigError: the directory cannot be written.
+    """
+    token = secrets.token_hex()
+    with _refused_if_unwritable(run_dir):
+        write_text(run_dir / _TOKEN, token)
+    return token
+
+
+def remove_token(run_dir: Path) -> None:
+    """Remove the text of `write_token`.
 
     Args:
         run_dir: the directory.
+    """
+    with contextlib.suppress(OSError):
+        (run_dir / _TOKEN).unlink()
+
+
+def check_token(run_dir: Path, token: str) -> None:
+    """Refuse a run directory that is not that of the first process.
+
+    Args:
+        run_dir: the directory.
+        token: from `write_token`.
 
     Raises:
         ConfigError: names the directory.
     """
-    if not holds_run(run_dir):
+    try:
+        found = read_bytes(run_dir / _TOKEN, 2 * len(token)).decode(errors="replace")
+    except OSError:
+        found = ""
+    if found != token:
         raise ConfigError(
             f"hydra.run.dir={run_dir} is not on a file system that all processes of the run share: choose a directory"
             " that is"
