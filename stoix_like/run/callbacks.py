@@ -16,6 +16,7 @@ from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
 from stoix_like.run.population import Population
+from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
 
 if TYPE_CHECKING:
@@ -181,8 +182,7 @@ class Callbacks:
         from stoix_like.inference.policy import Policy
 
         member = record.get("population/best_member", 0)
-        own = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
-        own = jax.tree.map(jnp.copy, own)
+        own = of_member(shared, member) if population.num_members > 1 else jax.tree.map(jnp.copy, shared)
         hyperparams = population.of(member)
         if member not in self._policies or self._policies[member][0] != hyperparams:
             self._policies[member] = hyperparams, Policy(self._setup, own, hyperparams)

@@ -45,6 +45,22 @@ class Best(NamedTuple):
         )
 
 
+@jax.jit
+def of_member(tree: Any, member: int) -> Any:
+    """Return the arrays of one member of a population.
+
+    In one program: on several CPU devices, a program per array would exchange parts while others do, and deadlock.
+
+    Args:
+        tree: arrays with a leading population axis.
+        member: index of the member.
+
+    Returns:
+        The same tree without that axis.
+    """
+    return jax.tree.map(lambda leaf: leaf[member], tree)
+
+
 def to_items(state: LearnerState, best: Any, local: bool) -> dict[str, Any]:
     """Split the state into the items of a checkpoint, so that a policy can be read without the rest.
 

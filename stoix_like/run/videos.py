@@ -15,6 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.rendering.animation import write_animation
 from stoix_like.rendering.episode import Recorder
+from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage.files import check_directory
 
@@ -78,8 +79,8 @@ class Videos:
             return
         population = self._setup.population
         key = jax.random.fold_in(jax.random.key(population.seeds[member]), _VIDEO_STREAM)
-        one = jax.tree.map(lambda leaf: leaf[member], shared) if population.num_members > 1 else shared
         try:
+            one = of_member(shared, member) if population.num_members > 1 else shared
             one = jax.device_put(one, self._setup.mesh.local_devices[0])
             recording = self._recorder.record(one, hyperparams, jax.random.fold_in(key, evaluation))
         except Exception as error:

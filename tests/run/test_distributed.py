@@ -197,6 +197,35 @@ def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tm
 
 
 @pytest.mark.slow
+def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> None:
+    started = start("train", *SHORT, *PPO, f"hydra.run.dir={tmp_path / 'run'}", processes=2)
+    assert started[1].stdout is not None
+    # Printed once the processes have connected.
+    while "Gloo" not in started[1].stdout.readline():
+        assert started[1].poll() is None
+    started[1].send_signal(signal.SIGTERM)
+    found = finish(started)
+
+    assert [code for code, _ in found] == [128 + signal.SIGTERM] * 2, found
+    assert "stopped" in found[0][1]
+
+
+@pytest.mark.slow
+def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> None:
+    run_dir, mirror = tmp_path / "run", tmp_path / "mirror"
+    args = (*PPO, "arch.total_timesteps=400000", f"checkpoint.mirror=file://{mirror}")
+    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    wait_for_checkpoint(run_dir)
+    started[1].send_signal(signal.SIGTERM)
+    found = finish(started)
+
+    assert [code for code, _ in found] == [128 + signal.SIGTERM] * 2, found
+    steps = {path.name for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit()}
+    assert steps
+    assert {path.stem for path in (mirror / "checkpoints").glob("*.complete")} == steps
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "only_last", "message"),
     [
