@@ -76,6 +76,10 @@ class Compiler:
 
         return self._threads.submit(compile_lowered).result
 
+    def close(self) -> None:
+        """Compile nothing more that has not begun."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
 
 class CompiledRun(NamedTuple):
     """The compiled programs of a run.
@@ -187,6 +191,11 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         ConfigError: the run does not fit into the memory of its devices.
         KeyboardInterrupt, SystemExit: a signal was received.
     """
+    with contextlib.closing(Compiler()) as compiler:
+        return _compile_run(setup, keys, hyperparams, compiler)
+
+
+def _compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams, compiler: Compiler) -> CompiledRun:
     start = time.perf_counter()
     config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
     set_compile_cache(config.arch.compile_cache)
@@ -205,7 +214,6 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         max_blocks=max_blocks(num_members),
     )
     compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
-    compiler = Compiler()
     state, finish = compile_training(setup, build, spec, keys, hyperparams, compiler)
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members

@@ -272,6 +272,7 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
     run_dir = Path(processes.first(lambda: str(run_dir)))
     processes.together(lambda: directory.check_is_run(run_dir))
     processes.together(lambda: check_own(setup.config))
+    processes.first(lambda: remote.check_continues(setup.config.checkpoint.mirror, run_dir))
     with _owned(setup, run_dir) as start_mirror:
         host_state = checkpoint.newest_readable(
             run_dir, lambda step: checkpoint.read_host_state(run_dir, step, processes), processes

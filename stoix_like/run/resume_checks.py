@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
         ConfigError: names the keys that differ.
     """
     now, then = dict(flatten(setup.config.resolved)), dict(flatten(config))
+    # Keys that the version which started the run did not have.
+    added = {key: value for key, value in _defaults(setup).items() if key not in then}
+    then |= {key: value for key, value in added.items() if key in now}
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in sorted(now.keys() | then.keys())
@@ -127,6 +131,12 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
     return [
         f"resumed with other versions ({', '.join(changed)}): results may differ from those of an uninterrupted run"
     ]
+
+
+def _defaults(setup: RunSetup) -> dict[str, Any]:
+    """Return the defaults of the fields of `arch` that have one and are no mapping."""
+    found = {f"arch.{field.name}": field.default for field in dataclasses.fields(setup.config.arch)}
+    return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | None)}
 
 
 def _may_change(key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stoix_like.config import GROUPS, override_config
+from stoix_like.config import GROUPS, CheckpointConfig, override_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
@@ -40,9 +41,14 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     config = _load(run_dir)
     if not trusted:
         trust.check_trusted(flatten(_plain(config)), str(run_dir / CONFIG), overrides)
+    # Keys that runs do not record, or did not in earlier versions, and with which they may resume.
+    absent = {f"checkpoint.{field.name}": field.default for field in dataclasses.fields(CheckpointConfig)}
     if config.arch.get("architecture_name") == "anakin":
-        # Runs do not record it, and may resume with it.
-        OmegaConf.update(config, "arch.distributed", None, force_add=True)
+        absent["arch.distributed"] = None
+    for key, default in absent.items():
+        group, _, name = key.partition(".")
+        if name not in config[group] and default is not dataclasses.MISSING:
+            OmegaConf.update(config, key, default, force_add=True)
     return override_config(config, overrides)
 
 

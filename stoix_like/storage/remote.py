@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+import filelock
+
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.run_dir import (
     ADDRESS,
@@ -91,7 +93,12 @@ class Store:
     def exists(self, name: str) -> bool:
         """Return whether there is a file of this name."""
         self._fs.invalidate_cache()
-        return bool(self._fs.exists(self._path(name)))
+        try:
+            self._fs.info(self._path(name))
+        except FileNotFoundError:
+            return False
+        # Any other error is no answer: `exists` of some stores would take it for one.
+        return True
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
@@ -170,6 +177,11 @@ def normalised(address: str | Path) -> str:
         ConfigError: it is not the address of a directory.
     """
     found = ADDRESS.fullmatch(str(address))
+    if found is not None and re.match(r"[^/]*:[^/]*@", found[2]):
+        raise ConfigError(
+            f"the address {found[1]}://… contains a password, which the run would record: leave it to the configuration"
+            " of fsspec, or to the environment"
+        )
     # Stores expand patterns, also where they remove files.
     if found is None or ".." in PurePosixPath(found[2]).parts or any(part in found[2] for part in ("::", *"*?[")):
         raise ConfigError(f"{address} is not the address of a directory: use gs://bucket/run or s3://bucket/run")
@@ -210,6 +222,51 @@ def check_new(address: str | None) -> None:
             f"checkpoint.mirror={address} already holds a run: choose another address, or resume the run with:"
             f" stoix-like resume {address}"
         )
+
+
+def check_continues(address: str | None, run_dir: Path) -> None:
+    """Refuse an address that holds another run, or a later state of this one: the mirror would remove it.
+
+    Args:
+        address: `checkpoint.mirror`; None for none.
+        run_dir: the directory of the run that resumes.
+
+    Raises:
+        ConfigError: names the address.
+    """
+    if address is None:
+        return
+    with _reported(address):
+        store = Store(address)
+        if not store.exists(CONFIG):
+            return
+        if not _is_same_run(store, run_dir):
+            raise ConfigError(f"checkpoint.mirror={address} holds another run than {run_dir}: choose another address")
+        later = [step for step in _complete(store) if step > _newest(run_dir)]
+        if later:
+            raise ConfigError(
+                f"checkpoint.mirror={address} holds the checkpoint {max(later)}, which is later than those of"
+                f" {run_dir}: resume the run with: stoix-like resume {address}"
+            )
+
+
+def _is_same_run(store: Store, run_dir: Path) -> bool:
+    """Return whether the first records of two runs are equal: they contain a time, which no other run has."""
+    if not store.exists(METRICS) or not (run_dir / METRICS).is_file():
+        return True  # nothing was trained yet
+    found, own = store.read(METRICS).partition(b"\n")[0], (run_dir / METRICS).read_bytes().partition(b"\n")[0]
+    return found == own or not found or not own
+
+
+def _complete(store: Store) -> list[int]:
+    return [step for step, marker in store.checkpoints().items() if marker is not None]
+
+
+def _newest(run_dir: Path) -> int:
+    """Return the environment steps of the newest checkpoint of a directory; -1 without any."""
+    directory = run_dir / CHECKPOINTS
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def holds_run(address: str) -> bool:
@@ -282,12 +339,15 @@ def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
         return parts[-1] in (CONFIG, METRICS, UPDATES, SUMMARY, FAILURE)
 
     target = _cache("read", run_dir)
-    fetch(run_dir, target, wanted)
+    with _shared(target):
+        fetch(run_dir, target, wanted)
     return target
 
 
 def working_copy(address: str | Path) -> Path:
     """Return a local directory in which to resume a run on a store, made equal to it.
+
+    A directory that is ahead of the store stays as it is: what is missing there was not copied the last time.
 
     Args:
         address: of the run.
@@ -298,7 +358,13 @@ def working_copy(address: str | Path) -> Path:
     target = _cache("resumed", address)
     if is_locked(target):
         raise ConfigError(f"{address} is in use: another process is training it in {target}")
-    fetch(address, target)
+    with _reported(address):
+        store = Store(address)
+        is_ahead = (target / CONFIG).is_file() and _newest(target) > max(_complete(store), default=-1)
+        if is_ahead and store.exists(METRICS) and _is_same_run(store, target):
+            return target
+    with _shared(target):
+        fetch(address, target)
     return target
 
 
@@ -313,6 +379,12 @@ def address_of(copy: Path) -> str | Path:
         return copy
     scheme, _, path = copy.resolve().relative_to(place).as_posix().partition("/")
     return normalised(f"{scheme}://{urllib.parse.unquote(path)}")
+
+
+def _shared(target: Path) -> filelock.BaseFileLock:
+    """Return a lock for copying to a directory of the cache, which other processes may want at the same time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(target.with_name(f"{target.name}.lock"))
 
 
 def _cache(purpose: str, address: str | Path | None = None) -> Path:

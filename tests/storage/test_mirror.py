@@ -1,6 +1,7 @@
 """Runs on object stores: mirrors of stores that wait and fail, copies from them, and addresses that cannot work."""
 
 import json
+import shutil
 import sys
 import time
 
@@ -209,3 +210,32 @@ def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
         run_dir.check_new(tmp_path.__class__("s3://bucket/run"))
+
+
+def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run):
+    copy(run)
+    remote.check_continues(ADDRESS, run)
+    write_checkpoint(run, 256)
+    remote.check_continues(ADDRESS, run)
+    copy(run)
+    shutil.rmtree(run / "checkpoints/256")
+    with pytest.raises(ConfigError, match="holds the checkpoint 256, which is later than those of"):
+        remote.check_continues(ADDRESS, run)
+    (run / "metrics.jsonl").write_text("of another run\n")
+    with pytest.raises(ConfigError, match="holds another run than"):
+        remote.check_continues(ADDRESS, run)
+
+
+def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy(run)
+    directory = remote.working_copy(ADDRESS)
+    write_checkpoint(directory, 256)
+    assert remote.working_copy(ADDRESS) == directory
+    assert (directory / "checkpoints/256").is_dir()
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it():
+    with pytest.raises(ConfigError, match="contains a password") as refused:
+        remote.check_new("ftp://user:secret@host/run")
+    assert "secret" not in str(refused.value)
