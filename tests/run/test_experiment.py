@@ -153,7 +153,7 @@ def test_a_failing_logger_is_dropped_and_training_continues(tmp_path, monkeypatc
     monkeypatch.setattr(
         experiment,
         "make_logger",
-        lambda config, run_dir: MultiLogger([Broken(), JsonlLogger(run_dir / "metrics.jsonl")]),
+        lambda config, run_dir, own: MultiLogger([Broken(), JsonlLogger(run_dir / "metrics.jsonl")]),
     )
     done = stoix_like.train("ppo/ff_ppo", TINY, run_dir=tmp_path)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(done.history)

@@ -1,6 +1,7 @@
 """Tests of recurrent on-policy systems: states, values of true successors, sequences, memory."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -51,6 +52,7 @@ class SumCell(nn.Module):
     """A cell whose state is the sum of its inputs."""
 
     features: int
+    dtype: Any = None
 
     def __call__(self, state, x):
         return state + x, state + x

@@ -251,7 +251,7 @@ CASES = {
     "q_learning/ff_qr_dqn": Case(
         [*DQN, "system.num_quantiles=5", f"{HEAD}.num_quantiles=5", "system.huber_loss_parameter=0.1"], q_values
     ),
-    "q_learning/ff_iqn": Case([*DQN, "system.huber_loss_parameter=0.1"], q_values),
+    "q_learning/ff_iqn": Case([*DQN, "system.huber_loss_parameter=0.1", "system.num_cosines=64"], q_values),
     "q_learning/ff_rainbow": Case(
         [
             *(*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.total_batch_size=32", "system.epochs=2"),
