@@ -433,12 +433,12 @@ def _check_sources(setup: RunSetup) -> None:
 
 def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
     """Return the directory of the run to resume; None where a new run starts, which is then possible."""
-    from stoix_like.storage import mirror, remote, run_dir
+    from stoix_like.run.experiment import check_new
+    from stoix_like.storage import mirror, run_dir
 
     resumed = mirror.resumed_dir(config.arch.resume_from, directory, config.checkpoint.mirror)
     if resumed is None:
-        run_dir.check_new(directory)
-        remote.check_new(config.checkpoint.mirror)
+        check_new(directory, config.checkpoint.mirror)
     else:
         run_dir.check_is_run(resumed)
     return None if resumed is None else str(resumed)

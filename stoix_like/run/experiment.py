@@ -157,7 +157,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         if mirror is None and resume_from is not None and directory.is_address(resume_from):
             setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
         return _resume(setup, resumed)
-    processes.first(lambda: _check_new(run_dir, mirror))
+    processes.first(lambda: check_new(run_dir, mirror))
     processes.together(lambda: warm_start.find(setup))
     processes.first(lambda: directory.create(run_dir))
     with _owned(setup, run_dir) as start_mirror:
@@ -182,7 +182,16 @@ def _resumed_dir(setup: RunSetup, resume_from: str | None, run_dir: Path) -> Pat
     return None if found is None else Path(found)
 
 
-def _check_new(run_dir: Path, mirror: str | None) -> None:
+def check_new(run_dir: Path, mirror: str | None) -> None:
+    """Refuse places of a new run that cannot be used, or hold a run.
+
+    Args:
+        run_dir: the directory.
+        mirror: `checkpoint.mirror`.
+
+    Raises:
+        ConfigError: names the place.
+    """
     directory.check_new(run_dir)
     remote.check_new(mirror)
 
@@ -272,7 +281,6 @@ def _resume(setup: RunSetup, run_dir: Path) -> Result:
     run_dir = Path(processes.first(lambda: str(run_dir)))
     processes.together(lambda: directory.check_is_run(run_dir))
     processes.together(lambda: check_own(setup.config))
-    processes.first(lambda: remote.check_continues(setup.config.checkpoint.mirror, run_dir))
     with _owned(setup, run_dir) as start_mirror:
         host_state = checkpoint.newest_readable(
             run_dir, lambda step: checkpoint.read_host_state(run_dir, step, processes), processes

@@ -55,6 +55,8 @@ class Mirror:
         self._stored: dict[int, remote.Marker | None] | None = None
         self._reported: set[str] = set()
         self._behind = False
+        # Whether the store is known to hold nothing that this run does not continue.
+        self._is_checked = False
         self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
@@ -106,6 +108,9 @@ class Mirror:
             return False
 
     def _copy(self) -> bool:
+        if not self._is_checked:
+            remote.check_continues(self._store.address, self._run_dir)
+            self._is_checked = True
         complete = True
         for name, version, copy in self._changes():
             if self._abandoned.is_set():

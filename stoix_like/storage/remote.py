@@ -224,18 +224,16 @@ def check_new(address: str | None) -> None:
         )
 
 
-def check_continues(address: str | None, run_dir: Path) -> None:
+def check_continues(address: str, run_dir: Path) -> None:
     """Refuse an address that holds another run, or a later state of this one: the mirror would remove it.
 
     Args:
-        address: `checkpoint.mirror`; None for none.
-        run_dir: the directory of the run that resumes.
+        address: `checkpoint.mirror`.
+        run_dir: the directory of the run.
 
     Raises:
-        ConfigError: names the address.
+        ConfigError: names the address; or the store cannot be read.
     """
-    if address is None:
-        return
     with _reported(address):
         store = Store(address)
         if not store.exists(CONFIG):
@@ -264,9 +262,9 @@ def _complete(store: Store) -> list[int]:
 
 def _newest(run_dir: Path) -> int:
     """Return the environment steps of the newest checkpoint of a directory; -1 without any."""
-    directory = run_dir / CHECKPOINTS
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    from stoix_like.storage import checkpoint  # imports jax, which commands that only read runs do not need
+
+    return max(checkpoint.steps(run_dir), default=-1)
 
 
 def holds_run(address: str) -> bool:

@@ -97,6 +97,13 @@ def wait_for_checkpoint(run_dir: Path) -> None:
         time.sleep(0.05)
 
 
+def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[str]]:
+    """Start a run of two processes, and wait until it has written its first checkpoint."""
+    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
+    wait_for_checkpoint(run_dir)
+    return started
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
     first, second = train(tmp_path / "two", *PPO, processes=2)
@@ -137,8 +144,7 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
     args = (*DQN, "arch.total_timesteps=49152", "arch.num_evaluation=12")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
     run_dir = tmp_path / "killed"
-    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
-    wait_for_checkpoint(run_dir)
+    started = start_until_checkpoint(run_dir, *args)
     started[1].kill()
     killed = time.monotonic()
     (code, output), _ = finish(started)
@@ -157,8 +163,7 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     args = (*PPO, "arch.total_timesteps=200000", "arch.num_evaluation=20")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
     run_dir = tmp_path / "stopped"
-    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
-    wait_for_checkpoint(run_dir)
+    started = start_until_checkpoint(run_dir, *args)
     started[1].send_signal(signal.SIGTERM)
     found = finish(started)
 
@@ -214,8 +219,7 @@ def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> Non
 def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> None:
     run_dir, mirror = tmp_path / "run", tmp_path / "mirror"
     args = (*PPO, "arch.total_timesteps=400000", f"checkpoint.mirror=file://{mirror}")
-    started = start("train", *SHORT, *args, f"hydra.run.dir={run_dir}", processes=2)
-    wait_for_checkpoint(run_dir)
+    started = start_until_checkpoint(run_dir, *args)
     started[1].send_signal(signal.SIGTERM)
     found = finish(started)
 
