@@ -345,6 +345,7 @@ def test_host_environments_without_pictures_are_refused(monkeypatch):
 def test_jumanji_is_drawn_by_its_own_viewer(name, tmp_path):
     config = parse_config(compose_config(["env=jumanji", f"env.scenario.name={name}", "env.time_limit=3"])).env
     env = factory.make_drawn(config)
+    open_before = pyplot.get_fignums()  # other tests may leave theirs open
 
     def act(shared, state, key):
         mask = state.timestep.observation.action_mask
@@ -359,4 +360,4 @@ def test_jumanji_is_drawn_by_its_own_viewer(name, tmp_path):
     height = len(frames[0]) // 8
     # The title above changes in any case.
     assert any((frame[height:] != frames[0][height:]).any() for frame in frames)
-    assert pyplot.get_fignums() == []
+    assert pyplot.get_fignums() == open_before
