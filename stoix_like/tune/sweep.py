@@ -111,6 +111,7 @@ def sweep(
 
     Raises:
         ConfigError: a setting is invalid, or the directory holds another sweep.
+        TrainingError: no trial has a return.
     """
     config = from_mapping(SweepConfig, {"space": dict(space or {}), **settings}, "sweep")
     return run_sweep(config, [f"system={system}", *to_overrides(overrides)])
@@ -144,6 +145,7 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
 
     Raises:
         ConfigError: a setting is invalid, or the directory holds another sweep.
+        TrainingError: no trial has a return.
     """
     base = compose_config(overrides)
     resolved = typing.cast(dict[str, Any], OmegaConf.to_container(base))
@@ -218,6 +220,11 @@ class Sweep:
             self._train_all(self._grouped(asked))
             self._write_results()
         self._write_results()
+        if not any(trial.state == TrialState.COMPLETE for trial in self._done()):
+            raise TrainingError(
+                f"none of the {len(self._done())} trials in {self.directory} has a return: their runs failed or were"
+                " stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
+            )
         best = self.study.best_trial
         assert best.value is not None
         return SweepResult(self.directory, self.study, dict(best.params), best.value)

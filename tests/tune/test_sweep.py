@@ -185,6 +185,14 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_sweep_without_any_return_says_so(tmp_path):
+    space = {"actor_lr": {"choice": [1e38]}}
+    with pytest.raises(TrainingError, match="none of the 2 trials in .* has a return"):
+        tune.sweep("ppo/ff_ppo", RUN, space, trials=2, parallel=2, dir=str(tmp_path / "sweep"))
+    assert [row["state"] for row in table(tmp_path / "sweep")] == ["fail"] * 2
+
+
+@pytest.mark.slow
 def test_a_killed_sweep_resumes(tmp_path):
     """A process is killed while a population trains; started again, it trains that population to its end."""
     long = [*RUN, "arch.total_timesteps=4096", "arch.num_evaluation=64"]
