@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -157,17 +158,16 @@ class Mirror:
     def _copy_checkpoint(self, step: int) -> None:
         """Copy a checkpoint, and write its marker once all files are there."""
         place, stored = f"{CHECKPOINTS}/{step}", self._known_checkpoints()
-        directory = self._run_dir / place
-        version = _files(directory)
-        marker = remote.Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
-        if stored.get(step) == marker:
-            return  # copied before this process started
-        if stored.get(step) is not None:
-            self._store.remove_checkpoint(step)
-        stored[step] = None
-        self._store.upload_all(directory, list(version), place)
-        if _files(directory) != version:
-            raise FileNotFoundError(f"{directory} changed while it was copied")
+        with _held(self._run_dir, place) as (directory, version):
+            marker = remote.Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
+            if stored.get(step) == marker:
+                return  # copied before this process started
+            if stored.get(step) is not None:
+                self._store.remove_checkpoint(step)
+            stored[step] = None
+            self._store.upload_all(directory, list(version), place)
+            if _files(directory) != version:
+                raise FileNotFoundError(f"{directory} changed while it was copied")
         self._store.write(remote.marker_name(step), json.dumps(marker._asdict()).encode())
         stored[step] = marker
 
@@ -264,6 +264,26 @@ def _plain_files(run_dir: Path) -> Iterator[str]:
         for name in sorted(names):
             if name not in _OWN_TO_THE_MACHINE and not name.endswith(".tmp"):
                 yield (above / name).as_posix()
+
+
+@contextlib.contextmanager
+def _held(run_dir: Path, place: str) -> Iterator[tuple[Path, _Version]]:
+    """Yield a directory that keeps the files of a checkpoint when the run removes them, and their version.
+
+    A store may be slower than the run, whose checkpoints would all be gone before they are copied.
+    """
+    checkpoint_dir, held = run_dir / place, run_dir / f".mirror{remote.PARTIAL}"
+    version = _files(checkpoint_dir)
+    # A killed process may have left it.
+    shutil.rmtree(held, ignore_errors=True)
+    try:
+        shutil.copytree(checkpoint_dir, held, copy_function=os.link)
+    except OSError:
+        yield checkpoint_dir, version  # no hard links on this file system
+    else:
+        yield held, version
+    finally:
+        shutil.rmtree(held, ignore_errors=True)
 
 
 def _files(path: Path) -> _Version:

@@ -138,6 +138,33 @@ def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_pa
     assert not list((tmp_path / "copy").glob(".*partial"))
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeypatch, links):
+    """The run replaces its checkpoints during every copy, which succeeds with hard links alone."""
+    upload, complete = remote.Store.upload_all, []
+
+    def removing(self, source, names, place):
+        complete.append([name for name in store if name.endswith(".complete")])
+        if len(complete) < 5:
+            shutil.rmtree(run / "checkpoints")
+            write_checkpoint(run, 128 + 64 * len(complete))
+        upload(self, source, names, place)
+
+    def refused(source, target):
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr(remote.Store, "upload_all", removing)
+    if not links:
+        monkeypatch.setattr(mirror.os, "link", refused)
+    one = mirror.Mirror(run, ADDRESS)
+    one.start()
+    wait_until(lambda: len(complete) == 5)
+    one.close(20.0)
+    assert [len(found) for found in complete] == ([0, 1, 1, 1, 1] if links else [0] * 5)
+    assert {name for name in names(store) if name.endswith(".complete")} == {"checkpoints/384.complete"}
+    assert not list(run.glob(".mirror*"))
+
+
 @pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd"])
 def test_a_store_cannot_write_outside_of_the_copy(tmp_path, run, store, name):
     copy(run)
