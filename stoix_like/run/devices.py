@@ -27,6 +27,7 @@ _SECONDS_TO_LEAVE = 3600
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
+_NONDETERMINISTIC_FLAGS = [f"--xla_gpu_exclude_nondeterministic_ops={value}" for value in ("false", "0")]
 
 
 class RunDevices(NamedTuple):
@@ -235,9 +236,12 @@ def set_deterministic() -> None:
     Flags that the variable already has keep their values. Other devices are deterministic without any flag.
 
     Raises:
-        ConfigError: jax has already started on a GPU without the flags.
+        ConfigError: jax has already started on a GPU without the flags, or the variable forbids them.
     """
     given = os.environ.get("XLA_FLAGS", "")
+    for flag in given.split():
+        if flag.lower() in _NONDETERMINISTIC_FLAGS:
+            raise ConfigError(f"arch.deterministic=true contradicts XLA_FLAGS='{flag}': remove one of them")
     names = [flag.partition("=")[0] for flag in given.split()]
     missing = [f"{name}={value}" for name, value in _DETERMINISTIC_FLAGS.items() if name not in names]
     if not missing:

@@ -42,6 +42,12 @@ def test_deterministic_comes_too_late_on_a_gpu_that_has_started_without_it(monke
     devices.set_deterministic()
 
 
+def test_deterministic_refuses_a_flag_that_forbids_it(monkeypatch):
+    monkeypatch.setitem(os.environ, "XLA_FLAGS", "--xla_gpu_exclude_nondeterministic_ops=False")
+    with pytest.raises(ConfigError, match="arch.deterministic=true contradicts XLA_FLAGS='--xla_gpu_exclude"):
+        devices.set_deterministic()
+
+
 PROGRAM = """
 import os, jax
 from stoix_like.config import compose_config, parse_config
