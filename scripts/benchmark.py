@@ -75,16 +75,18 @@ SBX_PPO = {
     "model": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "policy_kwargs": {"net_arch": [64, 64]}},
 }
 
-# The shape of PureJaxRL's recurrent PPO, whose actor and critic share their cell.
-REC_PPO = (
-    *("system=ppo/rec_ppo", "env=gymnax/cartpole", "network=rnn", "arch.total_num_envs=4", "arch.total_timesteps=5e4"),
-    "system.num_minibatches=4",
-    *(
-        f"network.{name}_network.{part}"
-        for name in ("actor", "critic")
-        for part in ("pre_torso.layer_sizes=[128]", "rnn_layer.hidden_state_dim=128", "post_torso.layer_sizes=[128]")
-    ),
-)
+
+def recurrent_ppo(network: str, *names: str) -> tuple[str, ...]:
+    """Return recurrent PPO in the shape of PureJaxRL's, with torsos and cells of the named networks."""
+    parts = ("pre_torso.layer_sizes=[128]", "rnn_layer.hidden_state_dim=128", "post_torso.layer_sizes=[128]")
+    return (
+        *("system=ppo/rec_ppo", "env=gymnax/cartpole", f"network={network}", "arch.total_num_envs=4"),
+        *("arch.total_timesteps=5e4", "system.num_minibatches=4"),
+        *(f"network.{name}_network.{part}" for name in names for part in parts),
+    )
+
+
+REC_PPO = recurrent_ppo("rnn", "actor", "critic")
 CELL = "network.actor_network.rnn_layer.cell_type"
 
 # One gradient step for every step of all environments.
@@ -244,6 +246,7 @@ SCENARIOS = {
     "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
     "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
     "rec_ppo": Scenario(REC_PPO),
+    "rec_ppo_shared": Scenario(recurrent_ppo("rnn_shared", "actor")),
     "unroll_gru": Scenario(REC_PPO, "unroll"),
     **{
         f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)

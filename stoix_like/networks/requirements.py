@@ -53,8 +53,8 @@ class HeadRequirement(NamedTuple):
         batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
             declares `batch_norm = True`; such a torso fits no other system.
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
-        shares_torso_of: a network whose input layer and torso the head shares, parameters included, where its own
-            network has neither; empty where the head needs a torso of its own.
+        shares_torso_of: a network whose input layer, torso and cells the head shares, parameters included, where its
+            own network has nothing else; empty where the head needs a torso of its own.
         optional: attributes of heads of the family that the system supports, with the values of the network.
     """
 
@@ -68,8 +68,8 @@ class HeadRequirement(NamedTuple):
 
 
 def shares_torso(network: Any) -> bool:
-    """Return whether a network has neither an input layer nor a torso, and so shares those of another one."""
-    return all(getattr(network, part, None) is None for part in _OTHER_PARTS)
+    """Return whether a network has nothing but a head, and so shares the rest of another one."""
+    return all(getattr(network, part, None) is None for part in (*_OTHER_PARTS, *_RECURRENT_PARTS))
 
 
 def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key: str = "network") -> None:

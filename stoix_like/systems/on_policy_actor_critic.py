@@ -117,6 +117,11 @@ class OnPolicyShared(NamedTuple):
     updates: Any = ()
 
 
+def critic_variables(params: ActorCriticParams) -> PyTree:
+    """Return the parameters of the critic, with those of the actor that it has none of."""
+    return {"params": params.actor_params["params"] | params.critic_params.get("params", {})}
+
+
 class SharedTorsoCritic(NamedTuple):
     """A critic whose parameters are those of its head alone; it is applied with those of a torso as well."""
 
@@ -197,9 +202,12 @@ class ActorCritic(ABC):
         return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
 
     def value(self, params: ActorCriticParams, observation: Any) -> jax.Array:
-        """Compute the values of observations, with those parameters of the actor that the critic has none of."""
-        variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
-        return self.critic.apply(variables, observation)
+        """Compute the values of observations."""
+        return self.critic.apply(critic_variables(params), observation)
+
+    def outputs(self, params: ActorCriticParams, observation: Any) -> tuple[Any, jax.Array]:
+        """Compute the policy and the values of observations."""
+        return self.actor.apply(params.actor_params, observation), self.value(params, observation)
 
     def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`."""
@@ -344,10 +352,10 @@ class ActorCritic(ABC):
         self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         """Compute the policy loss, the value loss and the entropy bonus."""
-        pi = self.actor.apply(params.actor_params, batch.obs)
+        pi, value = self.outputs(params, batch.obs)
         policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
         entropy = jnp.mean(pi.entropy(seed=key))
-        value_loss = self.value_loss(self.value(params, batch.obs), batch)
+        value_loss = self.value_loss(value, batch)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
         return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree
-from stoix_like.networks.base import RecurrentActor, RecurrentCritic
+from stoix_like.networks.base import RecurrentActor, RecurrentActorCritic, RecurrentCritic
 
-RecurrentNetwork = RecurrentActor | RecurrentCritic
+RecurrentNetwork = RecurrentActor | RecurrentCritic | RecurrentActorCritic
 
 
 def make_actor(network: SimpleNamespace) -> RecurrentActor:
@@ -22,6 +22,11 @@ def make_actor(network: SimpleNamespace) -> RecurrentActor:
 def make_critic(network: SimpleNamespace) -> RecurrentCritic:
     """Build a recurrent value function from the parts of a network configuration."""
     return RecurrentCritic(critic_head=network.critic_head, **_parts(network))
+
+
+def make_actor_critic(network: SimpleNamespace, critic_head: Any) -> RecurrentActorCritic:
+    """Build a recurrent policy with the head of a value function from the parts of a network configuration."""
+    return RecurrentActorCritic(action_head=network.action_head, critic_head=critic_head, **_parts(network))
 
 
 def _parts(network: SimpleNamespace) -> dict[str, Any]:

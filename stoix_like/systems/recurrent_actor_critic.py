@@ -23,10 +23,15 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.errors import ConfigError
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems import recurrent
-from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition
+from stoix_like.systems.on_policy_actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    OnPolicyTransition,
+    critic_variables,
+)
 from stoix_like.systems.recurrent import RecurrentNetwork, split_sequences, states_at_starts, unroll_with_successors
 
 
@@ -42,7 +47,7 @@ class RecurrentConfig(ActorCriticConfig):
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, recurrent=True),
-        "critic_network.critic_head": HeadRequirement(VALUE, recurrent=True),
+        "critic_network.critic_head": HeadRequirement(VALUE, recurrent=True, shares_torso_of="actor_network"),
     }
     sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None
 
@@ -116,20 +121,44 @@ class UnrolledNetwork(NamedTuple):
         return recurrent.unroll(self.network, params, state, sequences.observation, sequences.is_first)[1]
 
 
+class SharedCellsCritic(NamedTuple):
+    """A recurrent critic whose parameters are those of its head alone.
+
+    Attributes:
+        network: the critic, with the torsos and cells of the actor.
+        both: the actor and the critic, which are unrolled together.
+    """
+
+    network: RecurrentNetwork
+    both: UnrolledNetwork
+
+    def init(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of the head for observations `[N, ...]`."""
+        params = recurrent.init_params(self.network, key, observation)["params"]
+        return {"params": {"critic_head": params["critic_head"]}}
+
+    def apply(self, params: PyTree, sequences: Sequences) -> Any:
+        """Return the values of each step."""
+        return self.both.apply(params, sequences)[1]
+
+
 class RecurrentActorCritic(ActorCritic):
     """Base class of recurrent on-policy actor-critic algorithms: `Sequences` take the place of observations.
 
-    The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`: values are computed at
-    the start of each update, in one pass over the rollout.
+    The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`, also if it shares the
+    cells of the actor: values are computed at the start of each update, in one pass over the rollout.
     """
 
     @staticmethod
-    def make_networks(networks: SimpleNamespace) -> tuple[UnrolledNetwork, UnrolledNetwork]:
+    def make_networks(networks: SimpleNamespace) -> tuple[UnrolledNetwork, UnrolledNetwork | SharedCellsCritic]:
         """Build the actor and the critic from the modules of the network configuration."""
-        return (
-            UnrolledNetwork(recurrent.make_actor(networks.actor_network), "policy_hidden_state"),
-            UnrolledNetwork(recurrent.make_critic(networks.critic_network), "critic_hidden_state"),
-        )
+        actor, critic = networks.actor_network, networks.critic_network
+        policy = UnrolledNetwork(recurrent.make_actor(actor), "policy_hidden_state")
+        if not shares_torso(critic):
+            return policy, UnrolledNetwork(recurrent.make_critic(critic), "critic_hidden_state")
+        both = UnrolledNetwork(recurrent.make_actor_critic(actor, critic.critic_head), "critic_hidden_state")
+        value = SimpleNamespace(**vars(actor), critic_head=critic.critic_head)
+        return policy, SharedCellsCritic(recurrent.make_critic(value), both)
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the state of the actor at the start of an episode, `[N, H]`."""
@@ -156,7 +185,15 @@ class RecurrentActorCritic(ActorCritic):
         """Return the policy and the values of first observations `[B, ...]`."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = recurrent.first_output(self.actor.network, shared.params.actor_params, observation)
-        return NetworkOutputs(pi, recurrent.first_output(self.critic.network, shared.params.critic_params, observation))
+        value = recurrent.first_output(self.critic.network, critic_variables(shared.params), observation)
+        return NetworkOutputs(pi, value)
+
+    def outputs(self, params: ActorCriticParams, observation: Sequences) -> tuple[Any, jax.Array]:
+        """Compute the policy and the values of sequences, in one pass if they share their cells."""
+        if not isinstance(self.critic, SharedCellsCritic):
+            return super().outputs(params, observation)
+        pi, value = self.critic.both.apply(critic_variables(params), observation)
+        return pi, value
 
     def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
         """Compute the values and advantages of a rollout, in one pass over all steps.
@@ -173,7 +210,7 @@ class RecurrentActorCritic(ActorCritic):
         shared, returns, steps = self.normalize(agent.shared, returns, trajectory.transitions)
         states, v_tm1, v_t = unroll_with_successors(
             self.critic.network,
-            shared.params.critic_params,
+            critic_variables(shared.params),
             critic_state,
             steps.observation,
             steps.is_first,
@@ -199,13 +236,15 @@ class RecurrentActorCritic(ActorCritic):
         sequences, length = batch.obs, self.config.steps_per_sequence
         starts = sequences.hidden_states
         if length < self.config.rollout_length:
-            actor_states, _ = recurrent.unroll(
-                self.actor.network,
-                params.actor_params,
-                starts.policy_hidden_state,
-                sequences.observation,
-                sequences.is_first,
-            )
+            actor_states = critic_states
+            if not isinstance(self.critic, SharedCellsCritic):
+                actor_states, _ = recurrent.unroll(
+                    self.actor.network,
+                    params.actor_params,
+                    starts.policy_hidden_state,
+                    sequences.observation,
+                    sequences.is_first,
+                )
             states = ActorCriticHiddenStates(actor_states, critic_states)
             starts = states_at_starts(starts, states, length)
         batch = _map_steps(lambda x: split_sequences(x, length), batch)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from comparisons import assert_same_state, without_times
 
-from stoix_like.base_types import Agent, Observation, Trajectory, Transition
+from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
@@ -19,7 +19,7 @@ from stoix_like.networks.base import RecurrentCritic
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
-from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, UnrolledNetwork
+from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, Sequences, UnrolledNetwork
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -27,11 +27,14 @@ NETWORKS = [
     for part in ("pre_torso.layer_sizes=[8]", "post_torso.layer_sizes=[8]", "rnn_layer.hidden_state_dim=8")
 ]
 RUN = ["arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.num_devices=1"]
-SMALL = [*NETWORKS, *RUN, "system.rollout_length=8", "arch.total_num_envs=4"]
+SHARED = ["network=rnn_shared", *(override for override in NETWORKS if "critic" not in override)]
+SIZES = [*RUN, "system.rollout_length=8", "arch.total_num_envs=4"]
+SMALL = [*NETWORKS, *SIZES]
 
 
-def training_loop(*overrides, writer=None):
-    return TrainingLoop(set_up(parse_config(compose_config([*SMALL, *overrides]))), MultiLogger([]), writer)
+def training_loop(*overrides, writer=None, networks=NETWORKS):
+    setup = set_up(parse_config(compose_config([*networks, *SIZES, *overrides])))
+    return TrainingLoop(setup, MultiLogger([]), writer)
 
 
 class Same(nn.Module):
@@ -119,24 +122,57 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
         state, _ = policy.apply(params, state, inputs, method="step")
 
 
-def example(views):
+def example(views, env="env=probe/value"):
     """Return what an agent reads of a time step to initialise itself."""
-    setup = set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", "env=probe/value"])))
-    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), 1))
+    setup = set_up(parse_config(compose_config([*SMALL, "system=ppo/rec_ppo", env])))
+    _, timestep = setup.env.reset(jax.random.split(jax.random.key(0), views.shape[1]))
     return timestep._replace(observation=Observation(views[0]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sequence_length", ["null", "2"])
-def test_the_first_probability_ratio_is_one(sequence_length):
+@pytest.mark.parametrize(("sequence_length", "overrides"), [("null", NETWORKS), ("2", NETWORKS), ("2", SHARED)])
+def test_the_first_probability_ratio_is_one(sequence_length, overrides):
     """In every rollout, also one that starts within an episode, and in every sequence."""
     one_step = ["system.epochs=1", "system.num_minibatches=1", f"system.sequence_length={sequence_length}"]
     rates = ["system.actor_lr=0.1", "env.time_limit=13", "system.normalize_observations=true"]
-    loop = training_loop("system=ppo/rec_ppo", *one_step, *rates)
+    loop = training_loop("system=ppo/rec_ppo", *one_step, *rates, networks=overrides)
     for _ in range(3):
         metrics = loop.advance(1)
         assert metrics["train/clip_fraction"] == 0.0
         assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_policy_and_value_share_torsos_and_cells():
+    """In one pass, they compute what each computes alone; gradients of both reach the cells, one step back in time."""
+    system = set_up(parse_config(compose_config([*SHARED, *SIZES, "system=ppo/rec_ppo"]))).build_system()
+    agent = system.init.__self__
+    views = jax.random.normal(jax.random.key(1), (3, 2, 4))
+    params = jax.jit(agent.init)(jax.random.key(0), example(views, "env=gymnax/cartpole")).shared.params
+    assert set(params.critic_params["params"]) == {"critic_head"}
+    state = jax.random.normal(jax.random.key(2), (2, 8))
+    starts = jnp.asarray([[0, 0], [0, 1], [0, 0]], bool)
+
+    @jax.jit
+    def compute(params, views):
+        sequences = Sequences(Observation(views), starts, ActorCriticHiddenStates(state, state))
+        pi, values = agent.outputs(params, sequences)
+        alone = agent.actor.apply(params.actor_params, sequences)
+        variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
+        _, values_alone = agent.critic.network.apply(variables, state, (Observation(views), starts))
+        return values[1].sum(), (pi.logits, alone.logits, values, values_alone)
+
+    (grads, by_view), (logits, logits_alone, values, values_alone) = jax.jit(
+        jax.grad(compute, argnums=(0, 1), has_aux=True)
+    )(params, views)
+    np.testing.assert_allclose(logits, logits_alone, rtol=1e-5)
+    np.testing.assert_allclose(values, values_alone, rtol=1e-5)
+    largest = jax.tree.map(lambda x: np.abs(x).max(), jax.device_get(grads.actor_params["params"]))
+    sizes = {name: max(jax.tree.leaves(part)) for name, part in largest.items()}
+    assert sizes.pop("action_head") == 0.0
+    assert min(sizes.values()) > 0.0
+    # The second step of the second environment starts an episode.
+    assert (np.abs(by_view).max(-1) > 0.0).tolist() == [[True, False], [True, True], [False, False]]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +195,17 @@ def test_sizes_that_do_not_divide_are_refused(overrides, message):
         (["ppo/rec_ppo"], "gru", 1.0),
         (["ppo/rec_ppo"], "lru", 1.0),
         (["impala/rec_impala", "system.optimiser=adam"], "optimised_lstm", 1.0),
+        (["ppo/rec_ppo", "network=rnn_shared"], "gru", 1.0),
         (["ppo/ff_ppo"], None, 0.5),
     ],
 )
 def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
     """Whole rollouts of 16 steps hold three episodes, sequences of 4 steps less than one."""
     cells = [f"network.{name}_network.rnn_layer.cell_type={cell_type}" for name in ("actor", "critic")]
-    recurrent = [*NETWORKS, *cells, f"system.sequence_length={4 if cell_type == 'lru' else 'null'}"]
+    networks = [*NETWORKS, *cells]
+    if "network=rnn_shared" in system:
+        networks = [override for override in networks if "critic" not in override]
+    recurrent = [*networks, f"system.sequence_length={4 if cell_type == 'lru' else 'null'}"]
     budget = ["arch.total_timesteps=65536", "arch.total_num_envs=16", "system.rollout_length=16"]
     rates = ["system.actor_lr=1e-2", "system.critic_lr=1e-2", "arch.num_eval_episodes=256"]
     overrides = [*RUN, *budget, *rates, *(recurrent if cell_type else ())]

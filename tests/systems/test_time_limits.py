@@ -30,8 +30,9 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.on_policy_actor_critic import ActorCritic
-from stoix_like.systems.recurrent import make_actor, make_critic, unroll
+from stoix_like.systems.on_policy_actor_critic import ActorCritic, critic_variables
+from stoix_like.systems.recurrent import make_actor, unroll
+from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
@@ -113,7 +114,8 @@ def in_sequences(network, params):
 def recurrent_state_values(networks, shared, hyperparams):
     """Compute the values of the states in the sequences 0, 1, 2."""
     del hyperparams
-    return in_sequences(make_critic(networks.critic_network), shared.params.critic_params).T.ravel()
+    _, critic = RecurrentActorCritic.make_networks(networks)
+    return in_sequences(critic.network, critic_variables(shared.params)).T.ravel()
 
 
 def recurrent_q_values(networks, shared, hyperparams):
@@ -143,9 +145,7 @@ def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
     _, critic = ActorCritic.make_networks(networks)
-    # A critic without a torso of its own has that of the actor.
-    params = shared.params.actor_params["params"] | shared.params.critic_params["params"]
-    return critic.apply({"params": params}, Observation(VIEWS))
+    return critic.apply(critic_variables(shared.params), Observation(VIEWS))
 
 
 REPLAY = [
@@ -189,6 +189,10 @@ RECURRENT_CRITIC = [
     *("+env.kwargs.optional_limit=true", "network.critic_network.post_torso.layer_sizes=[16]"),
     *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "critic")),
 ]
+SHARED_CELLS = [
+    *("network=rnn_shared", "system.actor_lr=3e-3"),
+    *(override for override in [*ON_POLICY, *RECURRENT_CRITIC] if "critic_network" not in override),
+]
 SEQUENCES = ["system.n_step=4", "system.total_batch_size=32", "system.total_buffer_size=1024", "system.epochs=4"]
 RECURRENT = [
     *("+env.kwargs.optional_limit=true", "system.training_epsilon=1.0"),
@@ -212,7 +216,7 @@ CASES = {
         atol=0.1,
     ),
     "impala/ff_impala": Case([*ON_POLICY, "system.rms_eps=1e-4"], state_values),
-    "impala/rec_impala": Case([*ON_POLICY, *RECURRENT_CRITIC, "system.rms_eps=1e-4"], recurrent_state_values),
+    "impala/rec_impala": Case([*SHARED_CELLS, "system.rms_eps=1e-4"], recurrent_state_values),
     "ppo/rec_ppo": Case([*PPO, *RECURRENT_CRITIC, "system.sequence_length=4"], recurrent_state_values),
     "ppo/ff_ppo_penalty": Case(PPO, state_values),
     "ppo/ff_dpo": Case([*PPO, *OPTIONS, "+env.kwargs.continuous=true"], state_values),
@@ -309,7 +313,7 @@ def varied(system):
 # One base runs with the quick tests; the others take up to 15 s each.
 @pytest.mark.parametrize(
     "system",
-    select(CASES, quick=("q_learning/ff_dqn",), slow=CASES.keys() - {"q_learning/ff_dqn", "impala/rec_impala"}),
+    select(CASES, quick=("q_learning/ff_dqn",), slow=CASES.keys() - {"q_learning/ff_dqn"}),
 )
 def test_truncation_is_bootstrapped_and_termination_is_not(system):
     """Each member of a population that varies every float learns the values of its own discount and reward scale."""
