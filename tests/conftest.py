@@ -22,12 +22,15 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+import reuse
 
 # Reproducible examples.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+reuse.share_contexts()
+reuse.share_compositions()
 
 
 def pytest_collection_finish():
