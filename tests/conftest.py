@@ -23,18 +23,22 @@ import jax
 import jaxtyping
 import pytest
 import reuse
+import yaml
 
 # Reproducible examples.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# The parser in C, where it is built, reads the same in half the time.
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 reuse.share_contexts()
 reuse.share_compositions()
 
 
 def pytest_collection_finish():
-    """Collect garbage rarely, and exempt what is imported by now, most objects of all."""
+    """Share programs; collect garbage rarely, and exempt what is imported by now, most objects of all."""
+    reuse.share_programs()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)

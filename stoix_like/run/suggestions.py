@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import typing
 from collections.abc import Iterator
@@ -85,6 +86,7 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
     return f"choose network={min(fitting)[-1]}"
 
 
+@functools.cache
 def _load_network(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{name}.yaml"), resolve=True)
 

@@ -2,20 +2,25 @@ import json
 
 import numpy as np
 import pytest
+from lazily import Lazy
 from omegaconf import OmegaConf
 from recorded import write_run
 
-from stoix_like import analysis, cli
-from stoix_like.analysis import plots, report, statistics
+from stoix_like import cli
 from stoix_like.errors import ConfigError
 from stoix_like.listings import run_lines
 from stoix_like.recorded_runs import find_runs, members, read_run
+
+analysis, plots, report, statistics = map(
+    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+)
 
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch):
     """Draw few bootstrap samples: `test_statistics` tests the intervals themselves."""
-    monkeypatch.setattr(statistics, "NUM_RESAMPLES", 200)
+    for module in ("statistics", "plots"):
+        monkeypatch.setattr(f"stoix_like.analysis.{module}.NUM_RESAMPLES", 200)
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lazily import Lazy
 from trained_runs import SMALL, train_pendulum
 
-from stoix_like import analysis, cli
-from stoix_like.analysis.slices import choose_features
+from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
@@ -16,6 +16,7 @@ from stoix_like.inference.policy import make_policy
 from stoix_like.networks.distributions import MultivariateNormalDiag
 from stoix_like.run.setup import set_up
 
+analysis, slices = map(Lazy, ("stoix_like.analysis", "stoix_like.analysis.slices"))
 pytestmark = pytest.mark.slow
 
 
@@ -144,7 +145,7 @@ def test_slices_that_make_no_sense_are_refused(pendulum, visits, options, messag
 
 
 def test_episodes_and_histograms(pendulum, visits):
-    features = choose_features(pendulum, (), visits)
+    features = slices.choose_features(pendulum, (), visits)
     axes = analysis.trajectories(pendulum, visits, features[1:], episodes=2)
     assert [line.get_ydata().tolist() for line in axes.lines] == [
         visits.observation.agent_view[20 * episode : 20 * episode + 20, 2].tolist() for episode in range(2)

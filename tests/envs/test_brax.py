@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import conformance
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 import pytest
-from brax import envs as brax_envs
+from lazily import Lazy
 from matplotlib.figure import Figure
 
 from stoix_like.envs import Dict, list_scenarios, make, make_eval
@@ -18,6 +17,7 @@ from stoix_like.envs.scenes import bodies
 from stoix_like.envs.scenes.base import Recording
 from stoix_like.errors import ConfigError
 
+mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))
 # The quickest to compile, apart from `fast`, which has no physics.
 CHEAP = "inverted_pendulum"
 
@@ -149,37 +149,35 @@ def test_termination_wins_over_the_limit():
     assert not limited.truncated[ends[0], 0]
 
 
-class Diverging(brax_envs.Env):
-    """Observes the number of steps, and NaN from the third step on."""
-
-    observation_size, action_size, backend = 1, 1, "none"
-
-    def reset(self, rng):
-        zero = jnp.zeros(())
-        return brax_envs.State(None, jnp.zeros(1), zero, zero, {"steps": zero}, {})
-
-    def step(self, state, action):
-        state.metrics["steps"] = state.metrics["steps"] + 1
-        steps = state.metrics["steps"]
-        value = jnp.where(steps >= 3, jnp.nan, steps)
-        return state.replace(obs=value[None], reward=value)
-
-
-class Truncating(Diverging):
-    """Reports its own time limit of two steps as brax does."""
-
-    def reset(self, rng):
-        state = super().reset(rng)
-        return state.replace(info={"truncation": state.done})
-
-    def step(self, state, action):
-        state = super().step(state, action)
-        at_limit = jnp.where(state.metrics["steps"] >= 2, 1.0, 0.0)
-        return state.replace(done=at_limit, info={"truncation": at_limit})
-
-
 @pytest.fixture
 def registered(monkeypatch):
+    class Diverging(brax_envs.Env):
+        """Observes the number of steps, and NaN from the third step on."""
+
+        observation_size, action_size, backend = 1, 1, "none"
+
+        def reset(self, rng):
+            zero = jnp.zeros(())
+            return brax_envs.State(None, jnp.zeros(1), zero, zero, {"steps": zero}, {})
+
+        def step(self, state, action):
+            state.metrics["steps"] = state.metrics["steps"] + 1
+            steps = state.metrics["steps"]
+            value = jnp.where(steps >= 3, jnp.nan, steps)
+            return state.replace(obs=value[None], reward=value)
+
+    class Truncating(Diverging):
+        """Reports its own time limit of two steps as brax does."""
+
+        def reset(self, rng):
+            state = super().reset(rng)
+            return state.replace(info={"truncation": state.done})
+
+        def step(self, state, action):
+            state = super().step(state, action)
+            at_limit = jnp.where(state.metrics["steps"] >= 2, 1.0, 0.0)
+            return state.replace(done=at_limit, info={"truncation": at_limit})
+
     monkeypatch.setitem(brax_envs._envs, "diverging", Diverging)
     monkeypatch.setitem(brax_envs._envs, "truncating", Truncating)
 

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conformance import check, check_time_limit, env_config
-from popgym_arcade import environments
+from lazily import Lazy
 
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
 
+environments = Lazy("popgym_arcade.environments")
 NOTHING = 0
 
 

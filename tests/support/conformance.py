@@ -22,23 +22,36 @@ def rollout(env, num_steps, seed=0, num_envs=NUM_ENVS):
     Returns:
         The first time step `[N, ...]`, and the actions and time steps `[T, N, ...]`.
     """
+    return player(env, num_steps, num_envs)(jax.random.key(seed))
 
-    def play(key):
+
+def player(env, num_steps, num_envs=NUM_ENVS):
+    """Return a compiled function of a key that plays random legal actions, as `rollout` does."""
+    sample = jax.vmap(env.action_space.sample)
+
+    @jax.jit
+    def draw(key):
         reset_key, steps_key = jax.random.split(key)
-        state, first = env.reset(jax.random.split(reset_key, num_envs))
+        action_keys, step_keys = jnp.moveaxis(jax.vmap(jax.random.split)(jax.random.split(steps_key, num_steps)), 1, 0)
+        split = jax.vmap(lambda key: jax.random.split(key, num_envs))
+        # Programs that call the host are compiled anew by each process: as little as possible is part of them.
+        draws = split(action_keys) if masked else jax.vmap(sample)(split(action_keys))
+        return jax.random.split(reset_key, num_envs), (draws, split(step_keys))
 
-        def step(carry, key):
+    @jax.jit
+    def play(reset_keys, draws):
+        def step(carry, drawn):
             state, timestep = carry
-            action_key, step_key = jax.random.split(key)
-            keys, mask = jax.random.split(action_key, num_envs), timestep.observation.action_mask
-            sample = env.action_space.sample
-            action = jax.vmap(sample)(keys) if mask is None else jax.vmap(sample)(keys, mask)
-            state, timestep = env.step(jax.random.split(step_key, num_envs), state, action)
+            action = sample(drawn[0], timestep.observation.action_mask) if masked else drawn[0]
+            state, timestep = env.step(drawn[1], state, action)
             return (state, timestep), (action, timestep)
 
-        return first, *jax.lax.scan(step, (state, first), jax.random.split(steps_key, num_steps))[1]
+        state, first = env.reset(reset_keys)
+        return first, *jax.lax.scan(step, (state, first), draws)[1]
 
-    return jax.tree.map(np.asarray, jax.jit(play)(jax.random.key(seed)))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_envs))
+    masked = jax.eval_shape(env.reset, keys)[1].observation.action_mask is not None
+    return lambda key: jax.tree.map(np.asarray, play(*draw(key)))
 
 
 def check_elements(space, values, batch_dims, name="agent_view"):
@@ -54,7 +67,8 @@ def check(suite, name, num_steps=2000, **changes):
     """
     config = env_config(suite, name, **changes)
     env = make(config)
-    first, actions, steps = rollout(env, num_steps)
+    play, key = player(env, num_steps), jax.random.key(0)
+    first, actions, steps = play(key)
     check_elements(env.observation_space, first.observation.agent_view, 1)
     for observation in (steps.observation, steps.next_observation):
         check_elements(env.observation_space, observation.agent_view, 2)
@@ -81,9 +95,8 @@ def check(suite, name, num_steps=2000, **changes):
         np.testing.assert_allclose(steps.episode.episode_return[t], total, rtol=1e-4, atol=1e-3)
         np.testing.assert_array_equal(steps.episode.episode_length[t], length)
         total, length = np.where(ended[t], 0, total), np.where(ended[t], 0, length)
-    again = rollout(env, min(num_steps, 50))
-    for found, expected in zip(jax.tree.leaves(again[2]), jax.tree.leaves(steps), strict=True):
-        np.testing.assert_array_equal(found, expected[: len(found)])
+    for found, expected in zip(jax.tree.leaves(play(key)), jax.tree.leaves((first, actions, steps)), strict=True):
+        np.testing.assert_array_equal(found, expected)
     check_carry(make_eval(config))
     return first, actions, steps
 

@@ -1,4 +1,7 @@
-"""What tests share within a process, so that each costs less: contexts of lowering, and merged configuration files."""
+"""What tests share within a process, so that each costs less.
+
+Contexts of lowering, merged configuration files, and the compiled programs of runs.
+"""
 
 import dataclasses
 import threading
@@ -7,6 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import jax
 from hydra._internal import config_loader_impl as hydra_loader
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from jax._src.interpreters import mlir
@@ -14,6 +18,11 @@ from jax._src.interpreters import mlir
 # Constants stay in a context for as long as it is used.
 LOWERINGS_PER_CONTEXT = 200
 OWN_CONFIGS = str(Path(__file__).parents[2] / "configs")
+# Keys of `arch` that no program of a run depends on; budgets count as the number of updates.
+ON_HOST = (
+    *("seed", "total_timesteps", "num_evaluation", "stop_at_return", "absolute_metric"),
+    *("resume_from", "init_from"),
+)
 OWN_SOURCES = {"hydra.conf", OWN_CONFIGS, ""}
 
 
@@ -80,3 +89,27 @@ def share_compositions() -> None:
 def _is_choice(override: Any) -> bool:
     """Whether an override of a group names a choice; a dictionary is merged as a value."""
     return not isinstance(override.value(), dict)
+
+
+def share_programs() -> None:
+    """Let runs that differ in what happens on the host alone, such as seed and directory, compile once."""
+    from stoix_like.run import training_loop
+
+    compile_run = training_loop.compile_run
+    compiled: dict[str, Any] = {}
+
+    def compile_once(setup: Any, keys: Any, hyperparams: Any) -> Any:
+        run, resolved = setup.config, setup.config.resolved
+        if setup.env.on_host or run.own_env is not None or run.arch.architecture_name != "anakin":
+            return compile_run(setup, keys, hyperparams)
+        on_host = {*ON_HOST} - ({"seed"} if run.arch.population.hyperparams else set())
+        arch = {name: value for name, value in resolved["arch"].items() if name not in on_host}
+        parts = [arch, *(resolved[group] for group in ("system", "network", "env")), run.logger.every_updates]
+        key = repr(
+            (parts, setup.plan.num_updates, setup.plan.num_shards, jax.config.read("jax_disable_most_optimizations"))
+        )
+        if key not in compiled:
+            compiled[key] = compile_run(setup, keys, hyperparams)
+        return compiled[key]
+
+    training_loop.compile_run = compile_once
