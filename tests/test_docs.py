@@ -127,15 +127,24 @@ def directory(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.fixture(scope="module")
+def pages(site):
+    return directives(site)
+
+
+@pytest.fixture(scope="module")
+def navigation(site):
+    return linked((site / "reference/SUMMARY.txt").read_text())
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_every_public_module_has_a_page_in_the_navigation(path, site):
-    pages = directives(site)
+def test_every_public_module_has_a_page_in_the_navigation(path, pages, navigation):
     assert module_name(path) in pages, "no generated page shows the module"
-    assert pages[module_name(path)] in linked((site / "reference/SUMMARY.txt").read_text())
+    assert pages[module_name(path)] in navigation
 
 
-def test_the_reference_has_no_other_modules(site):
-    assert sorted(directives(site)) == sorted(map(module_name, SOURCES))
+def test_the_reference_has_no_other_modules(pages):
+    assert sorted(pages) == sorted(map(module_name, SOURCES))
 
 
 def test_no_page_of_the_reference_leaves_symbols_out(site):

@@ -5,6 +5,7 @@ Without a population a metric is a float; with one it is a list of one float per
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import itertools
 import math
@@ -218,13 +219,15 @@ def best_point(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that a result depends on."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def score(record: Mapping[str, Any]) -> float:

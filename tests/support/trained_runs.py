@@ -1,4 +1,9 @@
-"""Small trained runs shared by several test modules; each is trained once."""
+"""Small trained runs shared by several test modules; each is trained once, by one of the test processes."""
+
+import os
+import shutil
+
+from filelock import FileLock
 
 import stoix_like
 
@@ -19,8 +24,13 @@ _run_dirs = {}
 
 def _train(tmp_path_factory, name, *overrides):
     if name not in _run_dirs:
-        directory = tmp_path_factory.mktemp("runs") / name
-        _run_dirs[name] = stoix_like.train("ppo/ff_ppo", [*_TRAINED, *overrides], run_dir=directory).run_dir
+        own = tmp_path_factory.getbasetemp()
+        trained = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "trained" / name
+        trained.parent.mkdir(exist_ok=True)
+        with FileLock(f"{trained}.lock"):
+            if not trained.exists():
+                stoix_like.train("ppo/ff_ppo", [*_TRAINED, *overrides], run_dir=trained)
+        _run_dirs[name] = shutil.copytree(trained, tmp_path_factory.mktemp("runs") / name)
     return _run_dirs[name]
 
 
