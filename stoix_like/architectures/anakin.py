@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from stoix_like.architectures.axes import make_axes, map_over_members, map_over_shards, partition_specs
 from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, Program, ProgramSpec
-from stoix_like.architectures.update import ShardProgram
+from stoix_like.architectures.update import ShardProgram, make_update
 from stoix_like.base_types import System
 from stoix_like.envs.environment import VectorEnvironment
 
@@ -34,12 +34,14 @@ def make_program(
     Returns:
         The program, jitted but not yet compiled.
     """
-    axes = make_axes(mesh)
+    axes = make_axes(mesh, spec.lone_shards)
+    update_with = make_update(build, env, axes, spec)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
     def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
         program = ShardProgram(build(hyperparams), env, axes, spec)
-        mapped = map_over_shards(program.init_shard, (None, 0), shards_of_state, num_shards=len(shard_keys))
+        init_shard = partial(program.init_shard, update=update_with(hyperparams))
+        mapped = map_over_shards(init_shard, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def train(
@@ -47,7 +49,8 @@ def make_program(
     ) -> tuple[LearnerState, IntervalMetrics]:
         program = ShardProgram(build(hyperparams), env, axes, spec)
         mapped = map_over_shards(
-            program.train_shard,
+            partial(program.train_shard, update=update_with(hyperparams)),
+            axes,
             in_axes=(shards_of_state, None, None),
             out_axes=(shards_of_state, None),
             num_shards=len(state.shards.key),
@@ -58,7 +61,7 @@ def make_program(
 
     def rollouts(state: LearnerState, hyperparams: Hyperparams, number: jax.Array) -> jax.Array:
         program = ShardProgram(build(hyperparams), env, axes, spec)
-        mapped = map_over_shards(program.rollouts_shard, (shards_of_state, None), None, len(state.shards.key))
+        mapped = map_over_shards(program.rollouts_shard, axes, (shards_of_state, None), None, len(state.shards.key))
         return mapped(state, number)
 
     if spec.num_members > 1:

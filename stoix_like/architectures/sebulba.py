@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes, map_over_shards
 from stoix_like.architectures.rollout import Rollout, make_transition, rollout
 from stoix_like.architectures.types import Hyperparams, IntervalMetrics, LearnerState, ProgramSpec
-from stoix_like.architectures.update import ShardProgram
+from stoix_like.architectures.update import ShardProgram, make_update
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host import HostStep, SplitSteps
@@ -94,12 +94,13 @@ def make_learner(
     Returns:
         The programs, jitted but not yet compiled.
     """
-    axes = make_axes(mesh)
+    axes = make_axes(mesh, spec.lone_shards)
     shards_of_state: Any = LearnerState(None, 0, None, None)
 
     def init(hyperparams: Hyperparams, key: jax.Array, shard_keys: jax.Array) -> LearnerState:
         program = ShardProgram(build(hyperparams), env, axes, spec)
-        mapped = map_over_shards(program.init_learner, (None, 0), shards_of_state, num_shards=len(shard_keys))
+        init_learner = partial(program.init_learner, update=make_update(build, env, axes, spec)(hyperparams))
+        mapped = map_over_shards(init_learner, axes, (None, 0), shards_of_state, num_shards=len(shard_keys))
         return mapped(key, shard_keys)
 
     def learn(
@@ -107,7 +108,7 @@ def make_learner(
     ) -> tuple[LearnerState, IntervalMetrics]:
         program, num_shards = ShardProgram(build(hyperparams), env, axes, spec), len(state.shards.key)
         mapped = map_over_shards(
-            program.learn_shard, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
+            program.learn_shard, axes, (shards_of_state, 0, None), (shards_of_state, None), num_shards=num_shards
         )
         return mapped(state, _join(rollouts, num_shards), new_interval)
 

@@ -25,6 +25,7 @@ class ProgramSpec(NamedTuple):
         hoist_randomness: whether the random numbers of a rollout are drawn before its loop over time.
         every_updates: updates per block, after each of which a call stores the sums of the interval; None stores none.
         max_blocks: blocks that one call may have at most.
+        lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
     """
 
     num_members: int
@@ -35,6 +36,7 @@ class ProgramSpec(NamedTuple):
     hoist_randomness: bool = True
     every_updates: int | None = None
     max_blocks: int = 1
+    lone_shards: bool = False
 
 
 class EpisodeSums(NamedTuple):

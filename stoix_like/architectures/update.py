@@ -8,17 +8,28 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from stoix_like.architectures.acting import Act, random_act, start_episodes
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
 from stoix_like.architectures.sums import add_float, sum_nothing
-from stoix_like.architectures.types import IntervalMetrics, LearnerState, MetricSums, ProgramSpec, RunningSums, Shard
+from stoix_like.architectures.types import (
+    Hyperparams,
+    IntervalMetrics,
+    LearnerState,
+    MetricSums,
+    ProgramSpec,
+    RunningSums,
+    Shard,
+)
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
+Update = Callable[[Any, Shard], tuple[Any, Shard, Metrics]]
+"""`(shared, shard) -> (shared, shard, metrics)`."""
 
 
 class ShardProgram(NamedTuple):
@@ -36,12 +47,13 @@ class ShardProgram(NamedTuple):
     axes: Axes
     spec: ProgramSpec
 
-    def init_shard(self, key: jax.Array, shard_key: jax.Array) -> LearnerState:
+    def init_shard(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard, and run the warm-up.
 
         Args:
             key: key of the agent, the same for every shard.
             shard_key: key of this shard.
+            update: from `make_update`, for the names and shapes of its metrics.
 
         Returns:
             The state, without a shard axis.
@@ -53,14 +65,15 @@ class ShardProgram(NamedTuple):
         if self.spec.warmup_steps:
             keys = jax.random.split(warmup_key, self.spec.warmup_steps // self.spec.rollout_length)
             (agent, state), _ = jax.lax.scan(self._warm_up, (agent, state), keys)
-        return self._first_state(agent, state, shard_key)
+        return self._first_state(agent, state, shard_key, update)
 
-    def init_learner(self, key: jax.Array, shard_key: jax.Array) -> LearnerState:
+    def init_learner(self, key: jax.Array, shard_key: jax.Array, update: Update) -> LearnerState:
         """Initialise one shard whose rollouts come from elsewhere; its environments are never called.
 
         Args:
             key: key of the agent, the same for every shard.
             shard_key: key of this shard.
+            update: see `init_shard`.
 
         Returns:
             The state, without a shard axis and without a state of rollouts.
@@ -69,12 +82,18 @@ class ShardProgram(NamedTuple):
         keys = jax.random.split(reset_key, self.spec.num_envs)
         shapes = jax.eval_shape(lambda: start_episodes(self.env, self.system, keys))
         agent = self.system.init(key, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.timestep))
-        state = self._first_state(agent, shapes, shard_key)
+        state = self._first_state(agent, shapes, shard_key, update)
         return state._replace(shards=state.shards._replace(rollout_state=()))
 
-    def _first_state(self, agent: Agent, rollout_state: Any, key: jax.Array) -> LearnerState:
+    @staticmethod
+    def _first_state(agent: Agent, rollout_state: Any, key: jax.Array, update: Update) -> LearnerState:
         shard = Shard(agent.local, rollout_state, key, no_episodes())
-        _, _, metrics = jax.eval_shape(partial(self._update, collect=self._rollout), agent.shared, shard)
+        # The types that `train` traces the update for: there, constants are arguments, which belong to the mesh.
+        on_mesh = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec())
+        types = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_mesh), (agent.shared, shard)
+        )
+        _, _, metrics = jax.eval_shape(update, *types)
         sums = MetricSums(
             metrics={name: sum_nothing(metric.shape) for name, metric in metrics.items()},
             healthy_updates=jnp.zeros((), jnp.int32),
@@ -83,7 +102,7 @@ class ShardProgram(NamedTuple):
         return LearnerState(agent.shared, shard, jnp.ones((), bool), sums)
 
     def train_shard(
-        self, state: LearnerState, num_updates: jax.Array, new_interval: jax.Array
+        self, state: LearnerState, num_updates: jax.Array, new_interval: jax.Array, update: Update
     ) -> tuple[LearnerState, IntervalMetrics]:
         """Train one shard.
 
@@ -91,20 +110,21 @@ class ShardProgram(NamedTuple):
             state: the state of this shard.
             num_updates: a traced scalar, so that intervals of different lengths share one program.
             new_interval: bool scalar, whether to reset the sums first.
+            update: from `make_update`.
 
         Returns:
             The next state, and the metrics of the interval so far.
         """
         state = self._start_interval(state, new_interval)
-        update = partial(self._healthy_update, collect=self._rollout)
+        step = partial(self._healthy_update, update=update)
         every = self.spec.every_updates
         if every is None:
-            state = jax.lax.fori_loop(0, num_updates, lambda _, state: update(state), state)
+            state = jax.lax.fori_loop(0, num_updates, lambda _, state: step(state), state)
             return state, self._interval_metrics(state)
         blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
         def update_and_store(number: jax.Array, carry: tuple[LearnerState, RunningSums]) -> Any:
-            state = update(carry[0])
+            state = step(carry[0])
             return state, jax.tree.map(partial(_store, number // every), carry[1], _running_sums(state))
 
         state, blocks = jax.lax.fori_loop(0, num_updates, update_and_store, (state, blocks))
@@ -124,7 +144,7 @@ class ShardProgram(NamedTuple):
             The next state, and the metrics of the interval so far.
         """
         state = self._start_interval(state, new_interval)
-        state = self._healthy_update(state, collect=lambda *_: ((), rollout))
+        state = self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout)))
         if self.spec.every_updates is None:
             return state, self._interval_metrics(state)
         return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
@@ -183,6 +203,10 @@ class ShardProgram(NamedTuple):
         length, hoist = self.spec.rollout_length, self.spec.hoist_randomness
         return rollout(self.env, act or self.system.act, shared, state, key, length, hoist)
 
+    def roll_out_and_update(self, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
+        """Roll out, observe and update once; an `Update`."""
+        return self._update(shared, shard, self._rollout)
+
     def _update(self, shared: Any, shard: Shard, collect: Collect) -> tuple[Any, Shard, Metrics]:
         """Collect a rollout, observe and update once."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
@@ -194,9 +218,9 @@ class ShardProgram(NamedTuple):
         sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
-    def _healthy_update(self, state: LearnerState, collect: Collect) -> LearnerState:
+    def _healthy_update(self, state: LearnerState, update: Update) -> LearnerState:
         """Update once, and check that all metrics and parameters are finite."""
-        shared, shard, metrics = self._update(state.shared, state.shards, collect)
+        shared, shard, metrics = update(state.shared, state.shards)
         bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
         healthy = state.healthy
         if not self.spec.on_nan_ignore:
@@ -215,6 +239,29 @@ class ShardProgram(NamedTuple):
             bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), before.bad_metrics, bad),
         )
         return LearnerState(shared, shard, healthy, sums)
+
+
+def make_update(
+    build: Callable[[Hyperparams], System], env: VectorEnvironment, axes: Axes, spec: ProgramSpec
+) -> Callable[[Hyperparams], Update]:
+    """Return the update of a shard, which is traced once, although every program traces all of its functions anew.
+
+    Args:
+        build: see `anakin.make_program`.
+        env: environments with automatic reset.
+        axes: the axes that a batch is spread over.
+        spec: sizes.
+
+    Returns:
+        `hyperparams -> update`.
+    """
+
+    def update(hyperparams: Hyperparams, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
+        return ShardProgram(build(hyperparams), env, axes, spec).roll_out_and_update(shared, shard)
+
+    # jax keeps the trace of a jitted function; inlined, its equations are those of the program around it.
+    traced_once = jax.jit(update, inline=True)
+    return lambda hyperparams: partial(traced_once, hyperparams)
 
 
 def _running_sums(state: LearnerState) -> RunningSums:

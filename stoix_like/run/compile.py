@@ -212,6 +212,7 @@ def _compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams, compi
         hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
         every_updates=config.logger.every_updates,
         max_blocks=max_blocks(num_members),
+        lone_shards=setup.lone_shards,
     )
     compile_training = _compile_sebulba if isinstance(config.arch, SebulbaConfig) else _compile_anakin
     state, finish = compile_training(setup, build, spec, keys, hyperparams, compiler)

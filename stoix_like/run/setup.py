@@ -74,6 +74,11 @@ class RunSetup(NamedTuple):
         """Whether members are replaced between evaluations."""
         return self.config.arch.population.pbt.every_evals is not None
 
+    @property
+    def lone_shards(self) -> bool:
+        """See `ProgramSpec`; the members of a population keep the axis, which some of their programs need."""
+        return self.num_members == 1 and self.plan.num_shards == self.mesh.size
+
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
         """Build the system.
 
@@ -88,7 +93,7 @@ class RunSetup(NamedTuple):
             observation_space=self.env.observation_space,
             action_space=self.env.action_space,
             networks=self.networks,
-            axes=make_axes(self.mesh),
+            axes=make_axes(self.mesh, self.lone_shards),
             num_updates=self.plan.num_updates,
             num_envs=self.plan.envs_per_shard,
             num_shards=self.plan.num_shards,
