@@ -280,13 +280,14 @@ def _compile_programs(setup: RunSetup) -> Programs:
         seeds = tuple(seed + number * population.num_members for seed in population.seeds)
         return make_keys(setup._replace(population=population._replace(seeds=seeds)))
 
-    first = keys(0)
-    compiled = compile_run(setup, first, hyperparams)
+    compiled = compile_run(setup)
     return Programs(
         keys=keys,
         init=lambda keys: compiled.init(hyperparams, keys.agent, keys.shards),
         train=lambda state, updates: compiled.train(state, hyperparams, np.int32(updates), np.bool_(True))[0],
-        evaluate=lambda state: compiled.evaluate(state.shared, hyperparams, first.evaluation).returns,
+        evaluate=lambda state: (
+            compiled.evaluate(state.shared, hyperparams, compiled.keys.evaluation, np.uint32(0)).returns
+        ),
         compile_seconds=compiled.seconds,
     )
 

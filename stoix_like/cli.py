@@ -11,13 +11,13 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from stoix_like import commands as reading
 from stoix_like import working_directory
 from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
 from stoix_like.garbage import no_collection
-from stoix_like.overrides import is_hydras, quoted
+from stoix_like.overrides import is_hydras
 from stoix_like.run.signals import Signals, received
 
 # Hydra and jax are imported where they are used: until then a second passes, in which Ctrl-C is handled already.
@@ -153,11 +153,8 @@ def _launch(system: str | None, arguments: Sequence[str]) -> None:
         if args.help:
             _print(_help(args))
             return
-        setup = None
-        if not (args.hydra_help or args.shell_completion):
-            more_flags, setup = _check(args)
-            flags += more_flags
-    _run_hydra([*args.overrides, *flags], setup)
+        alone = None if args.hydra_help or args.shell_completion or args.experimental_rerun else _check(args)
+    _run_hydra([*args.overrides, *flags], alone)
 
 
 def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -340,7 +337,7 @@ def _compile(args: argparse.Namespace) -> None:
     config = parse_config(compose_config(args.overrides, _config_dirs(args)))
     setup = set_up(config)
     try:
-        compiled = programs.compile_run(setup, programs.make_keys(setup), programs.traced_hyperparams(setup.population))
+        compiled = programs.compile_run(setup)
     finally:
         setup.env.close()
         setup.eval_env.close()
@@ -375,9 +372,21 @@ def _config_dirs(args: argparse.Namespace) -> list[str]:
     return [args.config_dir] if args.config_dir else []
 
 
-def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
-    """Check every run that Hydra is about to start; return further arguments for Hydra, and the run if it is alone."""
-    from omegaconf import OmegaConf
+class _LoneRun(NamedTuple):
+    """A run that is neither part of a multirun nor started elsewhere.
+
+    Attributes:
+        config: its configuration, with that of Hydra.
+        setup: its parts.
+    """
+
+    config: DictConfig
+    setup: RunSetup
+
+
+def _check(args: argparse.Namespace) -> _LoneRun | None:
+    """Check every run that Hydra is about to start; return the run if it is alone."""
+    from hydra.types import RunMode
 
     from stoix_like import config as configuration
     from stoix_like.run import devices
@@ -387,7 +396,9 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
     composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
-        return [], None
+        return None
+    if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
+        return None  # Hydra's sweeper has its own parameters: each run checks itself.
     runs = [configuration.parse_config(config) for config in composed]
     resumed, run_dir = None, Path(composed[0].hydra.run.dir)
     if not args.multirun:
@@ -396,11 +407,8 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
         resumed = processes.first(lambda: _check_run_dir(run_dir, runs[0]))
     else:
         _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
-        launcher = OmegaConf.select(composed[0], "hydra.launcher._target_")
-        if launcher is None:
-            raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
-        if not launcher.endswith("BasicLauncher"):
-            return [], None  # The launcher may use other machines: each run checks its own devices.
+        if _starts_elsewhere(composed[0]):
+            return None  # Each run checks its own devices.
         if any(getattr(run.arch, "distributed", None) for run in runs):
             raise ConfigError(
                 "arch.distributed: the processes of one run cannot share the jobs of -m: start one run after the other,"
@@ -410,15 +418,30 @@ def _check(args: argparse.Namespace) -> tuple[list[str], RunSetup | None]:
     setups = [set_up(run, _STARTED) for run in runs]
     for setup in setups:
         setup.processes.together(lambda setup=setup: _check_sources(setup))  # type: ignore[misc]
-    lone = None if args.multirun else setups[0]
+    return None if args.multirun else _place(composed[0], setups[0], run_dir, resumed)
+
+
+def _place(config: DictConfig, setup: RunSetup, run_dir: Path, resumed: str | None) -> _LoneRun:
+    """Set the directory of a run that is resumed, or that spans several processes."""
     if resumed is not None:
         # The run continues in its own directory, which has Hydra's output already.
-        return [f"hydra.run.dir={quoted(resumed)}", "hydra.output_subdir=null"], lone
-    if lone is None or lone.processes.count == 1:
-        return [], lone
-    # All processes have the directory of the first one, which writes Hydra's output.
-    output = [] if lone.processes.is_first else ["hydra.output_subdir=null"]
-    return [f"hydra.run.dir={quoted(str(run_dir))}", *output], lone
+        config.hydra.run.dir, config.hydra.output_subdir = resumed, None
+    elif setup.processes.count > 1:
+        # All processes have the directory of the first one, which writes Hydra's output.
+        config.hydra.run.dir = str(run_dir)
+        if not setup.processes.is_first:
+            config.hydra.output_subdir = None
+    return _LoneRun(config, setup)
+
+
+def _starts_elsewhere(config: DictConfig) -> bool:
+    """Return whether the launcher of a multirun may use other machines."""
+    from omegaconf import OmegaConf
+
+    launcher = OmegaConf.select(config, "hydra.launcher._target_")
+    if launcher is None:
+        raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
+    return not launcher.endswith("BasicLauncher")
 
 
 def _check_sources(setup: RunSetup) -> None:
@@ -458,7 +481,8 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
 
-def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
+def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
+    """Start what Hydra's command line starts, or the one run that is set up already."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -474,7 +498,7 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
         _set_environment(_FULL_ERROR, chosen)
         # Hydra would print a traceback.
         with _one_line_errors():
-            score = jobs.train(config) if setup is None else experiment.run_under_hydra(setup)
+            score = jobs.train(config) if alone is None else experiment.run_under_hydra(alone.setup)
         _set_environment(_FULL_ERROR, "1")
         return score
 
@@ -486,6 +510,9 @@ def _run_hydra(arguments: Sequence[str], setup: RunSetup | None) -> None:
     # Of a file that it cannot write, Hydra would print a traceback, too.
     _set_environment(_FULL_ERROR, "1")
     try:
+        if alone is not None:
+            jobs.run_composed(alone.config, task)
+            return
         with jobs.recorded() as multirun:
             main(task)()
         jobs.check(multirun)

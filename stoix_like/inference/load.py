@@ -214,5 +214,5 @@ def _shapes(setup: RunSetup) -> Any:
         return setup.build_system(hyperparams).init(key, timestep).shared
 
     each = jax.vmap(init) if population.num_members > 1 else init
-    shapes = jax.eval_shape(each, traced_hyperparams(population), make_keys(setup).agent)
+    shapes = jax.eval_shape(each, traced_hyperparams(population), jax.eval_shape(lambda: make_keys(setup)).agent)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

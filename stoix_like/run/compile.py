@@ -91,9 +91,11 @@ class CompiledRun(NamedTuple):
         host_metrics: returns the metrics of the host's side of training since the start of the interval.
         rollouts: see `architectures.types.Program`; None unless the run is profiled, and for environments on the host,
             which would not return to their states.
-        evaluate: see `architectures.evaluator.make_evaluator`.
+        evaluate: `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states, see
+            `architectures.evaluator.make_evaluator`.
         select: `(candidate, best, better [P]) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
+        keys: the keys that the run starts with.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.
     """
@@ -106,6 +108,7 @@ class CompiledRun(NamedTuple):
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
     state: LearnerState
+    keys: RunKeys
     seconds: float
     program_seconds: dict[str, dict[str, float]]
 
@@ -139,29 +142,16 @@ def make_keys(setup: RunSetup) -> RunKeys:
         The keys; with a population, each has a leading population axis.
     """
 
-    def split(key: jax.Array) -> RunKeys:
-        train_key, eval_key = jax.random.split(key)
+    def derive(seed: jax.Array) -> RunKeys:
+        train_key, eval_key = jax.random.split(jax.random.key(seed))
         agent_key, shards_key = jax.random.split(train_key)
         return RunKeys(agent_key, jax.random.split(shards_key, setup.plan.num_shards), eval_key)
 
-    seeds = setup.population.seeds
+    seeds = np.asarray(setup.population.seeds, np.uint32)
+    # One program: jax compiles every operation outside of one by itself.
     if len(seeds) == 1:
-        return split(jax.random.key(seeds[0]))
-    return jax.vmap(split)(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)))
-
-
-def fold_in(key: jax.Array, number: int) -> jax.Array:
-    """Derive the key of the `number`-th use.
-
-    Args:
-        key: one key, or one per member.
-        number: index of the use.
-
-    Returns:
-        The same number of keys.
-    """
-    index = jax.device_put(np.uint32(number))
-    return jax.vmap(jax.random.fold_in, (0, None))(key, index) if key.ndim else jax.random.fold_in(key, index)
+        return jax.jit(derive)(jax.device_put(seeds[0]))
+    return jax.jit(jax.vmap(derive))(jax.device_put(seeds))
 
 
 def traced_hyperparams(population: Population) -> Hyperparams:
@@ -176,13 +166,11 @@ def traced_hyperparams(population: Population) -> Hyperparams:
     return population.arrays() if population.num_members > 1 else {}
 
 
-def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> CompiledRun:
+def compile_run(setup: RunSetup) -> CompiledRun:
     """Compile everything a run needs, ahead of time, so that compiling and running are timed separately.
 
     Args:
         setup: the run.
-        keys: the keys that the run starts with.
-        hyperparams: `[P]` by name; empty without a population.
 
     Returns:
         The programs.
@@ -192,13 +180,14 @@ def compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams) -> Com
         KeyboardInterrupt, SystemExit: a signal was received.
     """
     with contextlib.closing(Compiler()) as compiler:
-        return _compile_run(setup, keys, hyperparams, compiler)
+        return _compile_run(setup, compiler)
 
 
-def _compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams, compiler: Compiler) -> CompiledRun:
+def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     start = time.perf_counter()
     config, plan, mesh, num_members = setup.config, setup.plan, setup.mesh, setup.population.num_members
     set_compile_cache(config.arch.compile_cache)
+    keys, hyperparams = make_keys(setup), traced_hyperparams(setup.population)
 
     def build(traced: Hyperparams) -> System:
         return setup.build_system((setup.population.of(0) if num_members == 1 else {}) | traced)
@@ -219,7 +208,14 @@ def _compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams, compi
     evaluator = make_evaluator(
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
-    compiled_evaluation = compiler.start("evaluate", evaluator, state.shared, hyperparams, keys.evaluation)
+
+    def evaluate_again(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
+        fold_in = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
+        return evaluator(shared, hyperparams, fold_in(key, number))
+
+    compiled_evaluation = compiler.start(
+        "evaluate", jax.jit(evaluate_again), state.shared, hyperparams, keys.evaluation, np.uint32(0)
+    )
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = compiler("select", jax.jit(_select), state.shared, state.shared, better)
     training = finish()
@@ -230,6 +226,7 @@ def _compile_run(setup: RunSetup, keys: RunKeys, hyperparams: Hyperparams, compi
         **training._asdict(),
         evaluate=placing(evaluate),
         select=placing(select),
+        keys=keys,
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
     )

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.hydra import Hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn
+from hydra.core.utils import JobReturn, configure_log
+from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
+from stoix_like.config import PRIMARY, hydra_session
 from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary
@@ -51,6 +54,21 @@ def train(config: DictConfig) -> float:
     except TrainingError as error:
         print(f"{HydraConfig.get().runtime.output_dir}: {error}", file=sys.stderr)
         return math.nan
+
+
+def run_composed(config: DictConfig, task: TaskFunction) -> None:
+    """Run one job as `hydra.main` does, which would compose the configuration twice: for its mode and for the job.
+
+    Args:
+        config: the composed configuration, with that of Hydra.
+        task: the job; what it raises is raised here.
+    """
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    with hydra_session():
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.compose_config = lambda *_, **__: config  # type: ignore[method-assign]
+        hydra.run(PRIMARY, task, overrides=[])
 
 
 @contextlib.contextmanager

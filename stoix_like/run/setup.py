@@ -260,7 +260,7 @@ def _shapes(setup: RunSetup) -> memory.Shapes:
         return memory.Shapes(agent, one, start(setup.env, 2), start(setup.eval_env, 1), step)
 
     try:
-        return jax.eval_shape(trace, jax.random.key(0))
+        return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise

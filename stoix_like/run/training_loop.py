@@ -20,7 +20,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import blocks, records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.clock import Clock
-from stoix_like.run.compile import compile_run, fold_in, make_keys, traced_hyperparams
+from stoix_like.run.compile import compile_run, traced_hyperparams
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
@@ -128,8 +128,7 @@ class TrainingLoop:
         self._state: LearnerState | None = None
         self._set_population(setup.population)
         with self.clock("compilation"), no_collection():
-            self._keys = make_keys(setup)
-            self._compiled = compile_run(setup, self._keys, self._hyperparams)
+            self._compiled = compile_run(setup)
             self._evolution = self._make_evolution()
         stop_if_received(setup.processes)
 
@@ -154,7 +153,7 @@ class TrainingLoop:
         """The learner state after the last update."""
         if self._state is None:
             with self.clock("initialisation"):
-                state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
+                state = self._compiled.init(self._hyperparams, self._compiled.keys.agent, self._compiled.keys.shards)
                 jax.block_until_ready(state)
                 self._check(self.setup.env)
             self._state = state
@@ -250,6 +249,8 @@ class TrainingLoop:
                     # An environment may have failed in the evaluation, after the interval.
                     trained = self.progress.trained or self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
+                    if len(self.history) == 2:
+                        self._log()  # The first record of training does not wait for the first checkpoint.
                     self._record_video()
                     self._evolve()
                     self._save_regularly()
@@ -567,9 +568,11 @@ class TrainingLoop:
 
     def _play(self, shared: Any, hyperparams: Mapping[str, Any], number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
-        key = fold_in(self._keys.evaluation, number)
         with self.clock("evaluation"):
-            episodes = self.setup.processes.fetch(self._compiled.evaluate(shared, dict(hyperparams), key))
+            episodes = self._compiled.evaluate(
+                shared, dict(hyperparams), self._compiled.keys.evaluation, np.uint32(number)
+            )
+            episodes = self.setup.processes.fetch(episodes)
             self._check(self.setup.eval_env)
         return episodes
 
