@@ -209,22 +209,22 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
         build, setup.eval_env, mesh, config.arch.num_eval_episodes, config.arch.max_eval_steps, num_members
     )
 
-    def evaluate_again(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
+    def evaluate(shared: Any, hyperparams: Hyperparams, key: jax.Array, number: jax.Array) -> Any:
         fold_in = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
         return evaluator(shared, hyperparams, fold_in(key, number))
 
     compiled_evaluation = compiler.start(
-        "evaluate", jax.jit(evaluate_again), state.shared, hyperparams, keys.evaluation, np.uint32(0)
+        "evaluate", jax.jit(evaluate), state.shared, hyperparams, keys.evaluation, np.uint32(0)
     )
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     select = compiler("select", jax.jit(_select), state.shared, state.shared, better)
     training = finish()
     stop_if_received(setup.processes)
-    evaluate = compiled_evaluation()
-    memory.check(evaluate, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
+    evaluation = compiled_evaluation()
+    memory.check(evaluation, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
     return CompiledRun(
         **training._asdict(),
-        evaluate=placing(evaluate),
+        evaluate=placing(evaluation),
         select=placing(select),
         keys=keys,
         seconds=time.perf_counter() - start,

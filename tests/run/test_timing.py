@@ -77,4 +77,4 @@ def test_a_profile_has_a_trace_and_changes_no_result(tmp_path, overrides):
     trace = json.loads(gzip.decompress((profiled.run_dir / profiled.summary["profile"]).read_bytes()))
     modules = {event.get("args", {}).get("hlo_module") for event in trace["traceEvents"]}
     # The training program, and the evaluator.
-    assert {"jit_train", "jit__lambda"} <= modules
+    assert {"jit_train", "jit_evaluate"} <= modules
