@@ -91,6 +91,11 @@ def test_garbage_is_collected_again_after_the_start(monkeypatch):
     assert (paused, gc.isenabled()) == ([True, False], True)
 
 
+def test_runs_of_a_multirun_that_the_configuration_asks_for_are_checked_where_they_start():
+    args, _ = cli._parse_hydra(["hydra.mode=MULTIRUN"])
+    assert cli._check(args) is None
+
+
 def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
     (tmp_path / "env").mkdir()
     (tmp_path / "env/mine.yaml").write_text("scenario: [1\n")

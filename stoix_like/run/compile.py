@@ -220,8 +220,8 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     select = compiler("select", jax.jit(_select), state.shared, state.shared, better)
     training = finish()
     stop_if_received(setup.processes)
-    evaluation = compiled_evaluation()
-    memory.check(evaluation, mesh, num_members, ("arch.num_eval_episodes",), memory.bytes_per_device(state.shards, mesh))
+    evaluation, resident = compiled_evaluation(), memory.bytes_per_device(state.shards, mesh)
+    memory.check(evaluation, mesh, num_members, ("arch.num_eval_episodes",), resident)
     return CompiledRun(
         **training._asdict(),
         evaluate=placing(evaluation),

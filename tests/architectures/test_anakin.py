@@ -187,6 +187,8 @@ def test_single_device_program_has_no_collectives():
     assert make_axes(make_mesh(find_devices(1))).names == ("batch",)
     assert make_axes(make_mesh(find_devices(2))).names == ("device", "batch")
     assert make_axes(make_mesh(find_devices(2), spread_members=True)).names == ("batch",)
+    assert make_axes(make_mesh(find_devices(1)), lone_shards=True).names == ()
+    assert make_axes(make_mesh(find_devices(2)), lone_shards=True).names == ("device",)
     program = recorder_program()
     text = program.train.lower(start(program, 1), {}, np.int32(1), np.bool_(True)).compile().as_text()
     assert "all-reduce" not in text
@@ -232,3 +234,14 @@ def test_interval_in_several_calls_equals_one_call():
         state, parts = program.train(state, {}, np.int32(num_updates), np.bool_(new_interval))
     jax.tree.map(np.testing.assert_array_equal, parts, interval)
     jax.tree.map(np.testing.assert_array_equal, state.shared, whole.shared)
+
+
+def test_initialisation_and_training_share_one_trace_of_the_update(monkeypatch):
+    traced, original = [], update.ShardProgram.roll_out_and_update
+    monkeypatch.setattr(
+        update.ShardProgram, "roll_out_and_update", lambda *args: traced.append(args) or original(*args)
+    )
+    program, key = recorder_program(), jax.random.key(0)
+    state = jax.eval_shape(program.init, {}, key, jax.random.split(key, 1))
+    program.train.trace(state, {}, np.int32(1), np.bool_(True))
+    assert len(traced) == 1
