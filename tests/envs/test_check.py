@@ -241,7 +241,7 @@ def test_sound_environments_pass(env):
     assert "no faults in 3 environments × 40 random steps" in str(checked)
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_environments_on_the_host_play_their_own_episodes(fails):
     scripted.Scripted.open_environments = 0
     env = make_scenario(

@@ -8,7 +8,7 @@ from stoix_like.envs import make
 from stoix_like.errors import ConfigError
 
 
-@pytest.mark.parametrize("suite", ["envpool", "gymnasium"])
+@pytest.mark.parametrize("suite", ["envpool", pytest.param("gymnasium", marks=pytest.mark.slow)])
 def test_every_transition_is_a_step_of_the_cart(suite):
     env = make(env_config(suite, "CartPole-v1", vectorization="envpool"))
     first, _, steps = rollout(env, 200, num_envs=5)
@@ -30,7 +30,7 @@ def test_the_adapter_follows_the_protocol():
     check("envpool", "CartPole-v1", 200)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, 200), (30, 30), (500, 200)])
+@pytest.mark.parametrize(("limit", "expected"), [(None, 200), (30, 30), pytest.param(500, 200, marks=pytest.mark.slow)])
 def test_a_time_limit_truncates(limit, expected):
     env = make(env_config("envpool", "Pendulum-v1", time_limit=limit))
     _, _, steps = rollout(env, 401, num_envs=2)

@@ -295,7 +295,9 @@ def test_resuming_says_that_episodes_start_anew_and_evaluation_closes_what_faile
     [
         ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
         ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
-        ("reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward"),
+        pytest.param(
+            "reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_faulty_environment_is_reported_by_check(fault, message):

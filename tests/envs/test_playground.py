@@ -5,11 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mujoco_playground import dm_control_suite, locomotion, manipulation
+from lazily import Lazy
 
 from stoix_like.envs import list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
 
+dm_control_suite, locomotion, manipulation = (
+    Lazy(f"mujoco_playground.{name}") for name in ("dm_control_suite", "locomotion", "manipulation")
+)
 # The quickest to compile: no contacts.
 CHEAP = "PendulumSwingup"
 

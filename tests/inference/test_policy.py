@@ -213,7 +213,13 @@ def test_exported_policy_needs_only_jax(sampling, tmp_path):
     assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("overrides", [[], ["system.normalize_observations=true", "network=mlp_normal"]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        ["system.normalize_observations=true", "network=mlp_normal"],
+    ],
+)
 def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     """The reader runs alone, on a copy of its file; bounds of the actions come from the policy."""
     setup, shared = untrained("env=gymnax/pendulum", *overrides)

@@ -233,7 +233,10 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path):
     assert "\x1b" not in run_on_terminal(tmp_path, TERM="dumb")
 
 
-@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
+@pytest.mark.parametrize(
+    "variables",
+    [{"PYTHONIOENCODING": "ascii"}, pytest.param({"PYTHONIOENCODING": "latin-1"}, marks=pytest.mark.slow)],
+)
 def test_characters_outside_the_encoding_raise_no_error(tmp_path, variables):
     env = {**os.environ, **variables}
     done = subprocess.run([sys.executable, "-c", program(tmp_path)], capture_output=True, env=env, check=True)

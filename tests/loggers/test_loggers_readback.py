@@ -198,6 +198,7 @@ def test_wandb_marks_a_run_without_finish_as_failed(tmp_path, isolated_wandb, mo
     assert end.exit_code == 1
 
 
+@pytest.mark.slow
 def test_one_process_can_have_several_wandb_runs(tmp_path, isolated_wandb):
     config = LoggerConfig(console=SILENT, wandb=WandbConfig(enabled=True, mode="offline"))
     loggers = [(make_logger(config, tmp_path / name), tmp_path / name) for name in ("first", "second")]

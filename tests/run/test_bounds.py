@@ -9,6 +9,7 @@ import time
 import typing
 
 import pytest
+from omegaconf import OmegaConf
 
 from stoix_like import config as configuration
 from stoix_like.config import (
@@ -32,8 +33,8 @@ SYSTEMS = group_choices("system")
 
 
 def schema_of(system):
-    module = importlib.import_module(compose_config([f"system={system}"]).system.module)
-    return configuration._schema(module.build)
+    module = OmegaConf.load(configuration.config_dir() / "system" / f"{system}.yaml").module
+    return configuration._schema(importlib.import_module(module).build)
 
 
 def whole_numbers(schema):

@@ -227,7 +227,7 @@ def test_resume_from_the_own_directory_starts_resumes_and_leaves_alone(tmp_path,
         toy(tmp_path, f"arch.resume_from={tmp_path}/elsewhere", rollout_length=32)
 
 
-@pytest.mark.parametrize("population", [(), ("arch.population.size=2",)])
+@pytest.mark.parametrize("population", [(), pytest.param(("arch.population.size=2",), marks=pytest.mark.slow)])
 def test_a_finished_run_without_checkpoints_is_left_alone(tmp_path, capsys, population):
     own = [f"arch.resume_from={tmp_path}/run", "checkpoint.keep=0", *population]
     first = toy(tmp_path, *own, rollout_length=32)

@@ -323,7 +323,7 @@ def damage(run_dir, step, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["truncated", "host_state", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("flipped", "deleted"))],
+    ["truncated", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("host_state", "flipped", "deleted"))],
 )
 def test_a_damaged_checkpoint_is_quarantined_and_the_previous_one_is_used(tmp_path, capsys, toy_run, kind):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")

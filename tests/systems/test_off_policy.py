@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 from functools import partial
 from types import SimpleNamespace
 
@@ -217,7 +218,7 @@ def test_systems_see_normalised_observations_and_replay_stores_raw_ones(system):
     steps = Transition(view, action, rows, rows > 0, rows > 0, view, rows > 0, extras)
     state = jax.jit(agent.observe)(state, Trajectory(steps, ()))
     draw = agent.replay.sample_steps if system.startswith("mpo") else agent.replay.sample
-    raw, normalised = draw(state.local, jax.random.key(1)), agent.sample(state, jax.random.key(1))
+    raw, normalised = jax.jit(draw)(state.local, jax.random.key(1)), jax.jit(agent.sample)(state, jax.random.key(1))
     for before, after in (
         (raw.observation, normalised.observation),
         (raw.next_observation, normalised.next_observation),
@@ -227,7 +228,8 @@ def test_systems_see_normalised_observations_and_replay_stores_raw_ones(system):
 
     def greedy(agent, view):
         step = timestep([1, 1], [False, False])._replace(observation=Observation(jnp.asarray(view)[:, None]))
-        return agent.act(state.shared, RolloutState((), step, ()), jax.random.key(0), greedy=True)[1]
+        act = jax.jit(functools.partial(agent.act, greedy=True))
+        return act(state.shared, RolloutState((), step, ()), jax.random.key(0))[1]
 
     np.testing.assert_allclose(greedy(agent, [6.0, 1.0]), greedy(plain, [0.5, -2.0]), rtol=1e-5)
 

@@ -362,8 +362,15 @@ LOW = ("r_t", "discount_t", "v_tm1", "v_t", "q_tm1", "q_next", "log_rho", "q_t",
 
 # All arrays in bfloat16, or only the rewards and action values.
 @by_function
-@pytest.mark.parametrize("associative", [False, True])
-@pytest.mark.parametrize("fields", [LOW, ("r_t", "q_t")], ids=["bfloat16", "mixed"])
+@pytest.mark.parametrize(
+    ("fields", "associative"),
+    [
+        pytest.param(LOW, False, id="bfloat16-False"),
+        pytest.param(("r_t", "q_t"), True, id="mixed-True"),
+        pytest.param(LOW, True, id="bfloat16-True", marks=pytest.mark.slow),
+        pytest.param(("r_t", "q_t"), False, id="mixed-False", marks=pytest.mark.slow),
+    ],
+)
 def test_dtypes_may_be_low_precision_or_mixed(function, associative, fields):
     exact = with_truncations(make_batch())
     low = exact._replace(**{name: getattr(exact, name).astype(jnp.bfloat16) for name in fields})

@@ -58,11 +58,11 @@ def test_random_actions_of_the_warmup_end_the_trace():
     step = timestep([0, 0], [False, False])
     agent = jax.jit(mpo.init)(jax.random.key(0), step)
     keys = jax.random.split(jax.random.key(2), 2)
-    _, action, extras = mpo.act(agent.shared, RolloutState((), step, keys), jax.random.key(1))
+    _, action, extras = jax.jit(mpo.act)(agent.shared, RolloutState((), step, keys), jax.random.key(1))
     taken = action.at[1].add(0.5)
     flags = step.terminated
     steps = Transition(step.observation, taken, step.reward, flags, flags, step.observation, flags, extras)
-    agent = mpo.observe(Agent(*agent), Trajectory(jax.tree.map(lambda x: x[None], steps), ()))
+    agent = jax.jit(mpo.observe)(Agent(*agent), Trajectory(jax.tree.map(lambda x: x[None], steps), ()))
     stored = np.asarray(agent.local.experience.extras)[:, 0]
     np.testing.assert_allclose(stored[0], extras[1][0])
     assert stored[1] == np.inf

@@ -94,7 +94,7 @@ def test_r2d2_bootstraps_from_true_successors_with_their_states(stored):
     """Where successors are not stored, windows that end with the truncated step have no target."""
     overrides = [f"system.store_next_observation={stored}", "system.rescale_values=false"]
     r2d2 = algorithm("q_learning/rec_r2d2", *SMALL, *overrides)
-    losses, _ = r2d2.losses(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
+    losses, _ = jax.jit(r2d2.losses)(OnlineAndTarget(1.0, 2.0), sequence(stored), jax.random.key(0))
     errors = ERRORS if stored else [0.0, 0.0, *ERRORS[2:]]
     np.testing.assert_allclose(losses[:, 0], 0.5 * np.square(errors), rtol=1e-6)
 

@@ -62,8 +62,9 @@ def test_targets_are_soft_and_bootstrap_at_truncation():
     view = Observation(jnp.asarray([[[0.1], [0.2], [0.3]]]))
     flags = [jnp.asarray([[position == flag for position in range(3)]]) for flag in (0, 1)]
     steps = Transition(view, rows[..., None], rows, *flags, view, rows > 0, ())
-    _, log_prob = reppo.actor.apply(shared.params.actor_params, view).sample_and_log_prob(seed=key)
-    target = reppo.evaluate(shared, Trajectory(steps, ()), key).target
+    draw = jax.jit(lambda params: reppo.actor.apply(params, view).sample_and_log_prob(seed=key))
+    _, log_prob = draw(shared.params.actor_params)
+    target = jax.jit(reppo.evaluate)(shared, Trajectory(steps, ()), key).target
     np.testing.assert_allclose(target, 2.0 - 2.0 * jnp.asarray([[0.0, 1.0, 1.0]]) * log_prob, rtol=1e-5)
 
 
@@ -71,12 +72,13 @@ def test_beyond_its_bound_the_divergence_replaces_the_value():
     """With the behaviour policy itself the divergence is 0; a shifted one exceeds the bound everywhere."""
     reppo, shared = algorithm("system.target_kl=0.01", "system.init_kl_multiplier=3.0")
     params, batch, key = shared.params, random_batch(8), jax.random.key(1)
-    loss, metrics = reppo.policy_loss(params.actor_params, params, params.actor_params, batch, key)
+    policy_loss = jax.jit(reppo.policy_loss)
+    loss, metrics = policy_loss(params.actor_params, params, params.actor_params, batch, key)
     assert float(metrics["kl"]) == 0.0
     # The critic is zero, and the temperature 0.01: the loss is alpha log pi.
     assert float(loss) == pytest.approx(-0.01 * float(metrics["entropy"]), rel=1e-3)
     shifted = jax.tree.map(lambda x: x + 0.5, params.actor_params)
-    loss, metrics = reppo.policy_loss(params.actor_params, params, shifted, batch, key)
+    loss, metrics = policy_loss(params.actor_params, params, shifted, batch, key)
     assert float(metrics["kl"]) > 0.01
     assert float(loss) == pytest.approx(3.0 * float(metrics["kl"]), rel=1e-5)
 
