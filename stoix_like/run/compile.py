@@ -141,17 +141,18 @@ def make_keys(setup: RunSetup) -> RunKeys:
     Returns:
         The keys; with a population, each has a leading population axis.
     """
+    seeds = np.asarray(setup.population.seeds, np.uint32)
+    return _derive_keys(jax.device_put(seeds if len(seeds) > 1 else seeds[0]), setup.plan.num_shards)
 
+
+@partial(jax.jit, static_argnums=1)  # outside of a program, jax compiles every operation by itself
+def _derive_keys(seeds: jax.Array, num_shards: int) -> RunKeys:
     def derive(seed: jax.Array) -> RunKeys:
         train_key, eval_key = jax.random.split(jax.random.key(seed))
         agent_key, shards_key = jax.random.split(train_key)
-        return RunKeys(agent_key, jax.random.split(shards_key, setup.plan.num_shards), eval_key)
+        return RunKeys(agent_key, jax.random.split(shards_key, num_shards), eval_key)
 
-    seeds = np.asarray(setup.population.seeds, np.uint32)
-    # One program: jax compiles every operation outside of one by itself.
-    if len(seeds) == 1:
-        return jax.jit(derive)(jax.device_put(seeds[0]))
-    return jax.jit(jax.vmap(derive))(jax.device_put(seeds))
+    return jax.vmap(derive)(seeds) if seeds.ndim else derive(seeds)
 
 
 def traced_hyperparams(population: Population) -> Hyperparams:

@@ -94,14 +94,15 @@ def _is_choice(override: Any) -> bool:
 def share_programs() -> None:
     """Let runs that differ in what happens on the host alone, such as seed and directory, compile once."""
     from stoix_like.run import training_loop
+    from stoix_like.run.compile import make_keys
 
     compile_run = training_loop.compile_run
     compiled: dict[str, Any] = {}
 
-    def compile_once(setup: Any, keys: Any, hyperparams: Any) -> Any:
+    def compile_once(setup: Any) -> Any:
         run, resolved = setup.config, setup.config.resolved
         if setup.env.on_host or run.own_env is not None or run.arch.architecture_name != "anakin":
-            return compile_run(setup, keys, hyperparams)
+            return compile_run(setup)
         on_host = {*ON_HOST} - ({"seed"} if run.arch.population.hyperparams else set())
         arch = {name: value for name, value in resolved["arch"].items() if name not in on_host}
         parts = [arch, *(resolved[group] for group in ("system", "network", "env")), run.logger.every_updates]
@@ -109,7 +110,7 @@ def share_programs() -> None:
             (parts, setup.plan.num_updates, setup.plan.num_shards, jax.config.read("jax_disable_most_optimizations"))
         )
         if key not in compiled:
-            compiled[key] = compile_run(setup, keys, hyperparams)
-        return compiled[key]
+            compiled[key] = compile_run(setup)
+        return compiled[key]._replace(keys=make_keys(setup))
 
     training_loop.compile_run = compile_once
