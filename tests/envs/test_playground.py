@@ -10,9 +10,7 @@ from lazily import Lazy
 from stoix_like.envs import list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
 
-dm_control_suite, locomotion, manipulation = (
-    Lazy(f"mujoco_playground.{name}") for name in ("dm_control_suite", "locomotion", "manipulation")
-)
+mujoco_playground = Lazy("mujoco_playground")
 # The quickest to compile: no contacts.
 CHEAP = "PendulumSwingup"
 
@@ -23,14 +21,14 @@ def config(name=CHEAP, **changes):
 
 def test_all_control_tasks_are_listed_and_no_task_with_a_download():
     listed = list_scenarios()["playground"]
-    assert set(listed) == set(dm_control_suite.ALL_ENVS)
-    assert not set(listed) & set(locomotion.ALL_ENVS + manipulation.ALL_ENVS)
+    assert set(listed) == set(mujoco_playground.dm_control_suite.ALL_ENVS)
+    assert not set(listed) & set(mujoco_playground.locomotion.ALL_ENVS + mujoco_playground.manipulation.ALL_ENVS)
 
 
 @pytest.mark.slow
 def test_actions_lie_within_the_bounds_of_the_actuators():
-    for name in dm_control_suite.ALL_ENVS:
-        env = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    for name in mujoco_playground.dm_control_suite.ALL_ENVS:
+        env = mujoco_playground.dm_control_suite.load(name, config_overrides={"impl": "jax"})
         assert (env.mj_model.actuator_ctrlrange == [-1, 1]).all(), name
 
 
@@ -46,7 +44,7 @@ def test_environment_conforms_and_its_time_limit_truncates(name):
 
 @pytest.mark.slow
 def test_default_time_limit_is_that_of_the_suite():
-    assert dm_control_suite.get_default_config(CHEAP).episode_length == 1000
+    assert mujoco_playground.dm_control_suite.get_default_config(CHEAP).episode_length == 1000
     conformance.check_time_limit("playground", CHEAP, 1000)
 
 
@@ -55,7 +53,7 @@ def test_default_time_limit_is_that_of_the_suite():
 def test_episode_equals_one_of_the_suite(name):
     num_steps = 20
     env = make_eval(config(name, params={"episode_length": num_steps}))
-    reference = dm_control_suite.load(name, config_overrides={"impl": "jax"})
+    reference = mujoco_playground.dm_control_suite.load(name, config_overrides={"impl": "jax"})
     actions = jax.random.uniform(jax.random.key(4), (num_steps, 1, reference.action_size), minval=-1.0)
     steps, done = conformance.check_physics(env, reference, actions)
     assert len(done) == num_steps
