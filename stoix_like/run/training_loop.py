@@ -249,10 +249,10 @@ class TrainingLoop:
                     # An environment may have failed in the evaluation, after the interval.
                     trained = self.progress.trained or self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
-                    if len(self.history) == 2:
-                        self._log()  # The first record of training does not wait for the first checkpoint.
                     self._record_video()
                     self._evolve()
+                    if len(self.history) == 2:
+                        self._log()  # The first record of training does not wait for the first checkpoint.
                     self._save_regularly()
                     self._stop_if_asked(signals)
             self._log()

@@ -56,8 +56,9 @@ class Mirror:
         self._stored: dict[int, remote.Marker | None] | None = None
         self._reported: set[str] = set()
         self._behind = False
-        # Whether the store is known to hold nothing that this run does not continue.
+        # Whether the store is known to hold nothing that this run, from its start, does not continue.
         self._is_checked = False
+        self._start_step: int | None = None
         self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
@@ -104,13 +105,20 @@ class Mirror:
         """Copy what is new; return whether nothing is missing, whatever the run directory and the store do."""
         try:
             return self._copy()
+        except remote.OtherRunError as error:
+            # It stays one, also when this run has checkpoints of the same steps.
+            print(f"{error}; training continues, and nothing is copied", file=sys.stderr)
+            self._abandoned.set()
+            return True
         except Exception as error:
             self._report(error)
             return False
 
     def _copy(self) -> bool:
+        if self._start_step is None:
+            self._start_step = remote.newest(self._run_dir)
         if not self._is_checked:
-            remote.check_continues(self._store.address, self._run_dir)
+            remote.check_continues(self._store.address, self._run_dir, self._start_step)
             self._is_checked = True
         complete = True
         for name, version, copy in self._changes():

@@ -59,6 +59,10 @@ class Marker(NamedTuple):
     files: dict[str, int]
 
 
+class OtherRunError(ConfigError):
+    """A store that holds another run, or a later state of the same one; the message names its address."""
+
+
 class _ChangedError(Exception):
     """A checkpoint was replaced while it was copied."""
 
@@ -224,25 +228,27 @@ def check_new(address: str | None) -> None:
         )
 
 
-def check_continues(address: str, run_dir: Path) -> None:
+def check_continues(address: str, run_dir: Path, start_step: int) -> None:
     """Refuse an address that holds another run, or a later state of this one: the mirror would remove it.
 
     Args:
         address: `checkpoint.mirror`.
         run_dir: the directory of the run.
+        start_step: environment steps of the checkpoint that the run continues from; -1 for none.
 
     Raises:
-        ConfigError: names the address; or the store cannot be read.
+        OtherRunError: names the address.
+        ConfigError: the store cannot be read.
     """
     with _reported(address):
         store = Store(address)
         if not store.exists(CONFIG):
             return
         if not _is_same_run(store, run_dir):
-            raise ConfigError(f"checkpoint.mirror={address} holds another run than {run_dir}: choose another address")
-        later = [step for step in _complete(store) if step > _newest(run_dir)]
+            raise OtherRunError(f"checkpoint.mirror={address} holds another run than {run_dir}: choose another address")
+        later = [step for step in _complete(store) if step > start_step]
         if later:
-            raise ConfigError(
+            raise OtherRunError(
                 f"checkpoint.mirror={address} holds the checkpoint {max(later)}, which is later than those of"
                 f" {run_dir}: resume the run with: stoix-like resume {address}"
             )
@@ -260,8 +266,12 @@ def _complete(store: Store) -> list[int]:
     return [step for step, marker in store.checkpoints().items() if marker is not None]
 
 
-def _newest(run_dir: Path) -> int:
-    """Return the environment steps of the newest checkpoint of a directory; -1 without any."""
+def newest(run_dir: Path) -> int:
+    """Return the environment steps of the newest checkpoint of a directory; -1 without any.
+
+    Args:
+        run_dir: the directory of a run.
+    """
     from stoix_like.storage import checkpoint  # imports jax, which commands that only read runs do not need
 
     return max(checkpoint.steps(run_dir), default=-1)
@@ -358,7 +368,7 @@ def working_copy(address: str | Path) -> Path:
         raise ConfigError(f"{address} is in use: another process is training it in {target}")
     with _reported(address):
         store = Store(address)
-        is_ahead = (target / CONFIG).is_file() and _newest(target) > max(_complete(store), default=-1)
+        is_ahead = (target / CONFIG).is_file() and newest(target) > max(_complete(store), default=-1)
         if is_ahead and store.exists(METRICS) and _is_same_run(store, target):
             return target
     with _shared(target):

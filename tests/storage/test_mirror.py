@@ -239,18 +239,30 @@ def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
         run_dir.check_new(tmp_path.__class__("s3://bucket/run"))
 
 
-def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run):
-    copy(run)
-    remote.check_continues(ADDRESS, run)
+@pytest.mark.parametrize("other", [False, True])
+def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run, store, capsys, other):
+    """Also when it can be read only after the run has trained beyond them; the end of the run does not wait for it."""
     write_checkpoint(run, 256)
-    remote.check_continues(ADDRESS, run)
     copy(run)
-    shutil.rmtree(run / "checkpoints/256")
-    with pytest.raises(ConfigError, match="holds the checkpoint 256, which is later than those of"):
-        remote.check_continues(ADDRESS, run)
-    (run / "metrics.jsonl").write_text("of another run\n")
-    with pytest.raises(ConfigError, match="holds another run than"):
-        remote.check_continues(ADDRESS, run)
+    before = dict(store)
+    one = mirror.Mirror(run, ADDRESS)
+    if other:
+        (run / "metrics.jsonl").write_text("of another run\n")
+        one.start()
+    else:
+        shutil.rmtree(run / "checkpoints/256")
+        FaultyFileSystem.error = ConnectionError("no route to the store")
+        one.start()
+        wait_until(lambda: "it is tried again" in capsys.readouterr().err)
+    write_checkpoint(run, 512)
+    FaultyFileSystem.error = None
+    wait_until(lambda: not one._thread.is_alive())
+    one.close(20.0)
+    assert store == before
+    what = "another run than" if other else "the checkpoint 256, which is later than those of"
+    printed = capsys.readouterr().err
+    assert f"checkpoint.mirror={ADDRESS} holds {what}" in printed
+    assert printed.endswith("; training continues, and nothing is copied\n")
 
 
 def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypatch):
