@@ -47,6 +47,7 @@ def pytest_collection_finish():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Compile with all optimisations where a test or its module is marked `optimized`, quickly elsewhere."""
+    reuse.set_test(item)
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimized") is None)
 
 

@@ -25,6 +25,14 @@ ON_HOST = (
 )
 OWN_SOURCES = {"hydra.conf", OWN_CONFIGS, ""}
 
+_patching_test: str | None = None
+
+
+def set_test(item: Any) -> None:
+    """Let a test that may patch the code of programs share them with no other test."""
+    global _patching_test
+    _patching_test = item.nodeid if "monkeypatch" in getattr(item, "fixturenames", ()) else None
+
 
 def share_contexts() -> None:
     """Let jax lower many programs in one MLIR context: creating one takes longer than lowering one operation."""
@@ -106,9 +114,8 @@ def share_programs() -> None:
         on_host = {*ON_HOST} - ({"seed"} if run.arch.population.hyperparams else set())
         arch = {name: value for name, value in resolved["arch"].items() if name not in on_host}
         parts = [arch, *(resolved[group] for group in ("system", "network", "env")), run.logger.every_updates]
-        key = repr(
-            (parts, setup.plan.num_updates, setup.plan.num_shards, jax.config.read("jax_disable_most_optimizations"))
-        )
+        optimized = not jax.config.read("jax_disable_most_optimizations")
+        key = repr((parts, setup.plan.num_updates, setup.plan.num_shards, optimized, _patching_test))
         if key not in compiled:
             compiled[key] = compile_run(setup)
         return compiled[key]._replace(keys=make_keys(setup))
