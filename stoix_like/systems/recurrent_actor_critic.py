@@ -145,8 +145,9 @@ class SharedCellsCritic(NamedTuple):
 class RecurrentActorCritic(ActorCritic):
     """Base class of recurrent on-policy actor-critic algorithms: `Sequences` take the place of observations.
 
-    The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`, also if it shares the
-    cells of the actor: values are computed at the start of each update, in one pass over the rollout.
+    The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`: values are computed at
+    the start of each update, in one pass over the rollout. If they share their cells, values start from the actor's
+    state.
     """
 
     @staticmethod
@@ -207,6 +208,9 @@ class RecurrentActorCritic(ActorCritic):
             learn from, `[S, L]`.
         """
         returns, critic_state = agent.local
+        if isinstance(self.critic, SharedCellsCritic):
+            # The policy that acted may be an older one, and its state another one.
+            critic_state = trajectory.first_carry
         shared, returns, steps = self.normalize(agent.shared, returns, trajectory.transitions)
         states, v_tm1, v_t = unroll_with_successors(
             self.critic.network,
