@@ -440,34 +440,18 @@ class RecurrentCritic(_Recurrent, _Network):
         return self.critic_head(embedding, **(head_kwargs or {}))
 
 
-class RecurrentActorCritic(_Recurrent, _Network):
+class RecurrentActorCritic(RecurrentActor):
     """A recurrent policy and a value function that share all but their heads; the output is that of both.
 
     Attributes:
-        action_head: maps an embedding to a distribution over actions, see `heads.PolicyHead`.
-        critic_head: maps an embedding to values.
-        post_torso: maps the output of the cells to an embedding.
-        hidden_state_dim: width of the recurrent state, in units.
-        cell_type: name of the cells, see `parse_rnn_cell`.
-        pre_torso: maps the output of the input layer to the input of the cells.
-        input_layer: selects the input from an observation.
-        num_layers: number of cells on top of each other.
-        dtype: dtype in which the cells compute, see `ScannedRNN`.
+        critic_head: maps an embedding to values; the others are those of `RecurrentActor`. It comes after fields with
+            defaults, and is needed all the same.
     """
 
-    action_head: nn.Module
-    critic_head: nn.Module
-    post_torso: nn.Module
-    hidden_state_dim: int
-    cell_type: str
-    pre_torso: nn.Module
-    input_layer: nn.Module = ArrayInput()
-    num_layers: int = 1
-    dtype: Any = None
+    critic_head: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
-        policy = self.action_head(embedding, **_policy_kwargs(self.action_head, observation, head_kwargs))
-        return policy, self.critic_head(embedding)
+        return super()._head(embedding, observation, head_kwargs), self.critic_head(embedding)
 
 
 def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork:
