@@ -125,7 +125,7 @@ def critic_variables(params: ActorCriticParams) -> PyTree:
 class SharedTorsoCritic(NamedTuple):
     """A critic whose parameters are those of its head alone; it is applied with those of a torso as well."""
 
-    critic: FeedForwardCritic
+    critic: Any
 
     def init(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the head for observations `[N, ...]`."""

@@ -24,9 +24,9 @@ def make_critic(network: SimpleNamespace) -> RecurrentCritic:
     return RecurrentCritic(critic_head=network.critic_head, **_parts(network))
 
 
-def make_actor_critic(network: SimpleNamespace, critic_head: Any) -> RecurrentActorCritic:
+def make_actor_critic(network: SimpleNamespace) -> RecurrentActorCritic:
     """Build a recurrent policy with the head of a value function from the parts of a network configuration."""
-    return RecurrentActorCritic(action_head=network.action_head, critic_head=critic_head, **_parts(network))
+    return RecurrentActorCritic(action_head=network.action_head, critic_head=network.critic_head, **_parts(network))
 
 
 def _parts(network: SimpleNamespace) -> dict[str, Any]:

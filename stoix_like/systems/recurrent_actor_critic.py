@@ -30,6 +30,7 @@ from stoix_like.systems.on_policy_actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     OnPolicyTransition,
+    SharedTorsoCritic,
     critic_variables,
 )
 from stoix_like.systems.recurrent import RecurrentNetwork, split_sequences, states_at_starts, unroll_with_successors
@@ -125,21 +126,25 @@ class SharedCellsCritic(NamedTuple):
     """A recurrent critic whose parameters are those of its head alone.
 
     Attributes:
-        network: the critic, with the torsos and cells of the actor.
+        critic: the critic, with the torsos and cells of the actor.
         both: the actor and the critic, which are unrolled together.
     """
 
-    network: RecurrentNetwork
+    critic: UnrolledNetwork
     both: UnrolledNetwork
+
+    @property
+    def network(self) -> RecurrentNetwork:
+        """The network of the critic."""
+        return self.critic.network
 
     def init(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the head for observations `[N, ...]`."""
-        params = recurrent.init_params(self.network, key, observation)["params"]
-        return {"params": {"critic_head": params["critic_head"]}}
+        return SharedTorsoCritic(self.critic).init(key, observation)
 
     def apply(self, params: PyTree, sequences: Sequences) -> Any:
         """Return the values of each step."""
-        return self.both.apply(params, sequences)[1]
+        return self.critic.apply(params, sequences)
 
 
 class RecurrentActorCritic(ActorCritic):
@@ -157,9 +162,9 @@ class RecurrentActorCritic(ActorCritic):
         policy = UnrolledNetwork(recurrent.make_actor(actor), "policy_hidden_state")
         if not shares_torso(critic):
             return policy, UnrolledNetwork(recurrent.make_critic(critic), "critic_hidden_state")
-        both = UnrolledNetwork(recurrent.make_actor_critic(actor, critic.critic_head), "critic_hidden_state")
-        value = SimpleNamespace(**vars(actor), critic_head=critic.critic_head)
-        return policy, SharedCellsCritic(recurrent.make_critic(value), both)
+        heads = SimpleNamespace(**vars(actor), critic_head=critic.critic_head)
+        pair = recurrent.make_critic(heads), recurrent.make_actor_critic(heads)
+        return policy, SharedCellsCritic(*(UnrolledNetwork(each, "critic_hidden_state") for each in pair))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the state of the actor at the start of an episode, `[N, H]`."""
