@@ -18,8 +18,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.utils.replay import Step
-from stoix_like.utils.sequence_replay import SequenceBatch
+from stoix_like.utils.replay import SequenceBatch, Step
 
 
 class Accumulator:

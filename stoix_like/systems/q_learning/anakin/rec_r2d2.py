@@ -26,8 +26,7 @@ from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_sched
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
-from stoix_like.utils.replay import Step
-from stoix_like.utils.sequence_replay import SequenceBatch, SequenceReplayConfig, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ environment, M frames in the ring of ends, D numbers per frame.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import TimeStep, Trajectory, Transition
 from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
-
-if TYPE_CHECKING:
-    from stoix_like.utils.replay import Batch, Replay
+from stoix_like.utils.replay.types import Batch, Replay
 
 # Room for the ends of episodes, per environment: of all episodes, if they have as many steps on average.
 _STEPS_PER_END = 32

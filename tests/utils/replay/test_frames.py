@@ -13,8 +13,7 @@ from stoix_like.config import compose_config, parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.run.setup import set_up
-from stoix_like.utils import frame_replay
-from stoix_like.utils.replay import ReplayConfig, end_episodes, make_replay
+from stoix_like.utils.replay import ReplayConfig, end_episodes, frames, make_replay
 
 NUM_ENVS, K = 3, 3
 # Two channels per frame.
@@ -128,7 +127,7 @@ def test_samples_are_those_of_a_replay_that_stores_stacks(schema, values):
 
 
 def test_truncated_steps_without_their_last_frame_have_no_weight(monkeypatch):
-    monkeypatch.setattr(frame_replay, "_MIN_ENDS", 1)
+    monkeypatch.setattr(frames, "_MIN_ENDS", 1)
     once, whole = jitted(make(K, total_batch_size=63)), jitted(make(1, total_batch_size=63))
     episodes, states, key = Episodes(mean_length=1.5), [empty(once), empty(whole)], jax.random.key(0)
     for _ in range(8):

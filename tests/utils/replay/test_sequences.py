@@ -10,8 +10,7 @@ import pytest
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.utils.replay import end_episodes
-from stoix_like.utils.sequence_replay import SequenceReplayConfig, make_sequence_replay
+from stoix_like.utils.replay import SequenceReplayConfig, end_episodes, make_sequence_replay
 
 NUM_ENVS = 2
 

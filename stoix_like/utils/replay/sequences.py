@@ -19,15 +19,9 @@ import jax.numpy as jnp
 from stoix_like.base_types import PyTree, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import between
-from stoix_like.utils.replay import (
-    PrioritisedReplayConfig,
-    Step,
-    add_rows,
-    example_step,
-    importance_weights,
-    make_buffer,
-    stored_steps,
-)
+from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
+from stoix_like.utils.replay.config import PrioritisedReplayConfig
+from stoix_like.utils.replay.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,186 @@
+"""Flashbax buffers of steps and of blocks of steps.
+
+Shape letters: T time, N environments per shard, L stored steps or blocks per environment, P steps per block, B windows
+per batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import flashbax
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Axes, PyTree, SystemSpec, TimeStep, Transition
+from stoix_like.utils.replay.config import ReplayConfig
+from stoix_like.utils.replay.types import Step
+
+
+def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
+    """Build the flashbax buffer of a configuration, with implicit rank promotion allowed in its functions.
+
+    Args:
+        config: checked hyperparameters.
+        spec: sizes.
+
+    Returns:
+        A buffer of items, or of rows of blocks `[N, L]`.
+    """
+    size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
+    if not config.per_env_rows:
+        buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
+    else:
+        window = config.window // config.block_length
+        length = size // (spec.num_envs * config.block_length)
+        sizes: dict[str, Any] = {"max_length_time_axis": length, "min_length_time_axis": window}
+        rows = (spec.num_envs, batch, window, 1)
+        if config.prioritised:
+            # Systems apply the exponent before `set_priorities`, because it may be traced.
+            sizes |= {"priority_exponent": 1.0, "device": jax.default_backend()}
+            buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes)
+        else:
+            buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
+    functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
+    # jax.numpy_rank_promotion is a context manager that also works as a decorator.
+    return buffer.replace(**{name: jax.numpy_rank_promotion("allow")(f) for name, f in functions.items()})
+
+
+def example_step(config: ReplayConfig, spec: SystemSpec, timestep: TimeStep) -> Step:
+    """Return the data of one step, without its values.
+
+    Args:
+        config: determines which fields are stored.
+        spec: spaces.
+        timestep: `[N, ...]`, an example.
+
+    Returns:
+        Arrays without a leading axis.
+    """
+    action = jax.eval_shape(spec.action_space.sample, jax.random.key(0))
+    observation = jax.tree.map(lambda x: x[0], timestep.observation)
+    return Step(
+        observation,
+        jnp.zeros(action.shape, action.dtype),
+        jnp.zeros(()),
+        jnp.zeros((), bool),
+        truncated=jnp.zeros((), bool) if config.per_env_rows else None,
+        next_observation=observation if config.store_next_observation else None,
+        extras=jnp.zeros(()) if config.whole_windows else None,
+    )
+
+
+def stored_steps(config: ReplayConfig, steps: Transition, like: Step) -> Step:
+    """Return what is stored of the steps of a rollout, with scaled rewards.
+
+    Args:
+        config: determines which fields are stored.
+        steps: `[T, N, ...]`.
+        like: stored steps, for their dtypes.
+
+    Returns:
+        `[T, N, ...]`.
+    """
+    stored = Step(
+        steps.observation,
+        steps.action,
+        steps.reward * config.reward_scale,
+        steps.terminated,
+        steps.truncated if config.per_env_rows else None,
+        steps.next_observation if config.store_next_observation else None,
+        steps.extras if config.whole_windows else None,
+    )
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), stored, like)
+
+
+def add_rows(config: ReplayConfig, buffer: Any, state: Any, stored: PyTree) -> Any:
+    """Append blocks to the rows of a buffer.
+
+    Args:
+        config: checked hyperparameters.
+        buffer: from `make_buffer`.
+        state: its state.
+        stored: `[N, L, ...]`, the blocks of each environment in order.
+
+    Returns:
+        The next state, in which new windows have the largest priority so far.
+    """
+    added = buffer.add(state, stored)
+    if not config.prioritised:
+        return added
+    num_blocks = jax.tree.leaves(stored)[0].shape[1]
+    return _prefer_new(buffer, added, num_blocks, config.window // config.block_length)
+
+
+def _prefer_new(buffer: Any, state: Any, num_steps: int, window: int) -> Any:
+    """Set the priority of the windows completed by a rollout to the largest one so far; flashbax would round it."""
+    num_envs, length = jax.tree.leaves(state.experience)[0].shape[:2]
+    start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps)
+    # Other positions hold no window, or one that this write has partly overwritten.
+    complete = (start >= 0) & (start >= state.running_index - length)
+    priority = jnp.where(complete, state.sum_tree_state.max_recorded_priority, 0.0)
+    indices = length * jnp.arange(num_envs)[:, None] + (start % length)[None]
+    return buffer.set_priorities(state, indices.ravel(), jnp.tile(priority, num_envs))
+
+
+def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
+    """Compute importance-sampling weights, scaled so that the largest one is 1.
+
+        w_i = (min_j P(j) / P(i))^beta
+
+    Source: Schaul et al. 2016, "Prioritized experience replay", section 3.4; the number of windows cancels.
+
+    Args:
+        probability: `[B]`, with which each window of the batch was sampled.
+        exponent: beta, in [0, 1].
+        axes: the axes that the batch is spread over.
+
+    Returns:
+        `[B]`, in [0, 1].
+    """
+    possible = probability > 0.0
+    least = jnp.min(jnp.where(possible, probability, jnp.inf))
+    least = jax.lax.pmin(least, axes.names) if axes.names else least
+    # Rounding in the sum tree very rarely selects a window of probability zero: it gets weight zero.
+    return jnp.where(possible, (least / jnp.where(possible, probability, 1.0)) ** exponent, 0.0)
+
+
+def end_episodes(local: PyTree) -> PyTree:
+    """Truncate the episodes that go on after the last stored step, because other episodes follow in the buffer.
+
+    Args:
+        local: the agent's local state, with any leading axes; only buffers of windows are changed.
+
+    Returns:
+        The state.
+    """
+
+    def is_buffer(node: Any) -> bool:
+        return hasattr(node, "experience") and hasattr(node, "current_index")
+
+    def is_step(node: Any) -> bool:
+        return isinstance(node, Step)
+
+    def truncate(node: Any) -> Any:
+        if not is_buffer(node):
+            return node
+        truncate_last = partial(_truncate_last, node.current_index)
+        return node.replace(experience=jax.tree.map(truncate_last, node.experience, is_leaf=is_step))
+
+    return jax.tree.map(truncate, local, is_leaf=is_buffer)
+
+
+def _truncate_last(current_index: jax.Array, step: Any) -> Any:
+    """Truncate the last stored step of each row, if it is the data of a step and did not terminate."""
+    if not isinstance(step, Step) or step.truncated is None:
+        return step
+    # `[..., N, L]`, or `[..., N, L, P]` with blocks of P steps, and in rows of all steps.
+    stored = step.truncated.shape
+    rows = (*stored[: current_index.ndim + 1], -1)
+    truncated, terminated = step.truncated.reshape(rows), step.terminated.reshape(rows)
+    block_length = truncated.shape[-1] // stored[current_index.ndim + 1]
+    last = (current_index[..., None, None] * block_length - 1) % truncated.shape[-1]
+    truncated |= (jax.lax.broadcasted_iota(jnp.int32, truncated.shape, truncated.ndim - 1) == last) & ~terminated
+    return step._replace(truncated=truncated.reshape(stored))

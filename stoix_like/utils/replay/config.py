@@ -1,0 +1,188 @@
+"""Hyperparameters of replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import SystemConfig
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.schema import INT32_MAX, above, between
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(SystemConfig):
+    """Hyperparameters of every system that learns from replay. Totals are over all devices and update batches.
+
+    Attributes:
+        total_buffer_size: capacity of the replay buffer, in environment steps.
+        total_batch_size: windows per gradient step.
+        epochs: gradient steps per update.
+        n_step: rewards per target.
+        store_next_observation: whether to store each observation twice, as the observation of its own step and as a
+            successor. Otherwise it is stored once, and windows that end with a truncated step get weight zero in the
+            losses, because their successor is not stored.
+        gamma: discount per step.
+        reward_scale: factor of the rewards, applied before they are stored.
+        has_replay: see `SystemConfig`.
+        whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
+    """
+
+    has_replay: ClassVar[bool] = True
+    whole_windows: ClassVar[bool] = False
+    total_buffer_size: Annotated[int, between(1, 2**53)]
+    total_batch_size: Annotated[int, between(1, INT32_MAX)]
+    epochs: Annotated[int, between(1, 1_000_000)]
+    n_step: Annotated[int, between(1, INT32_MAX - 1)]
+    store_next_observation: bool
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether windows are sampled by priority."""
+        return False
+
+    @property
+    def window(self) -> int:
+        """Number of consecutive steps per sample, W."""
+        return self.n_step if self.store_next_observation else self.n_step + 1
+
+    @property
+    def window_keys(self) -> str:
+        """The keys that determine the window, with their values, for messages."""
+        return f"system.n_step={self.n_step}"
+
+    @property
+    def block_length(self) -> int:
+        """Number of consecutive steps that are stored together; a window starts with each of these blocks."""
+        return 1
+
+    @property
+    def per_env_rows(self) -> bool:
+        """Whether the buffer stores steps in order, in one row per environment."""
+        return self.window > 1 or self.prioritised or self.whole_windows
+
+    @property
+    def max_steps_per_env(self) -> int | None:
+        """See `SystemConfig.max_steps_per_env`; steps of windows with priorities are counted in 32 bits."""
+        return INT32_MAX if self.prioritised else None
+
+    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
+        """Return the number that must divide `total_buffer_size`.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+        """
+        return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that buffer and batch divide over the shards, and that the first update can sample a batch.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+
+        Raises:
+            ConfigError: sizes that do not fit; names the key, its value and what would work.
+        """
+        if self.whole_windows and not self.store_next_observation:
+            raise ConfigError(
+                "system.store_next_observation=false: this system needs the successor of every step: use true"
+            )
+        unit = self.buffer_unit(num_envs, num_shards)
+        if self.total_buffer_size % unit:
+            factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
+            factors += f" × {self.block_length} steps per block" if self.block_length > 1 else ""
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
+                f" {multiples_near(self.total_buffer_size, unit)}"
+            )
+        # A sum tree has twice as many nodes as steps.
+        largest = 2**30 if self.prioritised else INT32_MAX
+        if self.total_buffer_size // num_shards > largest:
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
+                f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
+            )
+        if self.total_batch_size % num_shards:
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
+                f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
+            )
+        total_envs = num_envs * num_shards
+        capacity = self.total_buffer_size // total_envs
+        if capacity < max(self.rollout_length, self.window):
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"
+                f" environments, fewer than system.rollout_length={self.rollout_length} or the {self.window} step(s) of"
+                f" a window ({self.window_keys}): use at least"
+                f" {total_envs * max(self.rollout_length, self.window)}"
+            )
+        self._check_start(total_envs, capacity)
+
+    def _check_start(self, total_envs: int, capacity: int) -> None:
+        """Check that the buffer, and the steps before the first update, can hold a batch."""
+        needed = (-(-self.total_batch_size // total_envs) - 1) * self.block_length + self.window
+        if capacity < needed:
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size} exceeds the windows that"
+                f" system.total_buffer_size={self.total_buffer_size} can hold: use a total_buffer_size of at least"
+                f" {needed * total_envs}"
+            )
+        first = self.warmup_steps + self.rollout_length
+        if first < needed:
+            rollouts = -(-(needed - self.rollout_length) // self.rollout_length)
+            raise ConfigError(
+                f"system.warmup_steps={self.warmup_steps}: the first update finds {first} step(s) of each of"
+                f" {total_envs} environments, too few for system.total_batch_size={self.total_batch_size}: use at least"
+                f" {rollouts * self.rollout_length}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrioritisedReplayConfig(ReplayConfig):
+    """Hyperparameters of systems that can sample windows by priority (Schaul et al. 2016, arXiv:1511.05952).
+
+    Attributes:
+        prioritised: whether windows are sampled by priority; the exponents have no effect otherwise.
+        priority_exponent: exponent of the last loss in the sampling probability of a window.
+        importance_sampling_exponent: initial exponent of the importance weights, annealed to 1 over the run.
+    """
+
+    prioritised: bool = False
+    priority_exponent: Annotated[float, between(0.0, 1.0)] = 0.5
+    importance_sampling_exponent: Annotated[float, between(0.0, 1.0)] = 0.4
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        others = super().schedules(updates, num_updates)
+        if not self.prioritised:
+            return others
+        return {"importance-sampling exponent": self.importance_exponent(updates, num_updates), **others}
+
+    def importance_exponent(self, updates: Any, num_updates: int) -> Any:
+        """Return the exponent of the importance weights after a number of updates, which may be traced."""
+        least = self.importance_sampling_exponent
+        return least + (1.0 - least) * updates / num_updates
+
+    def priorities(self, losses: jax.Array, weights: jax.Array) -> jax.Array:
+        """Compute the priorities of windows.
+
+            p = (max(loss, 0) + 1e-6)^priority_exponent
+
+        Source: Schaul et al. 2016, section 3.3, with the loss in place of the absolute error.
+
+        Args:
+            losses: `[B]`, with `loss` in its own units; it is negative only where a loss has more terms than the error.
+            weights: `[B]`, the weights of the batch.
+
+        Returns:
+            `[B]`, zero for windows of weight zero, which have no target.
+        """
+        priorities = (jnp.maximum(losses, 0.0) + 1e-6) ** self.priority_exponent
+        return jnp.where(weights > 0.0, priorities, 0.0)

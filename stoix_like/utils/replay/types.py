@@ -1,0 +1,69 @@
+"""What replay buffers store and return.
+
+Shape letters: N environments per shard, W steps per window, B windows per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.base_types import Observation, TimeStep, Trajectory, Transition
+
+
+class Step(NamedTuple):
+    """Stored data of one step; None where a field is not stored.
+
+    Extras are one number per step, such as the log-probability of the action.
+    """
+
+    observation: Observation
+    action: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array | None
+    next_observation: Observation | None
+    extras: jax.Array | None = None
+
+
+class Batch(NamedTuple):
+    """Batch of windows, with one target per window.
+
+    Attributes:
+        observation: `[B, ...]` observation of the first step.
+        action: `[B, ...]` action of the first step.
+        reward: `[B]` discounted sum of the rewards of the window.
+        discount: `[B]` discount of the bootstrap value: `gamma^steps`, zero where the episode terminated.
+        next_observation: `[B, ...]` true successor of the last step.
+        weight: `[B]` weight of the loss: the importance-sampling weight, and zero where there is no target.
+        indices: `[B]` positions of the windows in the buffer, for `set_priorities`; None without priorities.
+    """
+
+    observation: Observation
+    action: jax.Array
+    reward: jax.Array
+    discount: jax.Array
+    next_observation: Observation
+    weight: jax.Array
+    indices: jax.Array | None
+
+
+class Replay(NamedTuple):
+    """Replay buffer of one shard, as functions of its state. Within an update, `add` precedes the first `sample`.
+
+    Attributes:
+        init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
+        add: `(state, trajectory) -> state`.
+        sample: `(state, key, importance_exponent=1.0) -> Batch`; without priorities the exponent has no effect.
+        sample_steps: `(state, key) -> Transition`, the steps of windows `[W, B, ...]`, without targets; the first
+            of a window never counts as the first of its episode, which would need the step before it.
+        set_priorities: `(state, indices, priorities [B]) -> state`; windows are sampled in proportion to priorities.
+    """
+
+    init: Callable[[TimeStep], Any]
+    add: Callable[[Any, Trajectory], Any]
+    sample: Callable[..., Batch]
+    sample_steps: Callable[[Any, jax.Array], Transition]
+    set_priorities: Callable[[Any, Any, jax.Array], Any]

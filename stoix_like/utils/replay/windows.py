@@ -1,0 +1,106 @@
+"""Replay of single steps and of n-step windows, built on flashbax.
+
+A window starts at any stored step and ends after `n_step` steps or with its episode, whichever comes first. Its
+target is
+
+    sum_{k <= m} gamma^k r_k + gamma^{m+1} (1 - terminated_m) v(successor of step m),   m the last step of the window
+
+so a window that ends with a truncated step bootstraps from the true successor, like one that ends after `n_step` steps.
+
+Shape letters: T time, N environments per shard, L stored steps per environment, W steps per window, B windows per
+batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import SystemSpec, TimeStep, Trajectory, Transition
+from stoix_like.utils.replay.buffers import add_rows, example_step, importance_weights, make_buffer, stored_steps
+from stoix_like.utils.replay.config import ReplayConfig
+from stoix_like.utils.replay.frames import store_frames_once
+from stoix_like.utils.replay.types import Batch, Replay, Step
+
+
+def make_replay(config: ReplayConfig, spec: SystemSpec) -> Replay:
+    """Build the replay buffer of a configuration: of single steps, of windows, or of windows with priorities.
+
+    Stacked frames are stored once, see `frame_replay`.
+
+    Args:
+        config: checked hyperparameters; floats may be traced.
+        spec: spaces, axes and sizes.
+
+    Returns:
+        The functions of the replay buffer.
+    """
+    buffer = make_buffer(config, spec)
+
+    def init(timestep: TimeStep) -> Any:
+        return buffer.init(example_step(config, spec, timestep))
+
+    def add(state: Any, trajectory: Trajectory) -> Any:
+        stored = stored_steps(config, trajectory.transitions, state.experience)
+        if not config.per_env_rows:
+            return buffer.add(state, stored)
+        return add_rows(config, buffer, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), stored))
+
+    def sample(state: Any, key: jax.Array, importance_exponent: Any = 1.0) -> Batch:
+        drawn = buffer.sample(state, key)
+        if config.per_env_rows:
+            windows = jax.vmap(lambda window: _window_target(window, config.n_step, config.gamma))(drawn.experience)
+        else:
+            windows = _step_targets(drawn.experience, config.gamma)
+        if not config.prioritised:
+            return windows
+        weight = windows.weight * importance_weights(drawn.probabilities, importance_exponent, spec.axes)
+        return windows._replace(weight=weight, indices=drawn.indices)
+
+    def sample_steps(state: Any, key: jax.Array) -> Transition:
+        windows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), buffer.sample(state, key).experience)
+        ended = windows.terminated | windows.truncated
+        is_first = jnp.concatenate([jnp.zeros_like(ended[:1]), ended[:-1]])
+        return Transition(**windows._asdict(), is_first=is_first)
+
+    def set_priorities(state: Any, indices: jax.Array, priorities: jax.Array) -> Any:
+        return buffer.set_priorities(state, indices, priorities) if config.prioritised else state
+
+    replay = Replay(init, add, sample, sample_steps, set_priorities)
+    space: Any = spec.observation_space
+    num_frames = getattr(space, "stacked", 1)
+    # Of a window, every truncated step needs the last frame of its episode, which may be overwritten.
+    if num_frames == 1 or config.whole_windows:
+        return replay
+    steps_per_env = -(-config.total_buffer_size // (spec.num_shards * spec.num_envs))
+    return store_frames_once(replay, num_frames, space.shape, steps_per_env, config.store_next_observation)
+
+
+def _step_targets(step: Step, gamma: Any) -> Batch:
+    """Return the targets of windows of one step each, `[B, ...]`."""
+    discount = gamma * (1.0 - step.terminated)
+    assert step.next_observation is not None
+    weight = jnp.ones_like(step.reward)
+    return Batch(step.observation, step.action, step.reward, discount, step.next_observation, weight, None)
+
+
+def _window_target(window: Step, n_step: int, gamma: Any) -> Batch:
+    """Compute the target of a window `[W, ...]` from the steps of the episode that it starts in."""
+    assert window.truncated is not None
+    ended = (window.terminated | window.truncated)[:n_step]
+    # One for every step before the end of the episode, zero after it.
+    present = jnp.cumprod(jnp.concatenate([jnp.ones((1,)), 1.0 - ended[:-1]]))
+    last = jnp.sum(present, dtype=jnp.int32) - 1
+    reward = jnp.sum(present * gamma ** jnp.arange(n_step) * window.reward[:n_step])
+    terminated = window.terminated[last]
+    if window.next_observation is not None:
+        successor, weight = jax.tree.map(lambda x: x[last], window.next_observation), jnp.ones(())
+    else:
+        # The step stored after a truncated one belongs to the next episode.
+        successor = jax.tree.map(lambda x: x[last + 1], window.observation)
+        weight = 1.0 - (window.truncated[last] & ~terminated)
+    observation, action = jax.tree.map(lambda x: x[0], (window.observation, window.action))
+    discount = gamma ** (last + 1) * (1.0 - terminated)
+    return Batch(observation, action, reward, discount, successor, weight, None)
