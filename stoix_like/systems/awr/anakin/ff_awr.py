@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, Metrics, System, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
-from stoix_like.launch import entry_points
 from stoix_like.schema import above, between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition, assemble
 from stoix_like.utils.loss import awr_loss
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay

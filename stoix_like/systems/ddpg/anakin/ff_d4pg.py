@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.utils.loss import categorical_td_learning_per_example
 from stoix_like.utils.replay import Batch

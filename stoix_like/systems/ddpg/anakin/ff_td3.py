@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import jax
 
 from stoix_like.base_types import Observation, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.anakin import ff_ddpg
+from stoix_like.systems.launch import entry_points
 from stoix_like.utils.loss import target_policy_smoothing
 
 

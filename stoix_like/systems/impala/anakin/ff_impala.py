@@ -9,9 +9,9 @@ from typing import Annotated
 import optax
 
 from stoix_like.base_types import System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import above, between, one_of
 from stoix_like.systems.gradient_descent import Transform
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.jax_utils import Scalar

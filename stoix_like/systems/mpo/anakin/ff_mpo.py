@@ -23,10 +23,10 @@ from stoix_like.base_types import (
     Transition,
 )
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
-from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers, periodically
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Agent, Metrics, System, SystemSpec, TimeStep
-from stoix_like.launch import entry_points
 from stoix_like.schema import Range, between
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.on_policy import MinibatchConfig
 from stoix_like.systems.on_policy_actor_critic import ActorCriticConfig, OnPolicyTransition, assemble

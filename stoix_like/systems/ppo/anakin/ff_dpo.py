@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import jax
 
 from stoix_like.base_types import Metrics, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import above
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.systems.ppo.ppo_types import PPOTransition

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import above, at_least, between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
 from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, assemble
 from stoix_like.systems.ppo.kl_stop import make_kl_stop

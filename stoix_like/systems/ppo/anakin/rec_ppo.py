@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stoix_like.base_types import System, SystemSpec
-from stoix_like.launch import entry_points
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic, RecurrentConfig

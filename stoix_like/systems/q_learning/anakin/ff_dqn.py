@@ -24,12 +24,12 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared

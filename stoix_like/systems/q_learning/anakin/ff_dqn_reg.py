@@ -8,8 +8,8 @@ from typing import Annotated
 import jax
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import at_least
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import dqn_reg_loss_per_example
 from stoix_like.utils.loss.common import values_of_actions

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import ACTION_VALUE_ANY_QUANTILES, HeadRequirement
 from stoix_like.schema import between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import implicit_quantile_q_learning_per_example

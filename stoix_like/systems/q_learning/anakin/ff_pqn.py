@@ -25,12 +25,12 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
-from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 import jax
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning

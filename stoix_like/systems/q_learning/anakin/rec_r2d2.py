@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import rlax
 
 from stoix_like.base_types import NetworkOutputs, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems import recurrent
 from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared

@@ -29,11 +29,11 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Box
-from stoix_like.launch import entry_points
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import AtomsConfig, configure_head
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.sac.sac_types import SACParams, SACShared
 from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.launch import entry_points
 from stoix_like.schema import between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.launch import entry_points
 from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import OffPolicyConfig
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.launch import entry_points
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import OffPolicyConfig, configure_head
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import jax
 
 from stoix_like.base_types import Metrics, System, SystemSpec
-from stoix_like.launch import entry_points
 from stoix_like.schema import between
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition, assemble
 from stoix_like.utils.loss import policy_gradient_loss
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from stoix_like.base_types import System, SystemSpec, Transition
-from stoix_like.launch import entry_points
+from stoix_like.systems.launch import entry_points
 from stoix_like.systems.on_policy_actor_critic import ActorCriticConfig, assemble
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.jax_utils import Scalar

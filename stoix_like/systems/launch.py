@@ -1,9 +1,14 @@
-"""Entry points of a system's module; the launcher is only imported when they are called."""
+"""Entry points of a system's module; what they run is named here and imported when they are called."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
+
+# Systems stand below the runner and the command line, and import neither.
+RUNNER = "stoix_like.run.experiment", "run_experiment"
+COMMAND_LINE = "stoix_like.cli", "launch"
 
 
 def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], float], Callable[[], None]]:
@@ -20,14 +25,16 @@ def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callabl
 
     def run_experiment(config: Any) -> float:
         """Train a composed configuration; see `stoix_like.run.experiment.run_experiment`."""
-        from stoix_like.run import experiment
-
-        return experiment.run_experiment(config, build)
+        metric: float = _resolve(*RUNNER)(config, build)
+        return metric
 
     def hydra_entry_point() -> None:
         """Train with the arguments of the command line; see `stoix_like.cli.launch`."""
-        from stoix_like import cli
-
-        cli.launch(system)
+        _resolve(*COMMAND_LINE)(system)
 
     return run_experiment, hydra_entry_point
+
+
+def _resolve(module: str, name: str) -> Any:
+    """Import a module and return one of its attributes."""
+    return getattr(importlib.import_module(module), name)
