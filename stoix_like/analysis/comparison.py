@@ -17,7 +17,7 @@ from stoix_like.analysis.groups import SCORES, Algorithm, common_tasks, read
 from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.listings import columns
+from stoix_like.loggers.formats import columns
 
 HEAD = ("seeds", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5

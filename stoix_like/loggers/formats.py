@@ -1,9 +1,9 @@
-"""Numbers, rates and durations as short texts."""
+"""Numbers, rates, durations and tables as short texts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -80,3 +80,16 @@ def format_timing(timing: Mapping[str, float]) -> str:
     words = [f"{name} {value:.1f}" for name, value in ranked if value >= 0.05]
     listed = ", ".join(f"{word} ({inner})" if inner and word.startswith("training ") else word for word in words)
     return f"{timing['total']:.1f} s: {listed}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align rows of cells in columns.
+
+    Args:
+        rows: cells; all rows have the same number.
+
+    Returns:
+        One line per row.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like.callbacks import Callback
 from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, with_env
 from stoix_like.errors import ConfigError
-from stoix_like.listings import tuned_experiment
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
@@ -29,6 +28,7 @@ from stoix_like.run.profile import Profile
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.signals import Signals, stop_if_received
+from stoix_like.run.suggestions import tuned_experiment
 from stoix_like.run.training_loop import Progress, TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.storage import checkpoint, remote

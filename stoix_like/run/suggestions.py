@@ -1,13 +1,14 @@
-"""Choices that fit, to suggest in place of those that do not."""
+"""Choices that fit, to suggest in place of those that do not, and the experiments of this package."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import typing
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+import yaml
 from omegaconf import OmegaConf
 
 from stoix_like.config import PRIMARY, RunConfig, config_dir, group_choices
@@ -130,3 +131,87 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _either(names: list[str]) -> str:
     """Join names, as in `a, b or c`."""
     return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+class Experiment(NamedTuple):
+    """An experiment: tuned settings of a system for an environment.
+
+    Attributes:
+        name: name of the file.
+        about: the comment at its head: what it trains, and the return that it reached.
+        system: choice of the system.
+        env: choice of the environment.
+        keys: dotted keys that it sets.
+    """
+
+    name: str
+    about: str
+    system: str
+    env: str
+    keys: frozenset[str]
+
+
+def experiments() -> list[Experiment]:
+    """Read the experiments of this package."""
+    return [_read_experiment(name) for name in group_choices("experiment")]
+
+
+def tuned_experiment(system: str, task: str) -> str | None:
+    """Return the experiment that tunes a system for an environment, where it changes more than the budget.
+
+    Args:
+        system: name of the system, `sac/ff_sac`.
+        task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
+
+    Returns:
+        The name of the experiment, or None.
+    """
+    for experiment in experiments():
+        tunes = experiment.keys - {"arch.total_timesteps"}
+        if tunes and experiment.system == system and _task(experiment.env) == task:
+            return experiment.name
+    return None
+
+
+def _task(env: str) -> str:
+    scenario = _load("env", env)["scenario"]
+    return str(scenario.get("task_name", scenario["name"]))
+
+
+def _read_experiment(name: str) -> Experiment:
+    text = (config_dir() / "experiment" / f"{name}.yaml").read_text()
+    comments = [line[2:] for line in text.split("defaults:")[0].splitlines() if not line.startswith("# @")]
+    about = " ".join(comment.replace(f": +experiment={name}", ":") for comment in comments).rstrip(":")
+    loaded = _with_bases(name)
+    system, env = (
+        next(_overridden(part, group, "") for part in loaded if _overridden(part, group, ""))
+        for group in ("system", "env")
+    )
+    keys = frozenset(key for part in loaded for key in _keys({k: v for k, v in part.items() if k != "defaults"}))
+    return Experiment(name, about, system, env, keys)
+
+
+def _with_bases(name: str) -> list[dict[str, Any]]:
+    """Load an experiment and those that it builds on, the nearest first."""
+    loaded = _load("experiment", name)
+    bases = [entry for entry in loaded["defaults"] if isinstance(entry, str) and entry != "_self_"]
+    return [loaded, *(part for base in bases for part in _with_bases(base))]
+
+
+def _overridden(loaded: dict[str, Any], group: str, default: str) -> str:
+    """Return what a defaults list chooses for another group."""
+    for entry in loaded.get("defaults", ()):
+        if isinstance(entry, dict) and f"override /{group}" in entry:
+            return entry[f"override /{group}"]
+    return default
+
+
+def _keys(node: dict[str, Any], path: Sequence[str] = ()) -> list[str]:
+    found = []
+    for name, value in node.items():
+        found += _keys(value, (*path, name)) if isinstance(value, dict) else [".".join((*path, name))]
+    return found
+
+
+def _load(group: str, name: str) -> dict[str, Any]:
+    return yaml.safe_load((config_dir() / group / f"{name}.yaml").read_text())

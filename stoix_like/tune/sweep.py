@@ -26,7 +26,7 @@ from stoix_like.analysis.figures import save
 from stoix_like.callbacks import Callback, Response
 from stoix_like.config import GROUPS, complete_overrides, compose_config, parse_config, parse_overrides
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.listings import columns
+from stoix_like.loggers.formats import columns
 from stoix_like.overrides import Overrides, is_hydras, to_overrides
 from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.run import experiment

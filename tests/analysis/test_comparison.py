@@ -7,8 +7,9 @@ from omegaconf import OmegaConf
 from recorded import write_run
 
 from stoix_like import cli
+from stoix_like.cli.listings import run_lines
+from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
-from stoix_like.listings import run_lines
 from stoix_like.recorded_runs import find_runs, members, read_run
 
 analysis, plots, report, statistics = map(
@@ -252,7 +253,7 @@ def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, capsys,
     monkeypatch.chdir(two)
     with pytest.raises(SystemExit) as exit_:
         cli.main(["plot", str(two), *arguments])
-    assert exit_.value.code == cli.REFUSED
+    assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
 
 

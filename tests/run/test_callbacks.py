@@ -7,6 +7,7 @@ from trained_runs import SMALL
 import stoix_like
 from stoix_like import cli
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtReturn, StopWithoutImprovement
+from stoix_like.cli.process import REFUSED
 from stoix_like.errors import CallbackError, ConfigError
 
 TIMES = ("wall_seconds", "steps_per_second")
@@ -178,7 +179,7 @@ def test_a_population_shows_its_best_member(tmp_path):
 def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
     with pytest.raises(SystemExit) as exit_:
         cli.main(["train", *RUN, given, f"hydra.run.dir={tmp_path}/run"])
-    assert exit_.value.code == cli.REFUSED
+    assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -63,3 +63,13 @@ def test_xla_knows_the_flags_that_a_run_sets_before_jax_starts():
     env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == f"{FLAGS} 2.0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
+    code = "from stoix_like.run.devices import find_devices\ntry: find_devices(None)\nexcept ValueError as e: print(e)"
+    environment = {**os.environ, "JAX_PLATFORMS": platform}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith(f"JAX_PLATFORMS={platform} cannot be used")
+    assert "JAX_PLATFORMS=cpu" in done.stdout

@@ -1,13 +1,16 @@
 """Refusals of networks and systems that do not fit name a choice that does."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from stoix_like.config import compose_config, parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
+from stoix_like.run.suggestions import experiments, tuned_experiment
 
+README = Path(__file__).parents[2] / "README.md"
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
 PQN = ("system=q_learning/ff_pqn",)
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
@@ -86,3 +89,38 @@ def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
 def test_an_unknown_feature_names_those_of_the_environment(feature):
     message = refusal(f"network.actor_network.input_layer.feature_name={feature}")
     assert f"feature_name={feature} is not part of the observation: use agent_view" in message
+
+
+def test_the_listed_returns_of_experiments_are_those_of_the_readme():
+    measured = {}
+    for line in README.read_text().splitlines():
+        if named := re.search(r"\+experiment=(\w+) arch\.", line) if line.startswith("| `") else None:
+            _, _, _, seeds, steps, _, final, *_ = (cell.strip() for cell in line.split("|"))
+            measured[named[1]] = f"return {final} after {steps} env steps, seeds {seeds}"
+    assert len(measured) >= 17
+    for experiment in experiments():
+        if experiment.name in measured or " env steps, seeds " in experiment.about:
+            assert experiment.about.endswith(f": {measured[experiment.name]}"), "update the comment in the YAML file"
+
+
+def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_compose_to():
+    for experiment in experiments()[::4]:
+        choices = compose_config([f"+experiment={experiment.name}"], return_hydra_config=True).hydra.runtime.choices
+        assert (choices.system, choices.env) == (experiment.system, experiment.env)
+
+
+@pytest.mark.parametrize(
+    ("system", "scenario", "expected"),
+    [
+        ("sac/ff_sac", "Pendulum-v1", "sac_pendulum"),
+        ("ppo/ff_ppo", "Pendulum-v1", "ppo_pendulum"),
+        ("ppo/ff_ppo", "Breakout-MinAtar", "ppo_breakout"),
+        # Its experiment sets the budget alone.
+        ("ppo/ff_ppo", "CartPole-v1", None),
+        ("q_learning/ff_dqn", "Pendulum-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1", None),
+        ("ppo/rec_ppo", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
+    ],
+)
+def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):
+    assert tuned_experiment(system, scenario) == expected

@@ -10,6 +10,7 @@ import pytest
 from trained_runs import SMALL
 
 from stoix_like import cli, recorded_runs, tune
+from stoix_like.cli.process import REFUSED
 from stoix_like.config import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
@@ -87,7 +88,7 @@ def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_:
         cli.main(["sweep", *given])
-    assert exit_.value.code == cli.REFUSED
+    assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

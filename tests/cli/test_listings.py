@@ -1,52 +1,12 @@
-import re
-from pathlib import Path
-
 import pytest
 
+from stoix_like.cli.listings import lines
 from stoix_like.config import compose_config, group_choices, parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.listings import experiments, lines, tuned_experiment
 from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import fitting_systems
-
-README = Path(__file__).parent.parent / "README.md"
-
-
-def test_the_listed_returns_of_experiments_are_those_of_the_readme():
-    measured = {}
-    for line in README.read_text().splitlines():
-        if named := re.search(r"\+experiment=(\w+) arch\.", line) if line.startswith("| `") else None:
-            _, _, _, seeds, steps, _, final, *_ = (cell.strip() for cell in line.split("|"))
-            measured[named[1]] = f"return {final} after {steps} env steps, seeds {seeds}"
-    assert len(measured) >= 17
-    for experiment in experiments():
-        if experiment.name in measured or " env steps, seeds " in experiment.about:
-            assert experiment.about.endswith(f": {measured[experiment.name]}"), "update the comment in the YAML file"
-
-
-def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_compose_to():
-    for experiment in experiments()[::4]:
-        choices = compose_config([f"+experiment={experiment.name}"], return_hydra_config=True).hydra.runtime.choices
-        assert (choices.system, choices.env) == (experiment.system, experiment.env)
-
-
-@pytest.mark.parametrize(
-    ("system", "scenario", "expected"),
-    [
-        ("sac/ff_sac", "Pendulum-v1", "sac_pendulum"),
-        ("ppo/ff_ppo", "Pendulum-v1", "ppo_pendulum"),
-        ("ppo/ff_ppo", "Breakout-MinAtar", "ppo_breakout"),
-        # Its experiment sets the budget alone.
-        ("ppo/ff_ppo", "CartPole-v1", None),
-        ("q_learning/ff_dqn", "Pendulum-v1", None),
-        ("ppo/rec_ppo", "CartPole-v1", None),
-        ("ppo/rec_ppo", "CartPole-v1-no-velocity", "rec_ppo_cartpole_no_velocity"),
-    ],
-)
-def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):
-    assert tuned_experiment(system, scenario) == expected
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def _runs(args: argparse.Namespace) -> str:
-    from stoix_like.listings import run_lines
+    from stoix_like.cli.listings import run_lines
 
     return "\n".join(run_lines(args.directory))
 

@@ -5,34 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import yaml
-
-from stoix_like.config import config_dir, group_choices
+from stoix_like.config import group_choices
+from stoix_like.loggers.formats import columns
 
 if TYPE_CHECKING:
     from stoix_like.recorded_runs import Run
 
 PROBES = "probe"
-
-
-class Experiment(NamedTuple):
-    """An experiment: tuned settings of a system for an environment.
-
-    Attributes:
-        name: name of the file.
-        about: the comment at its head: what it trains, and the return that it reached.
-        system: choice of the system.
-        env: choice of the environment.
-        keys: dotted keys that it sets.
-    """
-
-    name: str
-    about: str
-    system: str
-    env: str
-    keys: frozenset[str]
 
 
 def lines(what: str, everything: bool = False) -> list[str]:
@@ -77,6 +58,8 @@ def _networks() -> list[str]:
 
 
 def _experiments() -> list[str]:
+    from stoix_like.run.suggestions import experiments
+
     listed = []
     for experiment in experiments():
         listed += [f"+experiment={experiment.name}", f"  {experiment.about}"]
@@ -136,82 +119,3 @@ def _relative(directory: Path) -> Path:
     """Return a path below the working directory relative to it."""
     here = Path.cwd().resolve()
     return directory.relative_to(here) if directory.is_relative_to(here) else directory
-
-
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align rows of cells in columns.
-
-    Args:
-        rows: cells; all rows have the same number.
-
-    Returns:
-        One line per row.
-    """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def experiments() -> list[Experiment]:
-    """Read the experiments of this package."""
-    return [_read_experiment(name) for name in group_choices("experiment")]
-
-
-def tuned_experiment(system: str, task: str) -> str | None:
-    """Return the experiment that tunes a system for an environment, where it changes more than the budget.
-
-    Args:
-        system: name of the system, `sac/ff_sac`.
-        task: name of the task, by default that of the environment in its suite, `Pendulum-v1`.
-
-    Returns:
-        The name of the experiment, or None.
-    """
-    for experiment in experiments():
-        tunes = experiment.keys - {"arch.total_timesteps"}
-        if tunes and experiment.system == system and _task(experiment.env) == task:
-            return experiment.name
-    return None
-
-
-def _task(env: str) -> str:
-    scenario = _load("env", env)["scenario"]
-    return str(scenario.get("task_name", scenario["name"]))
-
-
-def _read_experiment(name: str) -> Experiment:
-    text = (config_dir() / "experiment" / f"{name}.yaml").read_text()
-    comments = [line[2:] for line in text.split("defaults:")[0].splitlines() if not line.startswith("# @")]
-    about = " ".join(comment.replace(f": +experiment={name}", ":") for comment in comments).rstrip(":")
-    loaded = _with_bases(name)
-    system, env = (
-        next(_overridden(part, group, "") for part in loaded if _overridden(part, group, ""))
-        for group in ("system", "env")
-    )
-    keys = frozenset(key for part in loaded for key in _keys({k: v for k, v in part.items() if k != "defaults"}))
-    return Experiment(name, about, system, env, keys)
-
-
-def _with_bases(name: str) -> list[dict[str, Any]]:
-    """Load an experiment and those that it builds on, the nearest first."""
-    loaded = _load("experiment", name)
-    bases = [entry for entry in loaded["defaults"] if isinstance(entry, str) and entry != "_self_"]
-    return [loaded, *(part for base in bases for part in _with_bases(base))]
-
-
-def _overridden(loaded: dict[str, Any], group: str, default: str) -> str:
-    """Return what a defaults list chooses for another group."""
-    for entry in loaded.get("defaults", ()):
-        if isinstance(entry, dict) and f"override /{group}" in entry:
-            return entry[f"override /{group}"]
-    return default
-
-
-def _keys(node: dict[str, Any], path: Sequence[str] = ()) -> list[str]:
-    found = []
-    for name, value in node.items():
-        found += _keys(value, (*path, name)) if isinstance(value, dict) else [".".join((*path, name))]
-    return found
-
-
-def _load(group: str, name: str) -> dict[str, Any]:
-    return yaml.safe_load((config_dir() / group / f"{name}.yaml").read_text())

@@ -1,7 +1,4 @@
 import gc
-import importlib.metadata
-import importlib.util
-import os
 import re
 import subprocess
 import sys
@@ -11,9 +8,9 @@ import pytest
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.errors import ConfigError
+from stoix_like.cli import train
 
-PPO_FILE = Path(cli.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
+PPO_FILE = Path(stoix_like.__file__).parent / "systems/ppo/anakin/ff_ppo.py"
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
 REFUSED = [
@@ -83,8 +80,8 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
 
 def test_garbage_is_collected_again_after_the_start(monkeypatch):
     paused = []
-    monkeypatch.setattr(cli, "_check", lambda args: paused.append(not gc.isenabled()) or None)
-    monkeypatch.setattr(cli, "_run_hydra", lambda arguments, alone: paused.append(not gc.isenabled()))
+    monkeypatch.setattr(train, "_check", lambda args: paused.append(not gc.isenabled()) or None)
+    monkeypatch.setattr(train, "_run_hydra", lambda arguments, alone: paused.append(not gc.isenabled()))
     cli.main(["train"])
     with pytest.raises(SystemExit):
         cli.main(["train", "--config-name", "mine"])
@@ -92,8 +89,8 @@ def test_garbage_is_collected_again_after_the_start(monkeypatch):
 
 
 def test_runs_of_a_multirun_that_the_configuration_asks_for_are_checked_where_they_start():
-    args, _ = cli._parse_hydra(["hydra.mode=MULTIRUN"])
-    assert cli._check(args) is None
+    args, _ = train._parse_hydra(["hydra.mode=MULTIRUN"])
+    assert train._check(args) is None
 
 
 def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
@@ -110,62 +107,6 @@ def test_a_broken_yaml_file_is_refused_with_its_place(capfd, tmp_path):
 def test_an_experiment_needs_no_plus(capsys):
     cli.main(["train", "experiment=ppo_acrobot", "--cfg", "job"])
     assert "Acrobot-v1" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("command", "imports"),
-    [
-        ("sweep sweep.trials=1", True),
-        ("plot-policy run --out a.png --trust", True),
-        ("plot-trajectory run --out a.png --trust", True),
-        ("export run --out a.stablehlo --trust", True),
-        ("plot-critic run --out a.png", False),
-    ],
-)
-def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
-    (tmp_path / "own_code.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def refuse(*args, **kwargs):
-        assert (importlib.util.find_spec("own_code") is not None) == imports
-        raise ConfigError("imported")
-
-    monkeypatch.setattr("stoix_like.inference.policy.load_policy", refuse)
-    monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
-    with pytest.raises(SystemExit):
-        cli.main(command.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
-def test_a_platform_that_jax_cannot_use_is_refused(platform, tmp_path):
-    code = "from stoix_like.run.devices import find_devices\ntry: find_devices(None)\nexcept ValueError as e: print(e)"
-    environment = {**os.environ, "JAX_PLATFORMS": platform}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.stdout.startswith(f"JAX_PLATFORMS={platform} cannot be used")
-    assert "JAX_PLATFORMS=cpu" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "command", ["list systems", pytest.param("list networks", marks=pytest.mark.slow), "--help", "--version"]
-)
-def test_closed_output_is_no_error(command):
-    module = [sys.executable, "-m", "stoix_like", *command.split()]
-    process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait() == 0
-
-
-@pytest.mark.slow
-def test_output_that_cannot_be_written_is_reported_in_one_line():
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "stoix_like", "list", "systems"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "stoix-like: cannot write to standard output: No space left on device\n"
 
 
 def test_a_file_in_the_path_of_the_run_directory_is_refused(capfd, tmp_path):
@@ -195,74 +136,11 @@ def test_a_missing_package_is_refused_with_the_extra_to_install(package, capfd, 
     assert "pip install 'stoix_like[loggers]'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        ("systems", ["system=ppo/ff_ppo"]),
-        pytest.param("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"], marks=pytest.mark.slow),
-        ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
-        ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
-        ("experiments", ["+experiment=ppo_cartpole"]),
-    ],
-)
-def test_list_prints_every_choice_as_an_override(what, expected, capsys):
-    cli.main(["list", *what.split()])
-    lines = capsys.readouterr().out.splitlines()
-    assert set(expected) <= set(lines)
-    assert any("probe" in line for line in lines) == ("--all" in what)
-    assert not any("_base" in line or "MNIST" in line for line in lines)
-
-
 def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
     cli.main(["train", "--help"])
     text = capsys.readouterr().out
     for expected in ("Proximal policy optimisation", "clip_eps", "total_timesteps", "gymnax/cartpole", "auto_reset"):
         assert expected in text
-
-
-def test_help_and_version_exit_with_code_0(capsys):
-    for flag in ("--help", "--version"):
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main([flag])
-        assert exit_info.value.code == 0
-    assert importlib.metadata.version("stoix_like") in capsys.readouterr().out
-
-
-def test_the_package_has_the_version_it_was_installed_with():
-    assert stoix_like.__version__ == importlib.metadata.version("stoix_like")
-    assert "__version__" in stoix_like.__all__
-    with pytest.raises(AttributeError, match="module 'stoix_like' has no attribute '__versoin__'"):
-        stoix_like.__versoin__  # noqa: B018
-
-
-def test_importing_the_package_does_not_read_its_version():
-    code = "import sys, stoix_like; assert 'importlib.metadata' not in sys.modules"
-    subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(cli.__file__).parent.parent, check=True)
-
-
-@pytest.mark.slow
-def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
-    code = (
-        "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
-        "from stoix_like.inference import evaluation, policy;"
-        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is policy.load_policy;"
-        "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set() True True\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [300, 838])
-def test_a_disk_too_full_for_the_configuration_is_one_line(size, tmp_path):
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
-    command = [sys.executable, "-c", f"{limit} from stoix_like.cli import main; main()", "train", *TINY]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    options = [f"hydra.run.dir={tmp_path}/run", "logger=silent"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("stoix-like: cannot write the run: ")
-    assert done.stderr.count("\n") == 1
 
 
 FORMS = {
@@ -319,32 +197,3 @@ def test_help_of_a_system_module_shows_its_documentation(tmp_path):
     assert done.returncode == 0
     assert "Proximal policy optimisation" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
-    environment = {
-        **os.environ,
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
-        # Also those that compile in no time.
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-    def run(*arguments):
-        command = [sys.executable, "-m", "stoix_like", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
-
-    def programs():
-        names = {path.name for path in (tmp_path / "cache").glob("*-cache")}
-        return {name for name in names if re.match("jit_(init|train|evaluate|_select)-", name)}
-
-    shown = run("compile", *TINY)
-    assert [line.split()[0] for line in shown.splitlines()] == [
-        *("program", "init", "train", "evaluate", "select", "compiled")
-    ]
-    ahead = programs()
-    assert len(ahead) >= 3
-    assert not (tmp_path / "runs").exists()
-    run("train", *TINY)
-    assert programs() == ahead

@@ -1,0 +1,191 @@
+"""The commands of `stoix-like`, and their parsers.
+
+Hydra and jax are imported where they are used: until then a second passes, in which Ctrl-C is handled already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stoix_like import working_directory
+from stoix_like.cli import commands as reading
+from stoix_like.cli.process import FAILED, STARTED, program, show
+from stoix_like.cli.train import config_dirs, train
+from stoix_like.errors import ConfigError
+
+_LISTINGS = ("systems", "envs", "networks", "experiments")
+_COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
+
+_DESCRIPTION = """\
+Reinforcement learning in JAX with whole training runs compiled into one program.
+
+  stoix-like train system=ppo/ff_ppo env=gymnax/cartpole arch.seed=1
+  stoix-like train -m arch.seed=0,1,2 system.clip_eps=0.1,0.2
+  stoix-like train --help
+  stoix-like resume RUN_DIR [arch.total_timesteps=1e6]
+  stoix-like evaluate RUN_DIR --episodes 100 --render out.gif
+  stoix-like runs [DIR]
+  stoix-like compare RUN_DIR ...
+  stoix-like plot RUN_DIR ... --out curves.png
+  stoix-like report RUN_DIR ... --out report.html
+  stoix-like plot-policy RUN_DIR --out policy.png
+  stoix-like plot-critic RUN_DIR --out critic.png
+  stoix-like plot-trajectory RUN_DIR --out trajectory.png
+  stoix-like export RUN_DIR --out policy.onnx
+  stoix-like push RUN_DIR owner/name
+  stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
+  stoix-like list systems|envs|networks|experiments
+  stoix-like compile system=ppo/ff_ppo env=brax/ant
+  stoix-like check-env env._target_=my_module.MyEnv
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `stoix-like`.
+
+    Args:
+        argv: the arguments; by default those of the process, which then answers signals and closed output as a program.
+    """
+    with program(owns_process=argv is None):
+        known, rest = _parse(argv)
+        if known.command == "train":
+            train(None, rest)
+        else:
+            known.run(known)
+
+
+def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the arguments; return those of `train`, which Hydra parses, separately."""
+    parser = argparse.ArgumentParser(
+        "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the installed version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="|".join(_COMMANDS), required=True)
+    commands.add_parser("train", add_help=False, help="train a system; takes Hydra overrides")
+    resuming = commands.add_parser("resume", help="resume a run that was stopped, or extend its budget")
+    resuming.add_argument("run_dir", type=Path, help="directory or address of the run")
+    resuming.add_argument(
+        "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
+    )
+    resuming.add_argument("--trust", action="store_true", help=reading.TRUST)
+    resuming.set_defaults(run=_resume)
+    evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
+    _add_evaluation(evaluating)
+    evaluating.set_defaults(run=_evaluate)
+    reading.add(commands, show)
+    listing = commands.add_parser("list", help="list the available systems, environments, networks or experiments")
+    listing.add_argument("what", choices=_LISTINGS)
+    listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
+    listing.set_defaults(run=_list)
+    compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
+    compiling.add_argument("overrides", nargs="*", help="key=value, as for train")
+    compiling.add_argument("--config-dir", help="directory of your own YAML files")
+    compiling.set_defaults(run=_compile)
+    checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
+    checking.add_argument(
+        "overrides", nargs="*", help="key=value of the environment: env=own env._target_=module.MyEnv"
+    )
+    checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
+    checking.add_argument("--config-dir", help="directory of your own YAML files")
+    checking.set_defaults(run=_check_env)
+    known, rest = parser.parse_known_args(argv)
+    if known.command in ("resume", "compile", "check-env") and not any(word.startswith("-") for word in rest):
+        known.overrides += rest  # those after an option
+    elif rest and known.command != "train":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return known, rest
+
+
+class _Version(argparse.Action):
+    """Prints the version; reading it takes an import that other commands do not need."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        import importlib.metadata
+
+        show(importlib.metadata.version("stoix_like"))
+        parser.exit()
+
+
+def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, help="directory or address of the run")
+    parser.add_argument("--episodes", type=int, default=100, help="complete episodes per member (default: 100)")
+    parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
+    parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
+    parser.add_argument("--trust", action="store_true", help=reading.TRUST)
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from stoix_like.inference import evaluation
+
+    if args.trust:
+        working_directory.make_importable()
+    record = evaluation.evaluate(
+        args.run_dir,
+        args.episodes,
+        which=args.which,
+        member=args.member,
+        seed=args.seed,
+        render=args.render,
+        trust=args.trust,
+    )
+    show(evaluation.describe(record))
+
+
+def _resume(args: argparse.Namespace) -> None:
+    from stoix_like.run import experiment
+
+    if args.trust:
+        working_directory.make_importable()
+    experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
+
+
+def _compile(args: argparse.Namespace) -> None:
+    from stoix_like.config import compose_config, parse_config
+    from stoix_like.run import compile as programs
+    from stoix_like.run.setup import set_up
+
+    working_directory.make_importable()
+    config = parse_config(compose_config(args.overrides, config_dirs(args)))
+    setup = set_up(config)
+    try:
+        compiled = programs.compile_run(setup)
+    finally:
+        setup.env.close()
+        setup.eval_env.close()
+    cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
+    show("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
+
+
+def _check_env(args: argparse.Namespace) -> None:
+    from stoix_like.config import compose_config, parse_config
+    from stoix_like.envs import check_environment, make_eval
+    from stoix_like.envs.factory import make_scenario
+    from stoix_like.errors import FaultyEnvironmentError
+    from stoix_like.run.devices import set_compile_cache
+
+    if args.steps < 1:
+        raise ConfigError(f"--steps={args.steps} must be at least 1")
+    working_directory.make_importable()
+    config = parse_config(compose_config(args.overrides, config_dirs(args)))
+    set_compile_cache(config.arch.compile_cache)
+    env = config.env
+    try:
+        # On its own first: wrappers would report its faults as their own. Evaluation starts no process per environment.
+        checked = check_environment(make_scenario(env, evaluation=True), args.steps)
+        check_environment(make_eval(env), args.steps)
+    except FaultyEnvironmentError as error:
+        show(str(error))
+        sys.exit(FAILED)
+    show(f"{env.env_name}/{env.scenario.name}: {checked}")
+
+
+def _list(args: argparse.Namespace) -> None:
+    from stoix_like.cli import listings
+
+    show("\n".join(listings.lines(args.what, args.all)))

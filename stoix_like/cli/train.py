@@ -1,0 +1,278 @@
+"""Training with Hydra's command line, the entry point shared by system files."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stoix_like import working_directory
+from stoix_like.cli.process import FULL_ERROR, STARTED, one_line_errors, program, show
+from stoix_like.errors import ConfigError
+from stoix_like.garbage import no_collection
+from stoix_like.overrides import is_hydras
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from stoix_like.config import RunConfig
+    from stoix_like.run.setup import RunSetup
+
+_SHOWN = ("system", "env", "network", "logger", "experiment")
+
+
+def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None:
+    """Train with Hydra's command line.
+
+    A run that cannot work is refused with one line and exit code 2, before it creates a directory or compiles anything.
+
+    Args:
+        system: default system; None uses that of the configuration.
+        argv: Hydra's arguments; by default those of the process.
+    """
+    with program(owns_process=argv is None):
+        train(system, list(sys.argv[1:] if argv is None else argv))
+
+
+def train(system: str | None, arguments: Sequence[str]) -> None:
+    """Train within a program that answers errors and signals already; see `launch`."""
+    with no_collection():
+        from stoix_like import config as configuration
+
+        args, flags = _parse_hydra(arguments)
+        args.overrides = configuration.complete_overrides(args.overrides)
+        if system is not None and not any(override.startswith("system=") for override in args.overrides):
+            args.overrides.insert(0, f"system={system}")
+        working_directory.make_importable()
+        if args.help:
+            show(_help(args))
+            return
+        alone = None if args.hydra_help or args.shell_completion or args.experimental_rerun else _check(args)
+    _run_hydra([*args.overrides, *flags], alone)
+
+
+def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse Hydra's arguments, with overrides and flags in any order; return the flags separately."""
+    from hydra._internal.utils import get_args_parser
+
+    args = get_args_parser().parse_intermixed_args(list(arguments))
+    if args.config_name or args.config_path:
+        raise ConfigError(
+            "--config-name and --config-path would replace the configuration: use --config-dir to add to it"
+        )
+    if args.config_dir and not Path(args.config_dir).is_dir():
+        raise ConfigError(f"--config-dir={args.config_dir} does not exist: use a directory of YAML files")
+    if args.multirun and (args.cfg or args.info):
+        raise ConfigError("-m runs, --cfg and --info print: leave one of them out")
+    flags = list(arguments)
+    for override in args.overrides:
+        flags.remove(override)
+    return args, flags
+
+
+def config_dirs(args: argparse.Namespace) -> list[str]:
+    """Return the directories of YAML files that `--config-dir` adds."""
+    return [args.config_dir] if args.config_dir else []
+
+
+class _LoneRun(NamedTuple):
+    """A run that is neither part of a multirun nor started elsewhere.
+
+    Attributes:
+        config: its configuration, with that of Hydra.
+        setup: its parts.
+    """
+
+    config: DictConfig
+    setup: RunSetup
+
+
+def _check(args: argparse.Namespace) -> _LoneRun | None:
+    """Check every run that Hydra is about to start; return the run if it is alone."""
+    from hydra.types import RunMode
+
+    from stoix_like import config as configuration
+    from stoix_like.run import devices
+    from stoix_like.run.setup import set_up
+
+    extra = config_dirs(args)
+    swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
+    composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
+    if args.cfg or args.info:
+        return None
+    if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
+        return None  # Hydra's sweeper has its own parameters: each run checks itself.
+    runs = [configuration.parse_config(config) for config in composed]
+    resumed, run_dir = None, Path(composed[0].hydra.run.dir)
+    if not args.multirun:
+        processes = devices.connect(runs[0].arch)
+        run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
+        resumed = processes.first(lambda: _check_run_dir(run_dir, runs[0]))
+    else:
+        _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
+        if _starts_elsewhere(composed[0]):
+            return None  # Each run checks its own devices.
+        if any(getattr(run.arch, "distributed", None) for run in runs):
+            raise ConfigError(
+                "arch.distributed: the processes of one run cannot share the jobs of -m: start one run after the other,"
+                " train seeds as a population (arch.population.size), or use hydra/launcher=submitit_slurm"
+            )
+    devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
+    setups = [set_up(run, STARTED) for run in runs]
+    for setup in setups:
+        setup.processes.together(lambda setup=setup: _check_sources(setup))  # type: ignore[misc]
+    return None if args.multirun else _place(composed[0], setups[0], run_dir, resumed)
+
+
+def _place(config: DictConfig, setup: RunSetup, run_dir: Path, resumed: str | None) -> _LoneRun:
+    """Set the directory of a run that is resumed, or that spans several processes."""
+    if resumed is not None:
+        # The run continues in its own directory, which has Hydra's output already.
+        config.hydra.run.dir, config.hydra.output_subdir = resumed, None
+    elif setup.processes.count > 1:
+        # All processes have the directory of the first one, which writes Hydra's output.
+        config.hydra.run.dir = str(run_dir)
+        if not setup.processes.is_first:
+            config.hydra.output_subdir = None
+    return _LoneRun(config, setup)
+
+
+def _starts_elsewhere(config: DictConfig) -> bool:
+    """Return whether the launcher of a multirun may use other machines."""
+    from omegaconf import OmegaConf
+
+    launcher = OmegaConf.select(config, "hydra.launcher._target_")
+    if launcher is None:
+        raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
+    return not launcher.endswith("BasicLauncher")
+
+
+def _check_sources(setup: RunSetup) -> None:
+    """Refuse callbacks, loggers and parameters to start from that cannot be used."""
+    from stoix_like.run import warm_start
+    from stoix_like.run.experiment import check_own
+
+    check_own(setup.config)
+    if setup.config.arch.resume_from is None:
+        warm_start.find(setup)
+
+
+def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
+    """Return the directory of the run to resume; None where a new run starts, which is then possible."""
+    from stoix_like.run.experiment import check_new
+    from stoix_like.storage import mirror, run_dir
+
+    resumed = mirror.resumed_dir(config.arch.resume_from, directory, config.checkpoint.mirror)
+    if resumed is None:
+        check_new(directory, config.checkpoint.mirror)
+    else:
+        run_dir.check_is_run(resumed)
+    return None if resumed is None else str(resumed)
+
+
+def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
+    """Refuse a directory that is neither new nor that of the same multirun, which continues."""
+    from stoix_like.run import resume_checks
+    from stoix_like.storage import run_dir
+
+    if (directory / resume_checks.MULTIRUN).is_file():
+        own = [override for override in overrides if not is_hydras(override)]
+        resume_checks.check_same_sweep(directory, own)
+        return
+    run_dir.check_new(directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
+
+
+def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
+    """Start what Hydra's command line starts, or the one run that is set up already."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from stoix_like import config as configuration
+    from stoix_like.run import jobs
+
+    chosen = os.environ.get(FULL_ERROR)
+
+    def task(config: DictConfig) -> float:
+        from stoix_like.run import experiment
+
+        _set_environment(FULL_ERROR, chosen)
+        # Hydra would print a traceback.
+        with one_line_errors():
+            score = jobs.train(config) if alone is None else experiment.run_under_hydra(alone.setup)
+        _set_environment(FULL_ERROR, "1")
+        return score
+
+    program = sys.argv
+    sys.argv = [program[0], *arguments]
+    main = hydra.main(
+        version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY
+    )
+    # Of a file that it cannot write, Hydra would print a traceback, too.
+    _set_environment(FULL_ERROR, "1")
+    try:
+        if alone is not None:
+            jobs.run_composed(alone.config, task)
+            return
+        with jobs.recorded() as multirun:
+            main(task)()
+        jobs.check(multirun)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot write the run: {error}") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(" ".join(str(error).split())) from error
+    except Exception as error:
+        if not jobs.is_lost(error):
+            raise
+        raise jobs.failure(error) from error
+    finally:
+        _set_environment(FULL_ERROR, chosen)
+        sys.argv = program
+
+
+def _set_environment(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
+def _help(args: argparse.Namespace) -> str:
+    """Return the choices of each group, and the commented configuration of the chosen system."""
+    from stoix_like import config as configuration
+
+    extra = config_dirs(args)
+    grouped = tuple(f"{group}=" for group in configuration.GROUPS)
+    chosen = [override for override in args.overrides if override.startswith(grouped)]
+    composed = configuration.compose_config(chosen, extra, return_hydra_config=True)
+    choices = composed.hydra.runtime.choices
+    module = importlib.import_module(composed.system.module)
+    lines = [
+        f"{choices.system}: {(module.__doc__ or '').strip()}",
+        "",
+        f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
+        "",
+        *(f"  {group + '=…':<10} {', '.join(configuration.group_choices(group, extra))}" for group in _SHOWN),
+        "",
+        "  -m runs every combination of the values in key=1,2   --cfg job prints the configuration and exits",
+        "  hydra.run.dir=DIR sets the run directory   --config-dir DIR adds your own YAML files",
+        "  --hydra-help shows more options   stoix-like list envs lists every environment",
+        "",
+        "Set any key below with group.key=value; add a new key with +group.key=value.",
+    ]
+    for group in configuration.GROUPS:
+        # Groups whose choices share their keys define them in `_base`.
+        for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
+            for directory in (*map(Path, extra), configuration.config_dir()):
+                path = directory / group / f"{name}.yaml"
+                if path.exists():
+                    lines += ["", f"[{title}]", path.read_text().strip()]
+                    break
+    return "\n".join(lines)

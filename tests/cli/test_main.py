@@ -1,0 +1,93 @@
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from stoix_like import cli
+from stoix_like.errors import ConfigError
+
+TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("systems", ["system=ppo/ff_ppo"]),
+        pytest.param("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"], marks=pytest.mark.slow),
+        ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
+        ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
+        ("experiments", ["+experiment=ppo_cartpole"]),
+    ],
+)
+def test_list_prints_every_choice_as_an_override(what, expected, capsys):
+    cli.main(["list", *what.split()])
+    lines = capsys.readouterr().out.splitlines()
+    assert set(expected) <= set(lines)
+    assert any("probe" in line for line in lines) == ("--all" in what)
+    assert not any("_base" in line or "MNIST" in line for line in lines)
+
+
+def test_help_and_version_exit_with_code_0(capsys):
+    for flag in ("--help", "--version"):
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([flag])
+        assert exit_info.value.code == 0
+    assert importlib.metadata.version("stoix_like") in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
+    environment = {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+        # Also those that compile in no time.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "stoix_like", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    def programs():
+        names = {path.name for path in (tmp_path / "cache").glob("*-cache")}
+        return {name for name in names if re.match("jit_(init|train|evaluate|_select)-", name)}
+
+    shown = run("compile", *TINY)
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        *("program", "init", "train", "evaluate", "select", "compiled")
+    ]
+    ahead = programs()
+    assert len(ahead) >= 3
+    assert not (tmp_path / "runs").exists()
+    run("train", *TINY)
+    assert programs() == ahead
+
+
+@pytest.mark.parametrize(
+    ("command", "imports"),
+    [
+        ("sweep sweep.trials=1", True),
+        ("plot-policy run --out a.png --trust", True),
+        ("plot-trajectory run --out a.png --trust", True),
+        ("export run --out a.stablehlo --trust", True),
+        ("plot-critic run --out a.png", False),
+    ],
+)
+def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
+    (tmp_path / "own_code.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def refuse(*args, **kwargs):
+        assert (importlib.util.find_spec("own_code") is not None) == imports
+        raise ConfigError("imported")
+
+    monkeypatch.setattr("stoix_like.inference.policy.load_policy", refuse)
+    monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
+    with pytest.raises(SystemExit):
+        cli.main(command.split())

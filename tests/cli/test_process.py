@@ -1,0 +1,42 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
+
+
+@pytest.mark.parametrize(
+    "command", ["list systems", pytest.param("list networks", marks=pytest.mark.slow), "--help", "--version"]
+)
+def test_closed_output_is_no_error(command):
+    module = [sys.executable, "-m", "stoix_like", *command.split()]
+    process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_output_that_cannot_be_written_is_reported_in_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "stoix_like", "list", "systems"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "stoix-like: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [300, 838])
+def test_a_disk_too_full_for_the_configuration_is_one_line(size, tmp_path):
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
+    command = [sys.executable, "-c", f"{limit} from stoix_like.cli import main; main()", "train", *TINY]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    options = [f"hydra.run.dir={tmp_path}/run", "logger=silent"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("stoix-like: cannot write the run: ")
+    assert done.stderr.count("\n") == 1

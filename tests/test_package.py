@@ -1,0 +1,33 @@
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stoix_like
+
+
+def test_the_package_has_the_version_it_was_installed_with():
+    assert stoix_like.__version__ == importlib.metadata.version("stoix_like")
+    assert "__version__" in stoix_like.__all__
+    with pytest.raises(AttributeError, match="module 'stoix_like' has no attribute '__versoin__'"):
+        stoix_like.__versoin__  # noqa: B018
+
+
+def test_importing_the_package_does_not_read_its_version():
+    code = "import sys, stoix_like; assert 'importlib.metadata' not in sys.modules"
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(stoix_like.__file__).parent.parent, check=True)
+
+
+@pytest.mark.slow
+def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
+    code = (
+        "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
+        "from stoix_like.inference import evaluation, policy;"
+        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is policy.load_policy;"
+        "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set() True True\n"
