@@ -22,6 +22,7 @@ from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_fa
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.fitting import fit_input, observation_facts
+from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LRUCell, MinGRUCell
 from stoix_like.networks.requirements import MisfitError
 
@@ -224,8 +225,8 @@ def build_networks(
     Every mapping with a `_target_` becomes a call of the target with the other entries as arguments; lists become
     tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
     and `number_of_dims_per_distribution` from the action space, `has_channels` and `num_symbols` from the observation
-    space. Where a torso takes vectors and the environment has images or dictionaries, the input layer before the torso
-    flattens them.
+    space. A torso without an input layer takes the `agent_view`. Where a torso takes vectors and the environment has
+    images or dictionaries, the input layer before the torso flattens them.
 
     Args:
         network_config: the network configuration, a DictConfig or nested dictionaries.
@@ -282,6 +283,8 @@ def _build(node: Any, context: Context, key: str) -> Any:
         return node
     built = {name: _build(value, context, f"{key}.{name}") for name, value in node.items()}
     if "_target_" not in node:
+        if "pre_torso" in built:
+            built.setdefault("input_layer", ArrayInput())
         _check_parts(built, context.dtype, key)
         return SimpleNamespace(**(built if context.observation is None else fit_input(built, context.observation, key)))
     return _instantiate(built, context, key)

@@ -8,9 +8,7 @@ A float32 counter stops at 2**24, and a float32 sum of squares stops growing eve
 is stored as the nearest float32 plus its rounding error (Møller 1965), which is accurate up to 2**48 samples.
 """
 
-import collections
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -70,19 +68,12 @@ class RunningStatisticsState(NestedMeanStd):
     Attributes:
         count: sum of the weights so far; the number of samples if they have no weights.
         summed_variance: nest of weighted sums of squared deviations from the mean.
-        rounding: rounding errors of `count`, `mean` and `summed_variance`; zero if omitted.
+        rounding: rounding errors of `count`, `mean` and `summed_variance`.
     """
 
     count: PyTree
     summed_variance: PyTree
-    rounding: RoundingErrors = None  # type: ignore[assignment]  # never None in a state built from arrays
-
-    def __post_init__(self) -> None:
-        """Set omitted rounding errors to zero."""
-        nests = (self.count, self.mean, self.summed_variance)
-        if self.rounding is None and all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(nests)):
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, _statistics_dtype(x)), nests)
-            object.__setattr__(self, "rounding", RoundingErrors(*zeros))
+    rounding: RoundingErrors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -476,41 +467,3 @@ def clip(batch: PyTree, clipping_config: NestClippingConfig) -> PyTree:
         return data
 
     return fast_map_structure_with_path(clip_leaf, batch)
-
-
-@functools.cache
-def add_field_to_state(base_class: type[Any], extra_field_name: str, extra_field_type: Any) -> type[Any]:
-    """Return a NamedTuple class with the fields of another one and one more at the end.
-
-    Unlike in Stoix, unpacking also yields the extra field. The class has no import path, so its instances cannot be
-    pickled; a NamedTuple of your own with the field is simpler.
-
-    Args:
-        base_class: a NamedTuple class.
-        extra_field_name: name of the extra field.
-        extra_field_type: its type.
-
-    Returns:
-        The class; the same one for the same arguments, so that instances have equal tree structures.
-    """
-    hints = getattr(base_class, "__annotations__", {})
-    fields = [(name, hints.get(name, Any)) for name in base_class._fields]
-    fields.append((extra_field_name, extra_field_type))
-    extended = collections.namedtuple(f"Extended{base_class.__name__}", [name for name, _ in fields])  # type: ignore[misc]
-    extended.__annotations__ = dict(fields)
-    return extended
-
-
-def create_with_running_statistics(state: Any, running_statistics: RunningStatisticsState) -> Any:
-    """Return a state with the statistics in one more field, `running_statistics`; see `add_field_to_state`.
-
-    Args:
-        state: an instance of a NamedTuple class.
-        running_statistics: the statistics.
-
-    Returns:
-        A NamedTuple with the fields of `state` and `running_statistics`.
-    """
-    # mypy does not take a class for hashable.
-    extended = add_field_to_state(type(state), "running_statistics", RunningStatisticsState)  # type: ignore[arg-type]
-    return extended(*state, running_statistics)

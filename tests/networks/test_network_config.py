@@ -23,6 +23,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "network"
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
 BOUNDED, UNBOUNDED = Box(-2.0, 2.0, (2,)), Box(-np.inf, np.inf, (2,))
 HEADS = "stoix_like.networks.heads."
+FEATURE = "stoix_like.networks.inputs.FeatureInput"
 
 
 def config(name="mlp", **changes):
@@ -215,7 +216,7 @@ def test_grids_within_dictionaries_have_as_many_symbols_as_their_entry(feature):
         block["input_layer"] = {"_target_": "stoix_like.networks.inputs.DictInput", "layers": layers}
         block["pre_torso"] = vector
     else:
-        block["input_layer"]["feature_name"] = feature
+        block["input_layer"] = {"_target_": FEATURE, "feature_name": feature}
     actor = build_networks({"actor_network": block}, DISCRETE, space).actor_network
     torso = actor.input_layer.layers["grid"] if feature == "agent_view" else actor.pre_torso
     assert (torso.num_symbols, torso.has_channels) == (41, False)
@@ -290,7 +291,10 @@ TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
         ({f"{TORSO}kernel_init": 0.5}, r"pre_torso\.kernel_init='0.5' is not a known initialiser: choose from"),
         ({f"{TORSO}kernel_init": None}, r"pre_torso\.kernel_init=null .*it must be a string"),
         ({f"{TORSO}_partial_": "no"}, r"pre_torso\._partial_=no .*true or false"),
-        ({"actor_network__input_layer__feature_name": None}, r"input_layer\.feature_name=null .*a string"),
+        (
+            {"actor_network__input_layer": {"_target_": FEATURE, "feature_name": None}},
+            r"input_layer\.feature_name=null .*a string",
+        ),
         ({"actor_network__pre_torso": None}, r"pre_torso=null is not a module: use .*torso\.MLPTorso"),
         ({"actor_network__action_head": 3}, r"action_head=3 is not a module: use .*heads\.policy_head"),
         (

@@ -34,8 +34,13 @@ def prepare(*overrides):
 
 
 def layer(network, value=LAYER):
-    """Return overrides that replace the input layer of a network."""
-    return f"~network.{network}.input_layer", f"+network.{network}.input_layer={value}"
+    """Return overrides that set the input layer of a network."""
+    return (f"+network.{network}.input_layer={value}",)
+
+
+def feature(network, name):
+    """Return overrides that select the input of a network."""
+    return layer(network, f"{{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: {name}}}")
 
 
 def initial_params(*overrides):
@@ -108,12 +113,11 @@ def test_critics_flatten_entries_next_to_the_action(env, size):
 
 @pytest.mark.slow
 def test_networks_select_entries():
-    feature = "network.actor_network.input_layer.feature_name=agent_view"
     for name, size in (("inner", 3), ("inner.features", 3), ("pixels", 36)):
-        params = initial_params(f"{feature}.{name}")
+        params = initial_params(*feature("actor_network", f"agent_view.{name}"))
         assert params.actor_params["params"]["torso"]["Dense_0"]["kernel"].shape == (size, 64)
-    pixels = [f"network.{name}_network.input_layer.feature_name=agent_view.pixels" for name in ("actor", "critic")]
-    params = initial_params("network=cnn", *pixels)
+    pixels = [feature(network, "agent_view.pixels") for network in ("actor_network", "critic_network")]
+    params = initial_params("network=cnn", *pixels[0], *pixels[1])
     assert params.actor_params["params"]["torso"]["Conv_0"]["kernel"].shape == (3, 3, 1, 16)
 
 
@@ -139,7 +143,7 @@ def test_flattened_dictionaries_are_one_vector():
         (["env.frame_stack=2"], r"env\.frame_stack=2 .* dictionary of inner\.features, pixels: set env\.flatten_obs"),
         (["network=cnn"], r"actor_network\.pre_torso does not fit observations of the entries .*: choose network=mlp"),
         (
-            ["network.actor_network.input_layer.feature_name=agent_view.pixel"],
+            feature("actor_network", "agent_view.pixel"),
             r"input_layer\.feature_name=agent_view\.pixel is not part .* did you mean 'agent_view\.pixels'",
         ),
         (layer("actor_network", LAYER.replace("pixels", "pixel")), r"layers\.pixel is not an .* mean 'pixels'\?"),

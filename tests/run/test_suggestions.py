@@ -13,6 +13,7 @@ from stoix_like.run.suggestions import experiments, tuned_experiment
 README = Path(__file__).parents[2] / "README.md"
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
 PQN = ("system=q_learning/ff_pqn",)
+FEATURE = "stoix_like.networks.inputs.FeatureInput"
 IMAGES, VECTORS, CONTINUOUS = ("env=gymnax/breakout",), ("env=gymnax/cartpole",), ("env=gymnax/pendulum",)
 
 
@@ -87,7 +88,7 @@ def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
 
 @pytest.mark.parametrize("feature", ["obs", "step_count"])
 def test_an_unknown_feature_names_those_of_the_environment(feature):
-    message = refusal(f"network.actor_network.input_layer.feature_name={feature}")
+    message = refusal(f"+network.actor_network.input_layer={{_target_: {FEATURE},feature_name: {feature}}}")
     assert f"feature_name={feature} is not part of the observation: use agent_view" in message
 
 
