@@ -25,7 +25,8 @@ from benchmark_worker import serve, timed
 
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import Box, Space, make
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.run.compile import compile_run, make_keys, traced_hyperparams

@@ -21,7 +21,8 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.spaces import fits
 

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from stoix_like import recorded_runs
-from stoix_like.config import compose_config, config_dir, group_choices
+from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
 from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, find_runs, flatten, identity, settings
 from stoix_like.run.records import aggregate

@@ -41,7 +41,7 @@ def draw(rng: random.Random, system: str) -> str:
     """Draw an override: a key of the configuration and a wrong value, or an unknown key."""
     from omegaconf import OmegaConf
 
-    from stoix_like.config import compose_config
+    from stoix_like.composition import compose_config
 
     config = OmegaConf.to_container(compose_config([f"system={system}"]), resolve=False)
     key, value = rng.choice(list(keys(config))), rng.choice(VALUES)
@@ -61,7 +61,8 @@ def keys(node: Any, path: str = "") -> Iterator[str]:
 
 def probe(arguments: list[str]) -> None:
     """Set up a run as the command line does before it trains; exit as the command line does."""
-    from stoix_like.config import compose_config, parse_config
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
     from stoix_like.errors import ConfigError
     from stoix_like.run import devices
     from stoix_like.run.setup import set_up

@@ -264,7 +264,8 @@ def _cached_programs() -> int:
 
 def overrides(system: str) -> tuple[str, ...]:
     """Return the overrides of a tiny run."""
-    from stoix_like.config import compose_config, parse_config
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
     from stoix_like.envs import Discrete
     from stoix_like.envs.spaces import fits
 
@@ -276,7 +277,7 @@ def overrides(system: str) -> tuple[str, ...]:
 
 def systems() -> list[str]:
     """List the systems."""
-    from stoix_like.config import group_choices
+    from stoix_like.composition import group_choices
 
     return group_choices("system")
 

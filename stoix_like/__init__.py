@@ -85,7 +85,8 @@ def train(
     """
     started = time.perf_counter()
     # Imported here so that using a single loss function imports neither Hydra nor every environment.
-    from stoix_like.config import compose_config, parse_config
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
     from stoix_like.envs.own import as_overrides
     from stoix_like.run import experiment
     from stoix_like.run.setup import set_up

@@ -83,3 +83,9 @@ def multiples_near(value: int, divisor: int) -> str:
     """Return the positive multiples of `divisor` next to `value`, as in `8 or 10`."""
     lower = value // divisor * divisor
     return " or ".join(str(multiple) for multiple in (lower, lower + divisor) if multiple)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an error, or the name of its class if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,35 +1,11 @@
 import functools
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
-from stoix_like import config as configuration
-from stoix_like.config import (
-    GROUPS,
-    compose_config,
-    default_run_dir,
-    expand_sweep,
-    group_choices,
-    override_config,
-    parse_config,
-)
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.ppo.anakin import ff_ppo
-
-ALL_CHOICES = [(group, choice) for group in GROUPS for choice in group_choices(group)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("group", "choice"), ALL_CHOICES, ids=[f"{g}={c}" for g, c in ALL_CHOICES])
-def test_every_choice_composes_and_matches_its_types(group, choice):
-    parse_config(compose_config([f"{group}={choice}"]))
-
-
-def test_every_yaml_file_belongs_to_a_group_or_is_the_primary_one():
-    root = configuration.config_dir()
-    for path in root.rglob("*.yaml"):
-        top = path.relative_to(root).parts[0]
-        assert top in (*GROUPS, "experiment", "config.yaml"), path
 
 
 def test_integers_may_be_written_in_scientific_notation():
@@ -45,69 +21,9 @@ def test_parsing_does_not_change_the_composed_configuration():
     assert composed == before
 
 
-def test_the_default_run_directory_follows_the_primary_configuration():
-    path = default_run_dir(compose_config(["env=gymnax/acrobot", "arch.seed=7"]))
-    assert path.parts[:4] == ("runs", "ppo", "ff_ppo", "Acrobot-v1")
-    assert path.name.endswith("-seed7")
-
-
 def test_the_scenario_name_is_the_default_task_name():
     run = parse_config(compose_config(["env=gymnax", "env.scenario.name=Acrobot-v1"]))
     assert run.env.scenario.task_name == "Acrobot-v1"
-
-
-def test_sweeps_expand_to_the_combinations_to_check(monkeypatch):
-    assert list(expand_sweep(["a=1,2", "b=3", "c=x,y"])) == [
-        ["a=1", "b=3", "c=x"],
-        ["a=1", "b=3", "c=y"],
-        ["a=2", "b=3", "c=x"],
-        ["a=2", "b=3", "c=y"],
-    ]
-    assert list(expand_sweep(["system.clip_eps=interval(0.1,0.3)"])) == [["system.clip_eps=0.1"]]
-    assert list(expand_sweep(["env=glob(probe/v*)"])) == [["env=probe/value"]]
-    monkeypatch.setattr(configuration, "MAX_CHECKED", 3)
-    assert list(expand_sweep(["a=1,2", "c=x,y"])) == [["a=1", "c=x"], ["a=2", "c=x"], ["a=1", "c=y"]]
-    assert list(expand_sweep(["a=range(1,4)"])) == [["a=1"], ["a=2"], ["a=3"]]
-    assert list(expand_sweep(["a=[1,2]"])) == [["a=[1,2]"]]
-
-
-def test_composing_restores_the_hydra_of_the_caller():
-    with configuration.hydra_session():
-        outer = GlobalHydra.instance().hydra
-        compose_config([])
-        assert GlobalHydra.instance().hydra is outer
-    assert not GlobalHydra.instance().is_initialized()
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["system=ppo/ff_pp"], "system=ppo/ff_pp is not known: did you mean 'ppo/ff_ppo'"),
-        (["env=gymnax/cartpol"], "env=gymnax/cartpol is not known: did you mean 'gymnax/cartpole'"),
-        (["env=zoo/pong"], "env=zoo/pong: 'zoo' is not a known suite of environments: choose from brax, .* probe"),
-        (["env=zoo"], "env=zoo: 'zoo' is not a known suite of environments: choose from brax, .* probe"),
-        (["env=gymnaxx/pong"], "env=gymnaxx/pong: 'gymnaxx' is not a known suite .* did you mean 'gymnax'"),
-        (["env=pong"], "env=pong is not known: did you mean .*'gymnax/pong'"),
-        (["network=mpl"], "network=mpl is not known: did you mean 'mlp'"),
-        (["+experiment=nothing"], "experiment=nothing is not known"),
-        (["system.gama=1"], "unknown key 'system.gama': did you mean 'system.gamma'"),
-        (["foo.bar=1"], "unknown key 'foo.bar'"),
-        (["env.params.gravity=1"], r"write \+env.params.gravity"),
-        (["network=null"], "network=null is not known: choose from"),
-        (["system=-0.0"], "system=-0.0 is not known: choose from awr"),
-        (["env=true"], "env=true is not known: choose from"),
-        (["network=1e9"], "network=1e9 is not known: choose from"),
-        (["checkpoint=[1]"], r"checkpoint=\[1\] is not known: choose from"),
-        (["experiment=1"], "experiment=1 is not known: choose from"),
-        (["env=[gymnax/cartpol]"], "gymnax/cartpol"),
-        (["env={a:1}"], "env"),
-        (["env@arch=gymnax"], "env@arch"),
-        (["nonsense"], "write an override as key=value"),
-    ],
-)
-def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
-    with pytest.raises(ConfigError, match=message):
-        compose_config(overrides)
 
 
 @pytest.mark.parametrize(
@@ -125,19 +41,6 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
 def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(compose_config(overrides))
-
-
-def test_a_config_directory_of_the_user_adds_choices(tmp_path):
-    own = tmp_path / "it's \\(mine)\\"
-    (own / "env").mkdir(parents=True)
-    (own / "env/short.yaml").write_text(
-        "defaults: [gymnax/cartpole@_here_, _self_]\nparams: {max_steps_in_episode: 50}\n"
-    )
-    assert "short" in group_choices("env", [own])
-    run = parse_config(compose_config(["env=short"], [own]))
-    assert run.env.params == {"max_steps_in_episode": 50}
-    with pytest.raises(ConfigError, match="env=shrt is not known: did you mean 'short'"):
-        compose_config(["env=shrt"], [own])
 
 
 @pytest.mark.parametrize(
@@ -176,14 +79,3 @@ def test_a_network_of_ones_own_extends_a_preset_and_replaces_a_block(tmp_path):
     assert run.resolved["network"] == run.network
     with pytest.raises(ConfigError, match="network.actor_network._replace_=3 must be a mapping"):
         parse_config(compose_config(["+network.actor_network._replace_=3"]))
-
-
-@pytest.mark.parametrize("override", ["logger=[]", "logger=-0.0", "checkpoint=null", "arch=3", "env=gymnax/acrobot"])
-def test_a_group_of_a_resumed_run_is_chosen_by_name(override):
-    with pytest.raises(ConfigError, match=r"names no choice .* only logger and checkpoint can be chosen"):
-        override_config(compose_config([]), [override])
-
-
-def test_a_key_below_a_list_of_a_resumed_run_is_refused():
-    with pytest.raises(ConfigError, match="does not fit the configuration"):
-        override_config(compose_config([]), ["+network.actor_network.pre_torso.layer_sizes.a=1"])

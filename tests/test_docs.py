@@ -16,7 +16,8 @@ from mkdocs.config import load_config
 from mkdocs.structure.files import get_files
 from mkdocs_gen_files.editor import FilesEditor
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(

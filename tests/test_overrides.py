@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import is_hydras, to_overrides
 

@@ -12,7 +12,8 @@ import toys
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import records
 

@@ -127,7 +127,7 @@ def _run(
 ) -> JobReturn:
     """Run a job in a process of its own."""
     from stoix_like.errors import ConfigError
-    from stoix_like.working_directory import make_importable
+    from stoix_like.interpreter import make_importable
 
     context, config, task_function, singletons, working_directory = shared
     if os.path.isdir(working_directory):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stoix_like import working_directory
+from stoix_like.interpreter import make_importable
 
 if TYPE_CHECKING:
     from stoix_like.inference.policy import Policy
@@ -202,7 +202,7 @@ def _load_policy(args: argparse.Namespace, greedy: bool | None = None) -> Policy
     from stoix_like.inference.policy import load_policy
 
     if args.trust:
-        working_directory.make_importable()
+        make_importable()
     return load_policy(args.run_dir, args.which, args.member, greedy, trust=args.trust)
 
 
@@ -249,5 +249,5 @@ def _push(args: argparse.Namespace) -> str:
 def _sweep(args: argparse.Namespace) -> str:
     from stoix_like import tune
 
-    working_directory.make_importable()
+    make_importable()
     return tune.describe(tune.from_command_line(args.overrides))

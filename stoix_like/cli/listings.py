@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoix_like.config import group_choices
+from stoix_like.composition import group_choices
 from stoix_like.loggers.formats import columns
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stoix_like import working_directory
 from stoix_like.cli import commands as reading
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
 from stoix_like.errors import ConfigError
+from stoix_like.interpreter import make_importable
 
 _LISTINGS = ("systems", "envs", "networks", "experiments")
 _COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
@@ -124,7 +124,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
     if args.trust:
-        working_directory.make_importable()
+        make_importable()
     record = evaluation.evaluate(
         args.run_dir,
         args.episodes,
@@ -141,16 +141,17 @@ def _resume(args: argparse.Namespace) -> None:
     from stoix_like.run import experiment
 
     if args.trust:
-        working_directory.make_importable()
+        make_importable()
     experiment.resume(args.run_dir, args.overrides, args.trust, started=STARTED)
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from stoix_like.config import compose_config, parse_config
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
     from stoix_like.run import compile as programs
     from stoix_like.run.setup import set_up
 
-    working_directory.make_importable()
+    make_importable()
     config = parse_config(compose_config(args.overrides, config_dirs(args)))
     setup = set_up(config)
     try:
@@ -163,7 +164,8 @@ def _compile(args: argparse.Namespace) -> None:
 
 
 def _check_env(args: argparse.Namespace) -> None:
-    from stoix_like.config import compose_config, parse_config
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
     from stoix_like.envs import check_environment, make_eval
     from stoix_like.envs.factory import make_scenario
     from stoix_like.errors import FaultyEnvironmentError
@@ -171,7 +173,7 @@ def _check_env(args: argparse.Namespace) -> None:
 
     if args.steps < 1:
         raise ConfigError(f"--steps={args.steps} must be at least 1")
-    working_directory.make_importable()
+    make_importable()
     config = parse_config(compose_config(args.overrides, config_dirs(args)))
     set_compile_cache(config.arch.compile_cache)
     env = config.env

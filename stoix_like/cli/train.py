@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoix_like import working_directory
 from stoix_like.cli.process import FULL_ERROR, STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
-from stoix_like.garbage import no_collection
+from stoix_like.interpreter import make_importable, no_collection
 from stoix_like.overrides import is_hydras
 
 if TYPE_CHECKING:
@@ -41,13 +40,13 @@ def launch(system: str | None = None, argv: Sequence[str] | None = None) -> None
 def train(system: str | None, arguments: Sequence[str]) -> None:
     """Train within a program that answers errors and signals already; see `launch`."""
     with no_collection():
-        from stoix_like import config as configuration
+        from stoix_like import composition
 
         args, flags = _parse_hydra(arguments)
-        args.overrides = configuration.complete_overrides(args.overrides)
+        args.overrides = composition.complete_overrides(args.overrides)
         if system is not None and not any(override.startswith("system=") for override in args.overrides):
             args.overrides.insert(0, f"system={system}")
-        working_directory.make_importable()
+        make_importable()
         if args.help:
             show(_help(args))
             return
@@ -95,18 +94,19 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
     """Check every run that Hydra is about to start; return the run if it is alone."""
     from hydra.types import RunMode
 
-    from stoix_like import config as configuration
+    from stoix_like import composition
+    from stoix_like.config import parse_config
     from stoix_like.run import devices
     from stoix_like.run.setup import set_up
 
     extra = config_dirs(args)
-    swept = configuration.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
-    composed = [configuration.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
+    swept = composition.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
+    composed = [composition.compose_config(chosen, extra, return_hydra_config=True) for chosen in swept]
     if args.cfg or args.info:
         return None
     if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
-    runs = [configuration.parse_config(config) for config in composed]
+    runs = [parse_config(config) for config in composed]
     resumed, run_dir = None, Path(composed[0].hydra.run.dir)
     if not args.multirun:
         processes = devices.connect(runs[0].arch)
@@ -194,7 +194,7 @@ def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from stoix_like import config as configuration
+    from stoix_like import composition
     from stoix_like.run import jobs
 
     chosen = os.environ.get(FULL_ERROR)
@@ -211,9 +211,7 @@ def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
 
     program = sys.argv
     sys.argv = [program[0], *arguments]
-    main = hydra.main(
-        version_base="1.3", config_path=str(configuration.config_dir()), config_name=configuration.PRIMARY
-    )
+    main = hydra.main(version_base="1.3", config_path=str(composition.config_dir()), config_name=composition.PRIMARY)
     # Of a file that it cannot write, Hydra would print a traceback, too.
     _set_environment(FULL_ERROR, "1")
     try:
@@ -246,12 +244,13 @@ def _set_environment(name: str, value: str | None) -> None:
 
 def _help(args: argparse.Namespace) -> str:
     """Return the choices of each group, and the commented configuration of the chosen system."""
-    from stoix_like import config as configuration
+    from stoix_like import composition
+    from stoix_like.config import GROUPS
 
     extra = config_dirs(args)
-    grouped = tuple(f"{group}=" for group in configuration.GROUPS)
+    grouped = tuple(f"{group}=" for group in GROUPS)
     chosen = [override for override in args.overrides if override.startswith(grouped)]
-    composed = configuration.compose_config(chosen, extra, return_hydra_config=True)
+    composed = composition.compose_config(chosen, extra, return_hydra_config=True)
     choices = composed.hydra.runtime.choices
     module = importlib.import_module(composed.system.module)
     lines = [
@@ -259,7 +258,7 @@ def _help(args: argparse.Namespace) -> str:
         "",
         f"usage: stoix-like train [-m] [--cfg job] [key=value ...]      (or python -m {module.__name__})",
         "",
-        *(f"  {group + '=…':<10} {', '.join(configuration.group_choices(group, extra))}" for group in _SHOWN),
+        *(f"  {group + '=…':<10} {', '.join(composition.group_choices(group, extra))}" for group in _SHOWN),
         "",
         "  -m runs every combination of the values in key=1,2   --cfg job prints the configuration and exits",
         "  hydra.run.dir=DIR sets the run directory   --config-dir DIR adds your own YAML files",
@@ -267,10 +266,10 @@ def _help(args: argparse.Namespace) -> str:
         "",
         "Set any key below with group.key=value; add a new key with +group.key=value.",
     ]
-    for group in configuration.GROUPS:
+    for group in GROUPS:
         # Groups whose choices share their keys define them in `_base`.
         for name, title in ((choices[group], f"{group}={choices[group]}"), ("_base", f"every {group}")):
-            for directory in (*map(Path, extra), configuration.config_dir()):
+            for directory in (*map(Path, extra), composition.config_dir()):
                 path = directory / group / f"{name}.yaml"
                 if path.exists():
                     lines += ["", f"[{title}]", path.read_text().strip()]

@@ -16,7 +16,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from stoix_like.callbacks import Callback
-from stoix_like.config import Build, RunConfig, default_run_dir, parse_config, with_env
+from stoix_like.composition import default_run_dir
+from stoix_like.config import Build, RunConfig, parse_config, with_env
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted

@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, configure_log
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
-from stoix_like.config import PRIMARY, hydra_session
+from stoix_like.composition import PRIMARY, hydra_session
 from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary

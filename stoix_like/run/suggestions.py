@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import OmegaConf
 
-from stoix_like.config import PRIMARY, RunConfig, config_dir, group_choices
+from stoix_like.composition import PRIMARY, config_dir, group_choices
+from stoix_like.config import RunConfig
 from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks

@@ -15,7 +15,7 @@ import numpy as np
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
-from stoix_like.garbage import no_collection
+from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import blocks, records, warm_start
 from stoix_like.run.callbacks import Callbacks

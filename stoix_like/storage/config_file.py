@@ -13,7 +13,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stoix_like.config import GROUPS, CheckpointConfig, override_config
+from stoix_like.composition import override_config
+from stoix_like.config import GROUPS, CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes

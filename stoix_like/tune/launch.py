@@ -13,7 +13,7 @@ from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
 from hydra_plugins import stoix_like_ray
-from stoix_like.config import complete_overrides, compose_config, hydra_session
+from stoix_like.composition import complete_overrides, compose_config, hydra_session
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import quoted
 from stoix_like.run import jobs as running

@@ -24,7 +24,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from stoix_like.analysis.figures import save
 from stoix_like.callbacks import Callback, Response
-from stoix_like.config import GROUPS, complete_overrides, compose_config, parse_config, parse_overrides
+from stoix_like.composition import complete_overrides, compose_config, parse_overrides
+from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import Overrides, is_hydras, to_overrides

@@ -10,7 +10,8 @@ from trained_runs import SMALL, train_pendulum
 
 from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.policy import make_policy
 from stoix_like.networks.distributions import MultivariateNormalDiag

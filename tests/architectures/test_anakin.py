@@ -12,7 +12,8 @@ from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.architectures.types import ProgramSpec
 from stoix_like.base_types import Axes, EpisodeMetrics
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.setup import set_up

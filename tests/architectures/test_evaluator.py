@@ -5,7 +5,8 @@ from toys import make_recorder
 
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.base_types import Axes
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.run.devices import find_devices, make_mesh
 

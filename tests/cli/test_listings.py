@@ -1,7 +1,8 @@
 import pytest
 
 from stoix_like.cli.listings import lines
-from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.utils import build_networks

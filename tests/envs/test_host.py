@@ -12,7 +12,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from scripted import CopyingScripted, Scripted, check_sequence, check_transitions
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch
 from stoix_like.errors import ConfigError, HostEnvironmentError

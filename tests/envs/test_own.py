@@ -9,7 +9,8 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, make_eval
 from stoix_like.envs.own import adapt, as_overrides
 from stoix_like.errors import ConfigError, FaultyEnvironmentError

@@ -16,7 +16,8 @@ from selections import select
 from trained_runs import SMALL, train_members, train_pendulum
 
 from stoix_like.base_types import Observation, RolloutState
-from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract

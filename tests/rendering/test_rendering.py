@@ -13,7 +13,8 @@ from PIL import Image, ImageSequence
 from toys import make_recorder
 
 from stoix_like.base_types import Axes
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.envs.scenes import minatar, views
 from stoix_like.envs.scenes.base import Recording

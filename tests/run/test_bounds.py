@@ -12,16 +12,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from stoix_like import config as configuration
-from stoix_like.config import (
-    ActorConfig,
-    AnakinConfig,
-    CheckpointConfig,
-    PopulationConfig,
-    SebulbaConfig,
-    compose_config,
-    group_choices,
-    parse_config,
-)
+from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.config import ActorConfig, AnakinConfig, CheckpointConfig, PopulationConfig, SebulbaConfig, parse_config
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
@@ -33,7 +25,7 @@ SYSTEMS = group_choices("system")
 
 
 def schema_of(system):
-    module = OmegaConf.load(configuration.config_dir() / "system" / f"{system}.yaml").module
+    module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
     return configuration._schema(importlib.import_module(module).build)
 
 
@@ -182,7 +174,7 @@ def fuzzed():
         schema, family = schema_of(system), system.partition("/")[0]
         for name in whole_numbers(schema):
             yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
-        network = configuration.OmegaConf.to_container(compose_config([f"system={system}"]).network)
+        network = OmegaConf.to_container(compose_config([f"system={system}"]).network)
         for key, is_list, target in numeric_keys(network, "network"):
             yield Fuzzed(system, key, is_list, (target, key.rpartition(".")[2]))
 

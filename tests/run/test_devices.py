@@ -50,7 +50,8 @@ def test_deterministic_refuses_a_flag_that_forbids_it(monkeypatch):
 
 PROGRAM = """
 import os, jax
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.run.setup import set_up
 assert set_up(parse_config(compose_config(["arch.deterministic=true"])))
 print(os.environ["XLA_FLAGS"], float(jax.jit(lambda x: x + 1)(1.0)))

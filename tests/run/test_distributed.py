@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import scripted
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 
 SECONDS = 240

@@ -11,7 +11,8 @@ from collector import Collector
 from comparisons import without_times
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger, RunInfo
 from stoix_like.loggers.jsonl import JsonlLogger

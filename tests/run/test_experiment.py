@@ -8,7 +8,8 @@ import toys
 from omegaconf import OmegaConf
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.loggers.jsonl import JsonlLogger

@@ -6,7 +6,8 @@ import pytest
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up

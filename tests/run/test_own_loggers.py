@@ -7,7 +7,8 @@ import toys
 from collector import Collector, Lines
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up

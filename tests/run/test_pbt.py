@@ -12,7 +12,8 @@ from comparisons import without_times
 import stoix_like
 from stoix_like.architectures.types import LearnerState
 from stoix_like.callbacks import Callback
-from stoix_like.config import PBTConfig, compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import PBTConfig, parse_config
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.recorded_runs import members, read_run
 from stoix_like.run import pbt

@@ -3,7 +3,8 @@ import itertools
 import pytest
 import toys
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.plan import make_plan
 

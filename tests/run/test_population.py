@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import memory, records

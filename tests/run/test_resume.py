@@ -21,7 +21,8 @@ from omegaconf import OmegaConf
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.config import compose_config, group_choices, parse_config
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.loggers import MultiLogger

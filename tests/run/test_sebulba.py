@@ -19,7 +19,8 @@ from scripted import check_sequence
 
 import stoix_like
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make
 from stoix_like.envs.host import SplitSteps
 from stoix_like.errors import ConfigError

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import experiments, tuned_experiment

@@ -9,7 +9,8 @@ import toys
 from trained_runs import SMALL
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.loggers.formats import format_timing
 from stoix_like.run import experiment
 from stoix_like.run.clock import Clock

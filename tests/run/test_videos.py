@@ -5,7 +5,8 @@ from PIL import Image
 from trained_runs import SMALL
 
 import stoix_like
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import videos

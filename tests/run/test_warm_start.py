@@ -5,7 +5,8 @@ from trained_runs import SMALL, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_member, open_run, take_member
 from stoix_like.loggers import MultiLogger

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.training_loop import TrainingLoop

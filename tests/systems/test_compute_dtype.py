@@ -11,7 +11,8 @@ from selections import select
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger

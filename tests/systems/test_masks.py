@@ -16,7 +16,8 @@ import pytest
 from selections import select
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, factory
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical, mask_logits

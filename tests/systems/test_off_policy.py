@@ -13,7 +13,8 @@ from off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, t
 from programs import make_program
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.systems.exploration_noise import initial_noise_keys, persist_noise_keys

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from comparisons import assert_same_state, without_times
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger

@@ -8,7 +8,8 @@ import pytest
 from off_policy_runs import timestep
 
 from stoix_like.base_types import ActorCriticOptStates, Axes
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up

@@ -11,7 +11,8 @@ import pytest
 from comparisons import assert_same_state, without_times
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks import utils

@@ -3,7 +3,8 @@
 import pytest
 from comparisons import assert_same_state, without_times
 
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop

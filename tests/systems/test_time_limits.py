@@ -24,7 +24,8 @@ from programs import train
 from selections import select
 
 from stoix_like.base_types import Observation
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor

@@ -11,7 +11,7 @@ from trained_runs import SMALL
 
 from stoix_like import cli, recorded_runs, tune
 from stoix_like.cli.process import REFUSED
-from stoix_like.config import compose_config
+from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.tune.space import parse_space

@@ -8,7 +8,8 @@ import pytest
 from selections import select
 
 from stoix_like.base_types import Axes, Observation
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic

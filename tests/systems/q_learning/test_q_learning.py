@@ -10,7 +10,8 @@ import pytest
 from programs import train
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger

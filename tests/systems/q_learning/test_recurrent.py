@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget, Trajectory, Transition
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up

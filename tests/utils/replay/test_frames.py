@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.run.setup import set_up

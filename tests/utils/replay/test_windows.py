@@ -10,7 +10,8 @@ import pytest
 from programs import make_program
 
 from stoix_like.base_types import Axes, Observation, SystemSpec, Trajectory, Transition
-from stoix_like.config import compose_config, parse_config
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError

@@ -1,9 +1,11 @@
-"""Garbage collection, which the start of a run does without."""
+"""How the interpreter behaves: garbage collection, and where it looks for the user's own modules."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import sys
 from collections.abc import Iterator
 
 
@@ -20,3 +22,9 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def make_importable() -> None:
+    """Append the working directory to the import path, for the user's own modules."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
