@@ -187,7 +187,7 @@ def bridge(overrides: list[str]) -> tuple[Run, float]:
 def net_only(overrides: list[str]) -> tuple[Run, float]:
     """Time a gradient step of actor and critic on every minibatch of a run: a lower bound on the cost of updates."""
     setup = _set_up(overrides)
-    plan, system, networks = setup.plan, setup.config.system, setup.networks
+    plan, system, networks = setup.plan, setup.config.system, setup.spec.networks
     actor_parts, critic_parts = networks.actor_network, networks.critic_network
     actor = FeedForwardActor(actor_parts.action_head, actor_parts.pre_torso, actor_parts.input_layer)
     critic = FeedForwardCritic(critic_parts.critic_head, critic_parts.pre_torso, critic_parts.input_layer)
@@ -220,7 +220,7 @@ def unroll(overrides: list[str], in_steps: bool = False) -> tuple[Run, float]:
         in_steps: compute linear cells step by step as well.
     """
     setup = _set_up(overrides)
-    plan, rnn = setup.plan, setup.networks.actor_network.rnn_layer
+    plan, rnn = setup.plan, setup.spec.networks.actor_network.rnn_layer
     shape = (setup.config.system.rollout_length, plan.envs_per_shard)
     state = rnn.initialize_carry(plan.envs_per_shard)
 

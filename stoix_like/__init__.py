@@ -22,14 +22,14 @@ from stoix_like.overrides import Overrides, to_overrides
 if TYPE_CHECKING:
     from stoix_like.callbacks import Callback
     from stoix_like.inference.evaluation import evaluate
-    from stoix_like.inference.policy import load_policy
+    from stoix_like.inference.load import load_policy
     from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
 
     __version__: str
 else:
     # Importing the package imports neither jax nor Hydra.
-    _MODULES = {"evaluate": "stoix_like.inference.evaluation", "load_policy": "stoix_like.inference.policy"}
+    _MODULES = {"evaluate": "stoix_like.inference.evaluation", "load_policy": "stoix_like.inference.load"}
 
     def __getattr__(name: str) -> Any:
         """Return the installed version for `__version__`, and functions of modules that are imported on first use."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from stoix_like.errors import ConfigError
 
 if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
     from stoix_like.loggers.base import RunInfo
+    from stoix_like.policies.policy import Policy
 
 Response = Mapping[str, Any] | Literal[False] | None
 """What `on_evaluation` returns: False stops the run, a mapping adds metrics to the record."""

@@ -9,7 +9,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -142,10 +142,6 @@ class ArchConfig(ABC):
     def devices_needed(self) -> int | None:
         """The number of devices to start jax with; None: every accelerator, or one device on a CPU."""
 
-    @abstractmethod
-    def on_one_device(self) -> Self:
-        """Return the configuration for inference on one device."""
-
 
 @dataclass(frozen=True)
 class DistributedConfig:
@@ -197,13 +193,6 @@ class AnakinConfig(ArchConfig):
         if self.num_devices is None or not isinstance(self.distributed, DistributedConfig):
             return self.num_devices
         return -(-self.num_devices // self.distributed.num_processes)
-
-    def on_one_device(self) -> Self:
-        """See `ArchConfig.on_one_device`."""
-        population = replace(self.population, axis="vmap")
-        return replace(
-            self, num_devices=1, update_batch_size=1, population=population, deterministic=False, distributed=None
-        )
 
 
 DeviceIds = tuple[Annotated[int, between(0, 1023)], ...]
@@ -257,12 +246,6 @@ class SebulbaConfig(ArchConfig):
     def num_actors(self) -> int:
         """The number of actors."""
         return len(self.actor.device_ids) * self.actor.actor_per_device
-
-    def on_one_device(self) -> Self:
-        """See `ArchConfig.on_one_device`."""
-        first = (0,)
-        actor, learner = ActorConfig(first, 1), LearnerConfig(first)
-        return replace(self, actor=actor, learner=learner, update_batch_size=1, deterministic=False)
 
 
 ARCHITECTURES: dict[str, type[ArchConfig]] = {"anakin": AnakinConfig, "sebulba": SebulbaConfig}
@@ -323,6 +306,11 @@ class RunConfig(NamedTuple):
     own_env: Any = None
     own_callbacks: tuple[Any, ...] = ()
     own_loggers: tuple[Any, ...] = ()
+
+    @property
+    def environment_name(self) -> str:
+        """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
+        return f"{self.env.env_name}/{self.env.scenario.task_name}"
 
     def with_mirror(self, address: str) -> RunConfig:
         """Return a copy with another `checkpoint.mirror`."""

@@ -194,7 +194,7 @@ def test_pages_of_new_modules_and_configs_are_generated(tmp_path):
 
 def test_the_guide_shows_the_reader_for_numpy_verbatim():
     ((_, text),) = (block for block in blocks(TRAINED_POLICY, "python") if block[0] == "numpy_policy.py")
-    assert text == (ROOT / "stoix_like/inference/formats/numpy_policy.py").read_text()
+    assert text == (ROOT / "stoix_like/policies/formats/numpy_policy.py").read_text()
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -25,8 +25,8 @@ def test_importing_the_package_does_not_read_its_version():
 def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
     code = (
         "import sys, stoix_like; before = {'jax', 'hydra', 'numpy'} & set(sys.modules);"
-        "from stoix_like.inference import evaluation, policy;"
-        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is policy.load_policy;"
+        "from stoix_like.inference import evaluation, load;"
+        "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is load.load_policy;"
         "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

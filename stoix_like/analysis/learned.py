@@ -17,8 +17,8 @@ from stoix_like.analysis.slices import Slice, choose_features, take_slice, view_
 from stoix_like.envs.legends import Feature
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.inference.policy import Policy
-from stoix_like.inference.visits import Visits
+from stoix_like.policies.policy import Policy
+from stoix_like.policies.visits import Visits
 
 _WIDTH, _HEIGHT = 5.2, 4.0  # inches of one panel
 _MAX_PANELS = 6

@@ -13,8 +13,8 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.legends import Feature, all_features, find_feature
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.inference.policy import Inspection, Policy
-from stoix_like.inference.visits import Visits
+from stoix_like.policies.policy import Inspection, Policy
+from stoix_like.policies.visits import Visits
 
 OTHERS = ("typical", "sampled")
 # Points along each axis, for slices over one and over two features.

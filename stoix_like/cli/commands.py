@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stoix_like.interpreter import make_importable
 
 if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
+    from stoix_like.policies.policy import Policy
 
 _PICTURES = {
     "plot-policy": "plot a policy over features of the observation",
@@ -199,7 +199,7 @@ def _picture(args: argparse.Namespace) -> str:
 
 
 def _load_policy(args: argparse.Namespace, greedy: bool | None = None) -> Policy:
-    from stoix_like.inference.policy import load_policy
+    from stoix_like.inference.load import load_policy
 
     if args.trust:
         make_importable()
@@ -228,7 +228,7 @@ def _report(args: argparse.Namespace) -> str:
 
 
 def _export(args: argparse.Namespace) -> str:
-    from stoix_like.inference.export import choose_format
+    from stoix_like.policies.export import choose_format
 
     # A wrong ending is reported before anything is loaded.
     format = choose_format(args.out, args.format)

@@ -1,1 +1,1 @@
-"""Inference with trained agents: loading, policies, evaluation, rendering and export."""
+"""Trained runs: their policies, evaluation and rendering."""

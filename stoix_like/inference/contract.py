@@ -1,67 +1,18 @@
-"""The description of an exported policy: a small JSON file beside it."""
+"""The description of an exported policy, read and compared with its file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, entries
 from stoix_like.errors import ConfigError
-from stoix_like.run.records import versions
-from stoix_like.storage.files import read_bytes, write_json
-
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
+from stoix_like.policies.contract import path_of
+from stoix_like.storage.files import read_bytes
 
 _MAX_BYTES = 2**24
 _MAX_FILE_BYTES = 2**32
-
-
-def path_of(path: Path) -> Path:
-    """Return the path of the description of a file: `policy.onnx.json` for `policy.onnx`."""
-    return path.with_name(f"{path.name}.json")
-
-
-def write(policy: Policy, path: Path, format: str, content: bytes) -> None:
-    """Write the description of an exported policy.
-
-    Args:
-        policy: the policy.
-        path: path of the exported file.
-        format: its format.
-        content: its content.
-    """
-    system, _, environment = policy.name.partition(" on ")
-    view = entries(policy.observation_space, "agent_view")
-    inputs = [
-        {"name": name, **_array(leaf), **_bounds(view.get(name))} for name, leaf in policy.argument_shapes.items()
-    ]
-    if format == "stablehlo":
-        inputs.append({"name": "key_data", "shape": [2], "dtype": "uint32"})
-    outputs = [
-        {"name": name, **_array(leaf), **_bounds(policy.action_space if name == "action" else None)}
-        for name, leaf in zip(policy.result_names, _results(policy), strict=True)
-    ]
-    described = {
-        "file": path.name,
-        "format": format,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "system": system,
-        "environment": environment,
-        "env_steps": policy.env_steps,
-        "greedy": policy.greedy,
-        "inputs": inputs,
-        "outputs": outputs,
-        "features": [feature._asdict() for feature in policy.legend.features],
-        "actions": policy.legend.actions,
-        "versions": versions(),
-    }
-    write_json(path_of(path), described)
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -87,23 +38,3 @@ def read(path: str | Path) -> dict[str, Any]:
     if not isinstance(described, dict) or described.get("sha256") != digest:
         raise ConfigError(f"path={path} is not the file that {path_of(path).name} describes: export the policy again")
     return dict(described)
-
-
-def _results(policy: Policy) -> list[jax.ShapeDtypeStruct]:
-    """Return shape and dtype of each result, without the batch axis."""
-    arrays = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in policy.argument_shapes.values()]
-    found = jax.eval_shape(lambda *given: policy.act_on(given, jax.random.key(0)), *arrays)
-    return [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(found)]
-
-
-def _array(leaf: jax.ShapeDtypeStruct) -> dict[str, Any]:
-    return {"shape": ["batch", *leaf.shape], "dtype": str(jnp.dtype(leaf.dtype))}
-
-
-def _bounds(space: Any) -> dict[str, Any]:
-    """Return the bounds of a space: null in JSON where there is none."""
-    if isinstance(space, Box):
-        return {"low": space.low, "high": space.high}
-    if isinstance(space, Discrete):
-        return {"n": space.n}
-    return {"nvec": space.nvec} if isinstance(space, MultiDiscrete) else {}

@@ -18,12 +18,14 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
 from stoix_like.loggers.formats import format_number
+from stoix_like.policies.setup import InferenceSetup
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
 from stoix_like.run import records
 from stoix_like.run.devices import set_compile_cache
-from stoix_like.run.setup import RunSetup
+from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.storage.files import check_directory, write_json
+from stoix_like.versions import versions
 
 DIRECTORY = "evaluations"
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
@@ -104,15 +106,16 @@ def evaluate(
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
-    _check_total(episodes, run.setup.population.num_members if member == "all" else 1)
+    _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
     set_compile_cache(run.setup.config.arch.compile_cache)
     play_key, render_key = _keys(seed)
-    with contextlib.closing(run.setup.eval_env):
-        played = _play(run.setup, trained, episodes, play_key)
-        record = {**_record(run.setup, trained, played), "which": which, "seed": seed, "episodes": episodes}
-        stem = f"{which}{_member_suffix(run.setup, trained)}-seed{seed}-{episodes}episodes"
+    population = make_population(run.setup.config)
+    with contextlib.closing(run.setup.env):
+        played = _play(run, trained, episodes, play_key)
+        record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
+        stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes"
         path = _write(run.run_dir / DIRECTORY, stem, record)
         if animation is not None:
             with _print_write_errors():
@@ -219,17 +222,17 @@ def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMem
     return EvaluatedMembers(chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,))
 
 
-def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
+def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
     """Play E episodes of each member, and return them as host arrays `[M, E]`."""
-    members = len(trained.members)
+    setup, members = run.setup, len(trained.members)
     several, lone = members > 1, trained.hyperparams[0]
     hyperparams = (
         {name: np.asarray([one[name] for one in trained.hyperparams], np.float32) for name in lone} if several else {}
     )
     play = make_evaluator(
         lambda traced: setup.build_system(traced if several else lone),
-        setup.eval_env,
-        setup.mesh,
+        setup.env,
+        run.mesh,
         min(episodes, _BATCH_SIZE),
         setup.config.arch.max_eval_steps,
         members,
@@ -240,13 +243,13 @@ def _play(setup: RunSetup, trained: EvaluatedMembers, episodes: int, key: jax.Ar
         # All members share the same start states.
         keys = jnp.broadcast_to(batch_key, (members,)) if several else batch_key
         batches.append(jax.device_get(play(trained.shared, hyperparams, keys)))
-        setup.eval_env.check()
+        setup.env.check()
     joined = jax.tree.map(lambda *leaves: np.atleast_2d(np.concatenate(leaves, axis=-1))[:, :episodes], *batches)
     return joined._replace(returns=np.float64(joined.returns))
 
 
-def _record(setup: RunSetup, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
-    config, population = setup.config, setup.population
+def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
+    config = run.setup.config
     per_member = []
     for index, member in enumerate(trained.members):
         identity = (
@@ -262,12 +265,12 @@ def _record(setup: RunSetup, trained: EvaluatedMembers, played: Episodes) -> dic
         )
     common = {
         "system": config.system_name,
-        "environment": setup.environment_name,
+        "environment": config.environment_name,
         "greedy": config.arch.evaluation_greedy,
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),
-        "versions": records.versions(),
-        "devices": [f"{device.platform}:{device.device_kind}" for device in setup.mesh.devices.flat],
+        "versions": versions(),
+        "devices": [f"{device.platform}:{device.device_kind}" for device in run.mesh.devices.flat],
     }
     if len(per_member) == 1:
         return {**common, **per_member[0]}
@@ -297,7 +300,7 @@ def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def _render(
-    setup: RunSetup, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
+    setup: InferenceSetup, trained: EvaluatedMembers, index: int, key: jax.Array, animation: Animation
 ) -> dict[str, Any]:
     """Render an episode of one of the members."""
     path, env = animation
@@ -325,8 +328,8 @@ def _best(played: Episodes) -> int:
     return int(np.where(np.isnan(scores), -np.inf, scores).argmax())
 
 
-def _member_suffix(setup: RunSetup, trained: EvaluatedMembers) -> str:
-    if setup.population.num_members == 1:
+def _member_suffix(population: Population, trained: EvaluatedMembers) -> str:
+    if population.num_members == 1:
         return ""
     return "-all" if len(trained.members) > 1 else f"-member{trained.members[0]}"
 

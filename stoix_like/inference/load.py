@@ -1,20 +1,25 @@
-"""Trained parameters, loaded from a run directory."""
+"""Trained policies and parameters, loaded from a run directory."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from stoix_like.config import parse_config, with_env
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.hub import local_run
-from stoix_like.run.compile import make_keys, traced_hyperparams
-from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.inference.setup import set_up_inference
+from stoix_like.policies.make import make_policy
+from stoix_like.policies.policy import Policy
+from stoix_like.policies.setup import InferenceSetup
+from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
@@ -23,10 +28,17 @@ _INFERENCE = ("logger=silent", "+checkpoint.mirror=null")
 
 
 class TrainedRun(NamedTuple):
-    """A trained run: its directory, and its environments, networks, system and sizes."""
+    """A trained run.
+
+    Attributes:
+        run_dir: its directory.
+        setup: its configuration, environments and networks.
+        mesh: one device.
+    """
 
     run_dir: Path
-    setup: RunSetup
+    setup: InferenceSetup
+    mesh: Mesh
 
 
 class TrainedState(NamedTuple):
@@ -65,8 +77,42 @@ class TrainedMember(NamedTuple):
     hyperparams: dict[str, float]
 
 
+def load_policy(
+    run_dir: str | Path,
+    which: str = "best",
+    member: int | Literal["best"] | None = None,
+    greedy: bool | None = None,
+    trust: bool = False,
+    env: Any = None,
+) -> Policy:
+    """Load a trained policy: `policy(observation)` returns an action in the units of the environment.
+
+    The policy of a recurrent run keeps no state: `action, state = policy(observation, state, is_first)`, starting from
+    `state = policy.initial_state(batch)`; see `RecurrentPolicy`.
+
+    Args:
+        run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
+            store, `s3://bucket/run`.
+        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
+            checkpoint.
+        member: member of a population; by default the best one.
+        greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
+        trust: allow the run's configuration to name code from outside this package.
+        env: the environment of a run that was trained on an object passed from Python.
+
+    Returns:
+        The policy, which can also be exported.
+
+    Raises:
+        ConfigError: there is no such run, checkpoint or member, or it does not hold a policy.
+    """
+    run = open_run(run_dir, trust, env)
+    chosen = load_member(run, which, member)
+    return make_policy(run.setup, chosen.shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+
+
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:
-    """Read a run's configuration and build its parts, on one device.
+    """Read a run's configuration, and build what its policies need, on one device.
 
     Args:
         run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
@@ -82,7 +128,7 @@ def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> Train
     """
     directory = local_run(run_dir)
     run = with_env(parse_config(read_config(directory, _INFERENCE, trust)), env)
-    return TrainedRun(directory, set_up(run._replace(arch=run.arch.on_one_device())))
+    return TrainedRun(directory, set_up_inference(run), make_mesh(find_devices(1)))
 
 
 def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
@@ -104,29 +150,12 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
         raise ConfigError(f"run_dir={run_dir} holds no checkpoint: evaluate a run that saved one")
     if which not in ("best", "last") and which not in map(str, steps):
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
-    item = "best" if which == "best" else "shared"
-    shapes, found = {item: _shapes(run.setup)}, None
     for step in reversed(steps) if which in ("best", "last") else [int(which)]:
         try:
-            found = checkpoint.read(run_dir, step, shapes)
-            break
+            return _read(run, step, "best" if which == "best" else "shared")
         except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
-    if found is None:
-        raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
-    if item not in found.items:
-        raise ConfigError(
-            f"which=best: {run_dir} holds no best parameters (checkpoint.keep_best=false, arch.absolute_metric=false):"
-            " use last"
-        )
-    env_steps, returns = _steps_and_returns(found, item)
-    shape = (size,) if (size := run.setup.population.num_members) > 1 else ()
-    return TrainedState(
-        found.items[item],
-        np.broadcast_to(env_steps, shape),
-        np.broadcast_to(returns, shape),
-        _hyperparams(run.setup, found, item),
-    )
+    raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
 
 
 def load_member(run: TrainedRun, which: str, member: int | str | None) -> TrainedMember:
@@ -145,7 +174,7 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
     """
     state = load_shared(run, which)
     index = choose_member(state, member)
-    shared = take_member(state.shared, index) if run.setup.population.num_members > 1 else state.shared
+    shared = take_member(state.shared, index) if state.env_steps.ndim else state.shared
     return TrainedMember(shared, index, int(np.atleast_1d(state.env_steps)[index]), state.hyperparams_of(index))
 
 
@@ -186,33 +215,40 @@ def take_member(tree: Any, member: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[member], tree)
 
 
-def _steps_and_returns(found: checkpoint.Checkpoint, item: str) -> tuple[Any, Any]:
-    """Return the environment steps and the evaluation return of each member's state."""
-    if item == "best":
-        best = found.host_state["best"]
-        return best["env_steps"], best["episode_return"]
-    last = found.host_state["progress"]["history"][-1]
-    # A run that stopped between two evaluations did not evaluate its last parameters.
-    return found.step, last["eval/episode_return_mean"] if last["env_steps"] == found.step else np.nan
+def _read(run: TrainedRun, step: int, item: str) -> TrainedState:
+    """Read one checkpoint; its records say how many members it has, and what their hyperparameters were."""
+    host_state = checkpoint.read_host_state(run.run_dir, step)
+    best, progress = host_state.get("best"), host_state["progress"]
+    last = progress["history"][-1]
+    if item == "best" and best is None:
+        raise ConfigError(
+            f"which=best: {run.run_dir} holds no best parameters (checkpoint.keep_best=false,"
+            " arch.absolute_metric=false): use last"
+        )
+    varied = {name.partition("/")[2]: values for name, values in last.items() if name.startswith("hyperparams/")}
+    hyperparams = progress.get("hyperparams") or varied or (best or {}).get("hyperparams", {})
+    env_steps, returns = step, last["eval/episode_return_mean"]
+    shape = np.shape(returns)
+    if item == "best" and best is not None:
+        env_steps, returns = best["env_steps"], best["episode_return"]
+        if run.setup.config.arch.population.pbt.every_evals is not None:
+            hyperparams = best.get("hyperparams") or hyperparams
+    elif last["env_steps"] != step:
+        returns = np.nan  # A run that stopped between two evaluations did not evaluate its last parameters.
+    shapes = _shapes(run, hyperparams, shape)
+    shared = checkpoint.read(run.run_dir, step, {item: shapes}).items[item]
+    return TrainedState(shared, np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape), hyperparams)
 
 
-def _hyperparams(setup: RunSetup, found: checkpoint.Checkpoint, item: str) -> Mapping[str, Sequence[float]]:
-    """Return the hyperparameters by name, which population-based training changes on the way."""
-    if not setup.evolves:
-        return setup.population.hyperparams
-    return found.host_state["best" if item == "best" else "progress"]["hyperparams"] or setup.population.hyperparams
-
-
-def _shapes(setup: RunSetup) -> Any:
-    """Return the shapes of the shared state of all members, placed on one device."""
-    env, size = setup.env, setup.plan.envs_per_shard
-    sharding = jax.sharding.SingleDeviceSharding(setup.mesh.devices.flat[0])
-    population = setup.population
+def _shapes(run: TrainedRun, hyperparams: Mapping[str, Sequence[float]], shape: tuple[int, ...]) -> Any:
+    """Return the shapes of the shared state of a run, or of all its members, placed on one device."""
+    setup, sharding = run.setup, jax.sharding.SingleDeviceSharding(run.mesh.devices.flat[0])
 
     def init(hyperparams: dict[str, Any], key: jax.Array) -> Any:
-        _, timestep = env.reset(jax.random.split(key, size))
+        _, timestep = setup.env.reset(jax.random.split(key, setup.spec.num_envs))
         return setup.build_system(hyperparams).init(key, timestep).shared
 
-    each = jax.vmap(init) if population.num_members > 1 else init
-    shapes = jax.eval_shape(each, traced_hyperparams(population), jax.eval_shape(lambda: make_keys(setup)).agent)
+    varied = {name: np.asarray(values, np.float32) for name, values in hyperparams.items()} if shape else {}
+    keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), shape))
+    shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied, keys)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,11 @@ from stoix_like.envs.own import build_target
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
+from stoix_like.policies.make import make_policy
+from stoix_like.policies.policy import Policy
 from stoix_like.run.population import Population
 from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
-
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
 
 KEY = "callbacks"
 T = TypeVar("T")
@@ -178,14 +177,11 @@ class Callbacks:
 
     def _policy(self, record: Mapping[str, Any], shared: Any, population: Population) -> Policy:
         """Return the policy of the member that evaluated best, with a copy of its state: training donates its own."""
-        # Above this module, and imported only where it is needed.
-        from stoix_like.inference.policy import Policy
-
         member = record.get("population/best_member", 0)
         own = of_member(shared, member) if population.num_members > 1 else jax.tree.map(jnp.copy, shared)
         hyperparams = population.of(member)
         if member not in self._policies or self._policies[member][0] != hyperparams:
-            self._policies[member] = hyperparams, Policy(self._setup, own, hyperparams)
+            self._policies[member] = hyperparams, make_policy(self._setup.inference, own, hyperparams)
         return self._policies[member][1].with_state(own, record["env_steps"])
 
     def _checked(self, callback: Callback, response: Any, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -485,7 +485,7 @@ def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Se
     return RunInfo(
         run_dir=run_dir,
         system=config.system_name,
-        environment=setup.environment_name,
+        environment=setup.config.environment_name,
         seed=config.arch.seed,
         num_updates=plan.num_updates,
         total_timesteps=plan.warmup_steps + plan.num_updates * plan.steps_per_update,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 from jax.sharding import Mesh
 
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
 from stoix_like.base_types import Agent, RolloutState
+from stoix_like.config import RunConfig
+from stoix_like.envs.spaces import ObservationSpace
 from stoix_like.errors import ConfigError
 from stoix_like.run.devices import memory_of
+from stoix_like.run.plan import Plan
 from stoix_like.utils.replay import ReplayConfig
-
-if TYPE_CHECKING:
-    from stoix_like.run.setup import RunSetup
 
 
 class Shapes(NamedTuple):
@@ -94,13 +94,19 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resi
     )
 
 
-def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
+def check_estimate(
+    config: RunConfig, plan: Plan, mesh: Mesh, num_members: int, space: ObservationSpace, shapes: Shapes
+) -> tuple[str, ...]:
     """Report the size of the replay buffer, and refuse a run whose arrays alone need more memory than its devices have.
 
     The estimate leaves out temporary arrays, so that it refuses no run that fits; `check` is exact, but must compile.
 
     Args:
-        setup: the run; its members need not be built yet.
+        config: the typed configuration.
+        plan: sizes of the run.
+        mesh: its devices.
+        num_members: number of members, which need not be built yet.
+        space: the space of observations.
         shapes: shapes of the arrays of one shard.
 
     Returns:
@@ -109,29 +115,34 @@ def check_estimate(setup: RunSetup, shapes: Shapes) -> tuple[str, ...]:
     Raises:
         ConfigError: names the key, its value, and what would fit.
     """
-    members = setup.num_members // setup.mesh.shape[POPULATION_AXIS]
-    parts, available = _parts(setup, shapes), _available(setup.mesh)
+    members = num_members // mesh.shape[POPULATION_AXIS]
+    parts, available = _parts(config, plan, mesh, shapes), _available(mesh)
     # An evaluation takes place between rollouts.
     share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
+    if members > 1 and share <= available < members * share:
+        raise ConfigError(
+            f"arch.population.size={num_members} needs at least {_gib(members * share)} per device ({members} member(s)"
+            f" × {_gib(share)}), but only {_gib(available)} is available: use at most"
+            f" {available // share * mesh.shape[POPULATION_AXIS]}"
+        )
     if members * share > available:
-        _refuse(setup, parts, members, share, available)
+        _refuse(config, plan, space, parts, members, share, available)
     # Local state of other systems has no capacity.
     replay = next((part.size for part in parts if part.name == "replay buffer" and part.value), 0)
     if not replay:
         return ()
-    batches = setup.config.arch.update_batch_size
+    batches = config.arch.update_batch_size
     return (
         f"replay buffer: {members} member(s) × {batches} update batch(es) × {_gib(replay // batches)} ="
         f" {_gib(members * replay)} per device",
     )
 
 
-def _parts(setup: RunSetup, shapes: Shapes) -> tuple[_Part, ...]:
+def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_Part, ...]:
     """Return the arrays of one member on one device."""
-    config, plan = setup.config, setup.plan
     batches, num_envs, num_steps = config.arch.update_batch_size, plan.envs_per_shard, config.system.rollout_length
     shards = plan.num_shards
-    episodes = -(-config.arch.num_eval_episodes // setup.mesh.shape[DEVICE_AXIS])
+    episodes = -(-config.arch.num_eval_episodes // mesh.shape[DEVICE_AXIS])
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
     unit = config.system.buffer_unit(num_envs, shards) if isinstance(config.system, ReplayConfig) else 1
@@ -147,30 +158,31 @@ def _parts(setup: RunSetup, shapes: Shapes) -> tuple[_Part, ...]:
     )
 
 
-def _refuse(setup: RunSetup, parts: Sequence[_Part], members: int, share: int, available: int) -> NoReturn:
-    """Name the number of members, or the largest part of one member, and what would fit."""
-    only = f"but only {_gib(available)} is available"
-    if members > 1 and share <= available:
-        largest = available // share * setup.mesh.shape[POPULATION_AXIS]
-        raise ConfigError(
-            f"arch.population.size={setup.num_members} needs at least {_gib(members * share)} per device ({members}"
-            f" member(s) × {_gib(share)}), {only}: use at most {largest}"
-        )
+def _refuse(
+    config: RunConfig,
+    plan: Plan,
+    space: ObservationSpace,
+    parts: Sequence[_Part],
+    members: int,
+    share: int,
+    available: int,
+) -> NoReturn:
+    """Name the largest part of one member, and what would fit."""
     part = max(parts, key=lambda part: part.size)
-    fitting = _fitting(setup, parts, part, available // members) if part.value else 0
+    fitting = _fitting(config, plan, parts, part, available // members) if part.value else 0
     remedy = f"use at most {fitting}" if fitting > 0 else f"use a smaller {part.key}, or a larger machine"
-    stores_twice = getattr(setup.config.system, "store_next_observation", False)
-    if part.name == "replay buffer" and stores_twice and getattr(setup.env.observation_space, "stacked", 1) == 1:
+    stores_twice = getattr(config.system, "store_next_observation", False)
+    if part.name == "replay buffer" and stores_twice and getattr(space, "stacked", 1) == 1:
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
     raise ConfigError(
         f"{what}: the run needs at least {_gib(members * share)} per device, {_gib(members * part.size)} of it for the"
-        f" {part.name} of {members} member(s) × {setup.config.arch.update_batch_size} update batch(es), {only}:"
-        f" {remedy}"
+        f" {part.name} of {members} member(s) × {config.arch.update_batch_size} update batch(es), but only"
+        f" {_gib(available)} is available: {remedy}"
     )
 
 
-def _fitting(setup: RunSetup, parts: Sequence[_Part], part: _Part, available: int) -> int:
+def _fitting(config: RunConfig, plan: Plan, parts: Sequence[_Part], part: _Part, available: int) -> int:
     """Return the largest value of the key of a part with which a member fits."""
     size = {other.name: other.size for other in parts}
     fixed = size["network"] + size["replay buffer"] + size["start states"] + size["environments"]
@@ -185,10 +197,9 @@ def _fitting(setup: RunSetup, parts: Sequence[_Part], part: _Part, available: in
     else:
         others = fixed - part.size + max(size["rollout"], size["evaluation"])
         fitting = part.value * (available - others) // part.size
-    if fitting > 0 and getattr(setup.config.system, "prioritised", False) and part.name == "replay buffer":
+    if fitting > 0 and getattr(config.system, "prioritised", False) and part.name == "replay buffer":
         # The sum tree has a power of two of leaves, so that only such a capacity needs no more memory per step.
-        num_shards = setup.plan.num_shards
-        fitting = num_shards * 2 ** ((fitting // num_shards).bit_length() - 1)
+        fitting = plan.num_shards * 2 ** ((fitting // plan.num_shards).bit_length() - 1)
     return fitting // part.unit * part.unit
 
 

@@ -62,7 +62,7 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
     system.check(envs_per_shard, num_shards)
     steps_per_update = arch.total_num_envs * system.rollout_length
     warmup_steps = arch.total_num_envs * system.warmup_steps
-    num_updates = (arch.total_timesteps - warmup_steps) // steps_per_update
+    num_updates = count_updates(config)
     if num_updates < 1:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
@@ -82,6 +82,17 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
         evaluations=tuple(index * num_updates // num_intervals for index in range(1, num_intervals + 1)),
         notes=_notes(config, spent, num_updates, steps_per_update, num_intervals),
     )
+
+
+def count_updates(config: RunConfig) -> int:
+    """Return the number of updates within the budget of a run; less than one if the budget is too small.
+
+    Args:
+        config: the typed configuration.
+    """
+    arch, system = config.arch, config.system
+    left = arch.total_timesteps - arch.total_num_envs * system.warmup_steps
+    return left // (arch.total_num_envs * system.rollout_length)
 
 
 def _check_counters(config: RunConfig, envs_per_shard: int, num_updates: int) -> None:

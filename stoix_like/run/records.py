@@ -5,11 +5,8 @@ Without a population a metric is a float; with one it is a list of one float per
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import itertools
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +18,6 @@ from stoix_like.architectures.types import EpisodeSums, IntervalMetrics, Running
 from stoix_like.loggers import plain
 from stoix_like.run.population import Population
 
-PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
 NUM_RESAMPLES = 2000
 
 
@@ -215,19 +211,6 @@ def best_point(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """
     name = "eval/episode_return_iqm"
     return max(points, key=lambda point: -math.inf if math.isnan(point[name]) else point[name], default=None)
-
-
-def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that a result depends on."""
-    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
-
-
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def score(record: Mapping[str, Any]) -> float:

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
-from stoix_like.run import records
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage.config_file import flatten
+from stoix_like.versions import versions
 
 # Written by Hydra.
 MULTIRUN = "multirun.yaml"
@@ -123,7 +123,7 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
     Returns:
         One line, or none.
     """
-    now = records.versions()
+    now = versions()
     then = host_state.get("versions", now)
     changed = [f"{name} {then.get(name)} → {now[name]}" for name in now if then.get(name) != now[name]]
     if not changed:

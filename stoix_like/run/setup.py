@@ -22,15 +22,16 @@ from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.loggers import check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
+from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
 from stoix_like.run.devices import RunDevices, devices_of, make_mesh
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
-from stoix_like.run.records import versions
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
+from stoix_like.versions import versions
 
 
 class RunSetup(NamedTuple):
@@ -38,13 +39,13 @@ class RunSetup(NamedTuple):
 
     Attributes:
         config: the typed configuration.
-        num_members: number of members.
         population: the members.
         mesh: the devices.
         plan: sizes, number of updates, evaluations.
         env: environments to train in.
         eval_env: environments to evaluate in.
-        networks: the network modules.
+        spec: what the system is built from.
+        lone_shards: see `ProgramSpec`; the members of a population keep the axis, which some of their programs need.
         drawn_env: environments to record videos of; None without `logger.video`.
         actor_devices: with Sebulba, the device of each actor.
         started: when the program or the call that starts the run began, on the clock of `time.perf_counter`.
@@ -52,22 +53,17 @@ class RunSetup(NamedTuple):
     """
 
     config: RunConfig
-    num_members: int
     population: Population
     mesh: Mesh
     plan: Plan
     env: VectorEnvironment
     eval_env: VectorEnvironment
-    networks: SimpleNamespace
+    spec: SystemSpec
+    lone_shards: bool
     drawn_env: VectorEnvironment | None = None
     actor_devices: tuple[jax.Device, ...] = ()
     started: float = 0.0
     processes: Processes = ALONE
-
-    @property
-    def environment_name(self) -> str:
-        """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
-        return f"{self.config.env.env_name}/{self.config.env.scenario.task_name}"
 
     @property
     def evolves(self) -> bool:
@@ -75,31 +71,13 @@ class RunSetup(NamedTuple):
         return self.config.arch.population.pbt.every_evals is not None
 
     @property
-    def lone_shards(self) -> bool:
-        """See `ProgramSpec`; the members of a population keep the axis, which some of their programs need."""
-        return self.num_members == 1 and self.plan.num_shards == self.mesh.size
+    def inference(self) -> InferenceSetup:
+        """What a policy of the run acts with."""
+        return InferenceSetup(self.config, self.eval_env, self.spec)
 
     def build_system(self, hyperparams: dict[str, Any] | None = None, greedy: bool | None = None) -> System:
-        """Build the system.
-
-        Args:
-            hyperparams: those in which a member differs from the configuration; they may be traced.
-            greedy: whether `eval_act` takes the mode of the policy; by default `arch.evaluation_greedy`.
-
-        Returns:
-            The system.
-        """
-        spec = SystemSpec(
-            observation_space=self.env.observation_space,
-            action_space=self.env.action_space,
-            networks=self.networks,
-            axes=make_axes(self.mesh, self.lone_shards),
-            num_updates=self.plan.num_updates,
-            num_envs=self.plan.envs_per_shard,
-            num_shards=self.plan.num_shards,
-            evaluation_greedy=self.config.arch.evaluation_greedy if greedy is None else greedy,
-        )
-        return self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
+        """Build the system, see `InferenceSetup.build_system`."""
+        return self.inference.build_system(hyperparams, greedy)
 
 
 def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
@@ -127,34 +105,49 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
     spread, notes = spread_members(config, num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
-    env = factory.make(config.env, config.own_env)
-    setup = RunSetup(
+    env, eval_env = factory.make(config.env, config.own_env), factory.make_eval(config.env, config.own_env)
+    if isinstance(config.arch, SebulbaConfig):
+        _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
+    if not fits(config.system, env.action_space):
+        raise ConfigError(
+            f"system={config.system_name} does not fit the {describe(env.action_space)} of"
+            f" {config.environment_name}: {suggest_systems(config.system_name, env.action_space)}"
+        )
+    lone_shards = num_members == 1 and plan.num_shards == mesh.size
+    spec = SystemSpec(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        networks=_build_networks(config, env),
+        axes=make_axes(mesh, lone_shards),
+        num_updates=plan.num_updates,
+        num_envs=plan.envs_per_shard,
+        num_shards=plan.num_shards,
+        evaluation_greedy=config.arch.evaluation_greedy,
+    )
+    drawn_env = _make_drawn(config)
+    # Members are built once they are known to fit into memory.
+    shapes = _shapes(InferenceSetup(config, eval_env, spec), env)
+    notes = (
+        *plan.notes,
+        *notes,
+        *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes),
+    )
+    population = make_population(config)
+    _check_members(config, population, plan)
+    return RunSetup(
         config=config,
-        num_members=num_members,
-        population=Population((), {}, ()),
+        population=population,
         mesh=mesh,
-        plan=plan,
+        plan=plan._replace(notes=notes),
         env=env,
-        eval_env=factory.make_eval(config.env, config.own_env),
-        networks=SimpleNamespace(),
+        eval_env=eval_env,
+        spec=spec,
+        lone_shards=lone_shards,
+        drawn_env=drawn_env,
         actor_devices=devices.actors,
         started=started,
         processes=devices.processes,
     )
-    if isinstance(config.arch, SebulbaConfig):
-        _check_sebulba(setup, config.arch)
-    if not fits(config.system, env.action_space):
-        raise ConfigError(
-            f"system={config.system_name} does not fit the {describe(env.action_space)} of {setup.environment_name}:"
-            f" {suggest_systems(config.system_name, env.action_space)}"
-        )
-    setup = setup._replace(networks=_build_networks(config, env))
-    # Members are built once they are known to fit into memory.
-    setup = setup._replace(drawn_env=_make_drawn(config))
-    replay = memory.check_estimate(setup, _shapes(setup))
-    population = make_population(config)
-    _check_members(config, population, plan)
-    return setup._replace(population=population, plan=plan._replace(notes=(*plan.notes, *notes, *replay)))
 
 
 def _check_same(config: RunConfig, processes: Processes) -> None:
@@ -185,17 +178,19 @@ def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
         raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
 
 
-def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
+def _check_sebulba(
+    config: RunConfig, arch: SebulbaConfig, env: VectorEnvironment, num_shards: int, num_members: int
+) -> None:
     """Refuse what the actors of Sebulba cannot do."""
-    config, unit = setup.config, arch.num_actors * setup.plan.num_shards
-    if not setup.env.on_host:
+    unit = arch.num_actors * num_shards
+    if not env.on_host:
         raise ConfigError(
-            f"arch=sebulba steps environments on the host, and {setup.environment_name} runs on the accelerator: use"
-            " arch=anakin, or an environment of env=gymnasium or env=envpool"
+            f"arch=sebulba steps environments on the host, and {config.environment_name} runs on the accelerator:"
+            " use arch=anakin, or an environment of env=gymnasium or env=envpool"
         )
-    if setup.num_members > 1:
+    if num_members > 1:
         raise ConfigError(
-            f"arch.population.size={setup.num_members} does not fit arch=sebulba, which trains one member: use 1, or"
+            f"arch.population.size={num_members} does not fit arch=sebulba, which trains one member: use 1, or"
             " arch=anakin"
         )
     if config.system.warmup_steps:
@@ -205,7 +200,7 @@ def _check_sebulba(setup: RunSetup, arch: SebulbaConfig) -> None:
     if arch.total_num_envs % unit:
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"
-            f" {setup.plan.num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
+            f" {num_shards} shard(s) of the learner: use {multiples_near(arch.total_num_envs, unit)}"
         )
 
 
@@ -242,7 +237,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
 
-def _shapes(setup: RunSetup) -> memory.Shapes:
+def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shapes:
     """Trace the initialisation of the agent and its first actions, so that unsuitable networks fail here."""
 
     def trace(key: jax.Array) -> memory.Shapes:
@@ -251,13 +246,13 @@ def _shapes(setup: RunSetup) -> memory.Shapes:
         def start(env: VectorEnvironment, num_envs: int) -> RolloutState:
             return start_episodes(env, system, jax.random.split(key, num_envs))
 
-        state = start(setup.env, setup.plan.envs_per_shard)
+        state = start(train_env, setup.spec.num_envs)
         agent = system.init(key, state.timestep)
         system.eval_act(agent.shared, state, key)
-        one = start(setup.env, 1)
+        one = start(train_env, 1)
         _, action, extras = system.act(agent.shared, one, key)
         step = (one.timestep.observation, one.timestep.next_observation, action, extras)
-        return memory.Shapes(agent, one, start(setup.env, 2), start(setup.eval_env, 1), step)
+        return memory.Shapes(agent, one, start(train_env, 2), start(setup.env, 1), step)
 
     try:
         return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))

@@ -30,6 +30,7 @@ from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.run.videos import Videos
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.utils.replay import end_episodes
+from stoix_like.versions import versions
 
 ABSOLUTE_FACTOR = 10
 # Signals are handled between two calls of the program.
@@ -108,7 +109,9 @@ class TrainingLoop:
         profile: Profile | None = None,
     ) -> None:
         self.setup = setup
-        self.progress = Progress()
+        # A lone member's hyperparameters are in no record of an evaluation.
+        lone = setup.population.hyperparams if setup.population.num_members == 1 else {}
+        self.progress = Progress(hyperparams={name: list(values) for name, values in lone.items()})
         self.writer = writer
         self.missing: tuple[str, ...] = ()
         self._logger = logger
@@ -281,7 +284,7 @@ class TrainingLoop:
         trained_steps = self.progress.updates * self.setup.plan.steps_per_update * self.setup.population.num_members
         return {
             "system": config.system_name,
-            "environment": self.setup.environment_name,
+            "environment": self.setup.config.environment_name,
             "seed": config.arch.seed,
             "env_steps": self.env_steps,
             "updates": self.progress.updates,
@@ -295,7 +298,7 @@ class TrainingLoop:
             "steps_per_second": trained_steps / self.progress.train_seconds if trained_steps else None,
             "wall_seconds": self._elapsed(),
             "notes": list(self.setup.plan.notes),
-            "versions": records.versions(),
+            "versions": versions(),
             "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
         }
 
@@ -479,7 +482,7 @@ class TrainingLoop:
             "config": self.setup.config.resolved,
             "num_shards": self.setup.plan.num_shards,
             "num_updates": self.setup.plan.num_updates,
-            "versions": records.versions(),
+            "versions": versions(),
             "progress": dataclasses.asdict(self.progress),
         }
         if self._callbacks:

@@ -46,7 +46,7 @@ class Videos:
         self._setup, self._env, self._directory = setup, setup.drawn_env, run_dir / DIRECTORY
         scene = self._env.scene()
         if scene is None:
-            raise ConfigError(f"{setup.environment_name} has no drawing: use logger.video.every_evals=0")
+            raise ConfigError(f"{setup.config.environment_name} has no drawing: use logger.video.every_evals=0")
         self._scene = scene
         self._recorder = Recorder(setup.build_system, self._env, setup.config.arch.max_eval_steps)
         self._thread = ThreadPoolExecutor(1, "video")

@@ -13,17 +13,17 @@ from stoix_like.base_types import NetworkOutputs
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.policy import make_policy
+from stoix_like.inference.setup import set_up_inference
 from stoix_like.networks.distributions import MultivariateNormalDiag
-from stoix_like.run.setup import set_up
+from stoix_like.policies.make import make_policy
 
 analysis, slices = map(Lazy, ("stoix_like.analysis", "stoix_like.analysis.slices"))
 pytestmark = pytest.mark.slow
 
 
 def untrained(*overrides):
-    setup = set_up(parse_config(compose_config([*overrides])))
-    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    setup = set_up_inference(parse_config(compose_config([*overrides])))
+    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.spec.num_envs))
     return make_policy(setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared, {})
 
 

@@ -87,7 +87,7 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
         assert (importlib.util.find_spec("own_code") is not None) == imports
         raise ConfigError("imported")
 
-    monkeypatch.setattr("stoix_like.inference.policy.load_policy", refuse)
+    monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)
     monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
     with pytest.raises(SystemExit):
         cli.main(command.split())

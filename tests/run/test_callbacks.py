@@ -2,13 +2,18 @@ import json
 
 import numpy as np
 import pytest
+import toys
 from trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy, StopAtReturn, StopWithoutImprovement
 from stoix_like.cli.process import REFUSED
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
 
 TIMES = ("wall_seconds", "steps_per_second")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
@@ -59,6 +64,14 @@ def without_times(history):
 
 def lines(run_dir):
     return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
+
+
+def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
+    """Each action of the toy system adds one to its state."""
+    state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
+    toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
+    config = parse_config(compose_config(toy))._replace(own_callbacks=(state,))
+    assert experiment.run(set_up(config), tmp_path).history[-1]["own"] == 1.0
 
 
 def test_callbacks_are_called_in_order(tmp_path):

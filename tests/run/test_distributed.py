@@ -270,4 +270,3 @@ def test_how_processes_are_started_is_not_recorded() -> None:
 
     assert "distributed" not in config.resolved["arch"]
     assert config.arch.devices_needed == 2
-    assert config.arch.on_one_device().distributed is None

@@ -36,7 +36,7 @@ def test_a_preset_for_images_fits_its_system(network):
     """Setting up a run traces the initialisation of the networks and their first actions."""
     env = "env._target_=own_envs.Spot" if network in CONTINUOUS else "env=gymnax/breakout"
     overrides = [env, f"system={PRESETS[network]}", f"network={network}", "logger=silent"]
-    networks = set_up(parse_config(compose_config(overrides))).networks
+    networks = set_up(parse_config(compose_config(overrides))).spec.networks
     assert 3 in networks.actor_network.pre_torso.view_dims
 
 

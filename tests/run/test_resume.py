@@ -26,7 +26,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment, records, training_loop
+from stoix_like.run import experiment, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint, config_file, remote, trust
@@ -383,8 +383,8 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
-    present = records.versions()
-    monkeypatch.setattr(records, "versions", lambda: {**present, "jax": "99.0"})
+    present = resume_checks.versions()
+    monkeypatch.setattr(resume_checks, "versions", lambda: {**present, "jax": "99.0"})
     stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
     out = " ".join(capsys.readouterr().out.split())
     assert f"resumed with other versions (jax {present['jax']} → 99.0): results may differ" in out

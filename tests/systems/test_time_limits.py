@@ -322,7 +322,7 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
     for member in range(setup.population.num_members):
         hyperparams = setup.population.of(member)
         shared = jax.tree.map(lambda leaf, member=member: leaf[member], state.shared)
-        values = CASES[system].values(setup.networks, shared, hyperparams)
+        values = CASES[system].values(setup.spec.networks, shared, hyperparams)
         target = hyperparams["reward_scale"] * expected(hyperparams["gamma"])
         np.testing.assert_allclose(values, target, atol=CASES[system].atol)
         if member == 0:
@@ -346,7 +346,7 @@ MUTATED = (
 def test_truncation_treated_as_termination_changes_the_values(system):
     """With every truncation reported as termination, the values of the first half equal those of the second."""
     setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])
-    values = CASES[system].values(setup.networks, state.shared, dataclasses.asdict(setup.config.system))
+    values = CASES[system].values(setup.spec.networks, state.shared, dataclasses.asdict(setup.config.system))
     correct = expected(GAMMAS[0])
     terminated = correct[3:]
     np.testing.assert_allclose(values, [*terminated, *terminated], atol=CASES[system].atol)

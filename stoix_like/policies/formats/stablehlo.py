@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import export
 
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
+from stoix_like.policies.exportable import Exportable
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 # Exported policies take raw key data of this implementation.
 KEY_KIND = "threefry2x32"
 
 
-def encode(policy: Policy) -> bytes:
+def encode(policy: Exportable) -> bytes:
     """Return a program of the policy, with any batch size and for all platforms.
 
     Args:
@@ -44,7 +43,7 @@ def decode(content: bytes) -> Callable[..., Any]:
     return export.deserialize(bytearray(content)).call
 
 
-def act_of(policy: Policy) -> Callable[..., Any]:
+def act_of(policy: Exportable) -> Callable[..., Any]:
     """Return `Policy.act_on` as a function of plain arrays and key data; the trained state is a constant of it.
 
     Args:

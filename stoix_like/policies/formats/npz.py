@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,15 +21,13 @@ import numpy as np
 
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.inference.formats import numpy_policy
 from stoix_like.networks import heads, inputs
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.heads.base import FreeParameter
 from stoix_like.networks.torso import MLPTorso
+from stoix_like.policies.exportable import Exportable
+from stoix_like.policies.formats import numpy_policy
 from stoix_like.utils.normalizer import MAX_ABS_VALUE
-
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
 
 _DISCRETE = (heads.CategoricalHead, heads.DiscreteQNetworkHead)
 _CONTINUOUS = (
@@ -52,7 +50,7 @@ _INPUTS = {"agent_view", "action_mask", "step_count"}
 _Arrays = dict[str, Any]
 
 
-def encode(policy: Policy) -> bytes:
+def encode(policy: Exportable) -> bytes:
     """Return the weights, the normalisation and the scaling of a greedy policy.
 
     Args:
@@ -99,7 +97,7 @@ def decode(content: bytes) -> Callable[..., Any]:
     return call
 
 
-def _calls(policy: Policy) -> list[tuple[nn.Module, Any]]:
+def _calls(policy: Exportable) -> list[tuple[nn.Module, Any]]:
     """Return the torso, the head and their layers with their parameters, in the order in which an action needs them."""
     found: list[tuple[nn.Module, Any]] = []
 
@@ -121,7 +119,7 @@ def _calls(policy: Policy) -> list[tuple[nn.Module, Any]]:
     return found
 
 
-def _layers(policy: Policy, modules: list[tuple[nn.Module, Any]]) -> _Arrays:
+def _layers(policy: Exportable, modules: list[tuple[nn.Module, Any]]) -> _Arrays:
     """Return the arrays of each layer, and the names of the activations."""
     arrays: _Arrays = {}
     activations: list[str] = []
@@ -147,7 +145,7 @@ def _layers(policy: Policy, modules: list[tuple[nn.Module, Any]]) -> _Arrays:
     return arrays | {"activations": activations}
 
 
-def _output(policy: Policy, head: Any) -> _Arrays:
+def _output(policy: Exportable, head: Any) -> _Arrays:
     """Return how an action follows from the output of the last layer."""
     if isinstance(head, _DISCRETE):
         return {"output": "argmax"}
@@ -182,7 +180,7 @@ def _is_squashed(head: Any) -> bool:
     return getattr(head, "minimum", None) is not None and getattr(head, "maximum", None) is not None
 
 
-def _misfit(policy: Policy, what: str) -> ConfigError:
+def _misfit(policy: Exportable, what: str) -> ConfigError:
     return ConfigError(
         f"format=npz holds multilayer perceptrons with a linear, squashed or categorical head, but {policy.name} has"
         f" {what}: use onnx or stablehlo"

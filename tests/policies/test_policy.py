@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-import json
 import runpy
 import subprocess
 import sys
@@ -21,10 +20,11 @@ from stoix_like.config import parse_config
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract
-from stoix_like.inference.formats import numpy_policy
-from stoix_like.inference.load import TrainedState, choose_member, load_shared, open_run
-from stoix_like.inference.policy import Policy, RecurrentPolicy, load_policy, make_policy
-from stoix_like.run.setup import set_up
+from stoix_like.inference.load import load_policy, load_shared, open_run
+from stoix_like.inference.setup import set_up_inference
+from stoix_like.policies.formats import numpy_policy
+from stoix_like.policies.make import make_policy
+from stoix_like.policies.recurrent import RecurrentPolicy
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,8 @@ def sampling(pendulum):
 
 def untrained(*overrides):
     """Return a run, and the shared state of its agent before training."""
-    setup = set_up(parse_config(compose_config([*overrides])))
-    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.plan.envs_per_shard))
+    setup = set_up_inference(parse_config(compose_config([*overrides])))
+    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.spec.num_envs))
     return setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared
 
 
@@ -58,7 +58,7 @@ def test_policy_acts_as_in_evaluation_in_native_units(pendulum, policy):
     """The suite's Pendulum driven by the policy follows the wrapped one driven by `eval_act`."""
     run = open_run(pendulum)
     setup, shared = run.setup, load_shared(run, "last").shared
-    system, wrapped, native = setup.build_system(), setup.eval_env, factory.make_eval(setup.config.env)
+    system, wrapped, native = setup.build_system(), setup.env, factory.make_eval(setup.config.env)
     keys = jax.random.split(jax.random.key(0), 3)
 
     @jax.jit
@@ -137,12 +137,12 @@ def test_predict_says_how_to_load_the_other_kind_of_policy(policy, sampling):
 def test_greedy_policy_is_the_mode_where_evaluation_explores():
     """With one constant key, an epsilon-greedy policy would act alike in a batch row whatever it observes."""
     setup, shared = untrained("system=q_learning/ff_dqn", "env=gymnax/acrobot", "system.evaluation_epsilon=0.9")
-    policy = Policy(setup, shared, {"evaluation_epsilon": 0.8})
+    policy = make_policy(setup, shared, {"evaluation_epsilon": 0.8})
     observation = policy.random_observations(jax.random.key(0), 64)
     mode = setup.build_system().act.__self__.q(shared.params.online, observation)[0].argmax(-1)
     np.testing.assert_array_equal(policy(observation), mode)
     np.testing.assert_array_equal(policy(observation, jax.random.key(5)), mode)
-    sampling = Policy(setup, shared, {}, greedy=False)
+    sampling = make_policy(setup, shared, {}, greedy=False)
     with pytest.raises(ValueError, match="key=None"):
         sampling(observation)
     # Before the first update, epsilon is 1.
@@ -231,7 +231,7 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
         shared = shared._replace(statistics=statistics)
     # Actions beyond the bounds of the environment.
     shared = shared._replace(params=jax.tree.map(lambda leaf: 100 * leaf, shared.params))
-    policy = Policy(setup, shared, {})
+    policy = make_policy(setup, shared, {})
     path = policy.export(tmp_path / "policy.npz")
     view = np.asarray(policy.random_observations(jax.random.key(0), 64).agent_view)
     reader = runpy.run_path(numpy_policy.__file__)
@@ -265,7 +265,7 @@ def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_p
 
 def test_arrays_for_numpy_hold_multilayer_perceptrons_alone(tmp_path):
     sizes = [f"network.{name}_network.pre_torso.hidden_sizes=[8]" for name in ("actor", "critic")]
-    policy = Policy(*untrained("env=gymnax/breakout", "network=cnn", *sizes), {})
+    policy = make_policy(*untrained("env=gymnax/breakout", "network=cnn", *sizes), {})
     with pytest.raises(ConfigError, match="has a CNNTorso: use onnx or stablehlo"):
         policy.export(tmp_path / "policy.npz")
 
@@ -296,7 +296,7 @@ def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, t
 def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
     monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
     overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
-    policy = Policy(*untrained(*SMALL, *overrides), {})
+    policy = make_policy(*untrained(*SMALL, *overrides), {})
     assert policy.inputs == ("agent_view", "action_mask", "step_count")
     observation = policy.random_observations(jax.random.key(0), 32)
     mask, action = np.asarray(observation.action_mask), np.asarray(policy(observation))
@@ -316,16 +316,15 @@ def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_flattened_and_stacked_images():
     overrides = ["env=gymnax", "env.scenario.name=Catch-bsuite", "env.flatten_observation=true", "env.frame_stack=2"]
-    policy = Policy(*untrained(*SMALL, *overrides), {})
+    policy = make_policy(*untrained(*SMALL, *overrides), {})
     assert policy.observation_space.shape == (100,)
     assert policy.random_observations(jax.random.key(0), 2).agent_view.shape == (2, 100)
     assert policy(np.zeros((5, 100), np.float32)).shape == (5,)
 
 
-def test_recurrent_system_raises():
-    setup = set_up(parse_config(compose_config([*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value"])))
-    with pytest.raises(ConfigError, match="system=toy is recurrent"):
-        Policy(setup, {}, {})
+def test_a_system_with_a_carry_has_a_recurrent_policy():
+    setup, shared = untrained(*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value")
+    assert isinstance(make_policy(setup, shared, {}), RecurrentPolicy)
 
 
 def recurrent_policy(cell_type, greedy=True):
@@ -345,7 +344,7 @@ def test_a_recurrent_policy_continues_from_its_state(cell_type, tmp_path):
     system, carry, state = setup.build_system(), policy._system.init_carry(3), policy.initial_state(3)
     eval_act = jax.jit(system.eval_act)
     exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
-    _, first = setup.eval_env.reset(jax.random.split(jax.random.key(0), 3))
+    _, first = setup.env.reset(jax.random.split(jax.random.key(0), 3))
     stored, sb3_state = jax.tree.leaves(state), None
     for t, view in enumerate(views):
         is_first = np.array([t == 0, t in (0, 2), False])
@@ -408,62 +407,3 @@ def test_every_system_has_a_policy(system, tmp_path):
         exported = jax.export.deserialize(policy.export(tmp_path / "policy").read_bytes())
         found, *_ = jax.tree.leaves(exported.call(*inputs, jax.random.key_data(key)))
         np.testing.assert_allclose(found, action, rtol=1e-4, atol=1e-5)
-
-
-def read_scores(run_dir):
-    """Return the environment steps `[N]` and returns `[N]` or `[N, P]` of N evaluations."""
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [record["env_steps"] for record in records], np.array(
-        [record["eval/episode_return_mean"] for record in records]
-    )
-
-
-def test_which_selects_the_parameters(pendulum, policy):
-    assert policy.env_steps == 128
-    steps, scores = read_scores(pendulum)
-    assert load_policy(pendulum).env_steps == steps[scores.argmax()]
-    with pytest.raises(ConfigError, match="which=7 is unknown"):
-        load_policy(pendulum, "7")
-    with pytest.raises(ConfigError, match="holds no run"):
-        load_policy(pendulum.parent)
-
-
-@pytest.mark.parametrize("which", ["best", "last"])
-def test_default_member_is_the_best(members, which):
-    steps, scores = read_scores(members)
-    selected = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
-    returns = np.take_along_axis(scores, selected[None], 0)[0]
-    loaded = load_shared(open_run(members), which)
-    np.testing.assert_allclose(loaded.episode_return, returns)
-    policy, member = load_policy(members, which), int(returns.argmax())
-    assert policy.env_steps == steps[selected[member]]
-    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
-        np.testing.assert_array_equal(found, expected[member])
-
-
-def test_member_selects_one_of_the_population(members):
-    loaded, policy = load_shared(open_run(members), "last"), load_policy(members, "last", member=1)
-    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
-        np.testing.assert_array_equal(found, expected[1])
-
-
-@pytest.mark.parametrize(
-    ("returns", "member", "chosen"),
-    [
-        ([3.0, np.nan, 5.0, 4.0], "best", 2),
-        ([-np.inf, -3.0, np.nan], None, 1),
-        ([np.nan, np.nan], "best", 0),
-        ([3.0, np.nan, 5.0], "1", 1),
-        ([3.0, 5.0], 0, 0),
-        (3.0, "best", 0),
-        (np.nan, 0, 0),
-    ],
-)
-def test_choose_member(returns, member, chosen):
-    assert choose_member(TrainedState({}, np.zeros_like(returns), np.array(returns)), member) == chosen
-
-
-@pytest.mark.parametrize("member", [3, -1, "all", "first"])
-def test_choose_member_raises_for_unknown_members(member):
-    with pytest.raises(ConfigError, match=f"member={member} does not exist: use best, or 0 to 2"):
-        choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)

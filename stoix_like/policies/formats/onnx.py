@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,15 +14,13 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 from stoix_like.errors import ConfigError, MissingExtraError
-
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
+from stoix_like.policies.exportable import Exportable
 
 # Runtimes of the last two years support it.
 _OPSET = 21
 
 
-def encode(policy: Policy) -> bytes:
+def encode(policy: Exportable) -> bytes:
     """Return a graph of a greedy policy, with any batch size.
 
     Args:
@@ -86,7 +84,7 @@ def decode(content: bytes) -> Callable[..., Any]:
     return act
 
 
-def _used_part(policy: Policy) -> Callable[..., Any]:
+def _used_part(policy: Exportable) -> Callable[..., Any]:
     """Return `Policy.mode_on` without what no result depends on, such as keys."""
 
     def act(*arrays: Any) -> Any:

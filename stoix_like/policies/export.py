@@ -5,18 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.inference import contract
-from stoix_like.inference.formats.stablehlo import KEY_KIND, act_of
+from stoix_like.policies import contract
+from stoix_like.policies.exportable import Exportable
+from stoix_like.policies.formats.stablehlo import KEY_KIND, act_of
 from stoix_like.storage.files import write_bytes
-
-if TYPE_CHECKING:
-    from stoix_like.inference.policy import Policy
 
 FORMATS = ("stablehlo", "onnx", "npz")
 _CHECKED_BATCHES = (1, 32)
@@ -28,7 +26,7 @@ _OTHER_FORMATS = (
 )
 
 
-def export_policy(policy: Policy, path: str | Path, format: str | None = None) -> Path:
+def export_policy(policy: Exportable, path: str | Path, format: str | None = None) -> Path:
     """Write a policy to a file, and its description to `<path>.json`; see `Policy.export`.
 
     Args:
@@ -45,7 +43,7 @@ def export_policy(policy: Policy, path: str | Path, format: str | None = None) -
     """
     path = Path(path)
     chosen = choose_format(path, format)
-    module = importlib.import_module(f"stoix_like.inference.formats.{chosen}")
+    module = importlib.import_module(f"stoix_like.policies.formats.{chosen}")
     written = module.encode(policy)
     _compare(policy, module.decode(written))
     write_bytes(path, written)
@@ -75,7 +73,7 @@ def choose_format(path: Path, format: str | None = None) -> str:
     return format
 
 
-def _compare(policy: Policy, exported: Callable[..., Any]) -> None:
+def _compare(policy: Exportable, exported: Callable[..., Any]) -> None:
     """Check that the exported function returns what the policy does on random arguments."""
     act = jax.jit(act_of(policy))
     for batch in _CHECKED_BATCHES:

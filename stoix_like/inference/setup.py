@@ -1,0 +1,36 @@
+"""The parts of a run that its policy needs."""
+
+from __future__ import annotations
+
+from stoix_like.base_types import Axes, SystemSpec
+from stoix_like.config import RunConfig
+from stoix_like.envs import factory
+from stoix_like.networks.utils import build_networks
+from stoix_like.policies.setup import InferenceSetup
+from stoix_like.run.plan import count_updates
+
+
+def set_up_inference(config: RunConfig) -> InferenceSetup:
+    """Build the environments and the networks of a run that was trained, for one device.
+
+    Args:
+        config: the typed configuration.
+
+    Returns:
+        The parts.
+
+    Raises:
+        ConfigError: the environment cannot be built, or the networks do not fit it.
+    """
+    env = factory.make_eval(config.env, config.own_env)
+    spec = SystemSpec(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        networks=build_networks(config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype),
+        axes=Axes(),
+        num_updates=count_updates(config),
+        num_envs=config.arch.total_num_envs,
+        num_shards=1,
+        evaluation_greedy=config.arch.evaluation_greedy,
+    )
+    return InferenceSetup(config, env, spec)

@@ -1,0 +1,79 @@
+"""What the formats of exported policies need of a policy."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+
+from stoix_like.envs.legends import Legend
+from stoix_like.envs.spaces import ObservationSpace, Space
+
+
+class Exportable(Protocol):
+    """A policy as a function of plain arrays.
+
+    Attributes:
+        name: name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`.
+        greedy: whether actions are the mode of the policy.
+        env_steps: environment steps that the policy was trained for.
+        observation_space: the space of one observation.
+        action_space: the space of one action, in the units of the suite.
+    """
+
+    name: str
+    greedy: bool
+    env_steps: int
+    observation_space: ObservationSpace
+    action_space: Space
+
+    @property
+    @abstractmethod
+    def legend(self) -> Legend:
+        """Names of features of the observations, and of actions, where the environment has them."""
+
+    @property
+    @abstractmethod
+    def shared(self) -> Any:
+        """Trained state of the system: parameters, statistics of normalisation and counters."""
+
+    @property
+    @abstractmethod
+    def inner_action_space(self) -> Space:
+        """The space of the actions of the networks, before `native_action`."""
+
+    @property
+    @abstractmethod
+    def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape and dtype of each array that `act_on` takes, without a batch axis."""
+
+    @property
+    @abstractmethod
+    def result_names(self) -> list[str]:
+        """Names of the arrays that `act_on` returns."""
+
+    @abstractmethod
+    def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
+        """Choose actions from plain arrays, without checks and conversions, inside a jitted function.
+
+        Args:
+            arrays: `[B, ...]`, one for each of `argument_shapes`.
+            key: a typed PRNG key.
+
+        Returns:
+            Arrays `[B, ...]`, one for each of `result_names`; actions are in the units of the suite.
+        """
+
+    def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
+        """Return what `act_on` does for a greedy policy, without random numbers where that is possible."""
+        return self.act_on(arrays, jax.random.key(0))
+
+    @abstractmethod
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """Convert actions `[B, ...]` of the networks to the units of the suite."""
+
+    @abstractmethod
+    def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
+        """Draw arrays `[batch, ...]` for `act_on`."""

@@ -1,0 +1,100 @@
+"""Policies without a recurrent state, as functions from observations to actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from stoix_like.base_types import Observation
+from stoix_like.policies.policy import Policy
+
+
+class FeedForwardPolicy(Policy):
+    """A trained policy whose actions depend on the current observation alone: `action = policy(observation)`."""
+
+    def __call__(self, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """Choose actions.
+
+        Args:
+            observation: `[..., *observation_space.shape]`, with any batch axes; an array, or a dictionary of arrays
+                where the space is a `Dict`, or an `Observation` if the environment has an action mask or counts steps.
+            key: a typed PRNG key; optional for a greedy policy.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`.
+
+        Raises:
+            ValueError: if the observation has a wrong shape, dtype or field, or a sampling policy gets no key.
+        """
+        return self.apply(self.params, observation, key)
+
+    def apply(self, params: Any, observation: Any, key: jax.Array | None = None) -> jax.Array:
+        """Choose actions with other parameters, as a pure function; statistics remain those of the policy.
+
+        It can be transformed by jax: jitted, differentiated, and mapped over parameters.
+
+        Args:
+            params: a tree with the structure of `params`.
+            observation: see `__call__`.
+            key: see `__call__`.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`.
+
+        Raises:
+            ValueError: see `__call__`.
+        """
+        batch, leading = self._batched(observation)
+        action = self._compiled(self._with_params(params), batch, self._key_of(key))
+        return action.reshape(*leading, *action.shape[1:])
+
+    def predict(
+        self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool | None = None
+    ) -> tuple[np.ndarray, None]:
+        """Choose actions in a loop over environments on the host, as `predict` of stable-baselines3 does.
+
+        A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
+
+        Args:
+            observation: `[..., *shape]`, as an environment of the run's suite returns it: an image of an Atari game has
+                its frames first, and an integer of gymnasium is not one-hot.
+            state: None, since the policy has no recurrent state; as is `episode_start`.
+            episode_start: ignored.
+            deterministic: must agree with `greedy`; by default, it does.
+
+        Returns:
+            The actions `[..., *action_space.shape]` as a numpy array, and None.
+
+        Raises:
+            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+        """
+        key = self._next_key(deterministic)
+        return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
+
+    @property
+    def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """See `Exportable.argument_shapes`: `input_shapes`."""
+        return self.input_shapes
+
+    @property
+    def result_names(self) -> list[str]:
+        """See `Exportable.result_names`: `action`."""
+        return ["action"]
+
+    def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
+        """See `Exportable.act_on`."""
+        return self._act(self._shared, self.observation_of(arrays), key)
+
+    def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
+        """See `Exportable.mode_on`; it is possible where the system implements `inspect`."""
+        if self._system.inspect is None:
+            return super().mode_on(arrays)
+        policy, _ = self._system.inspect(self._shared, self.observation_of(arrays))
+        return self._env.native_action(policy.mode())
+
+    def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:
+        carry = self._system.init_carry(jax.tree.leaves(observation)[0].shape[0])
+        return self._act_from(shared, observation, carry, None, key)[0]

@@ -1,0 +1,28 @@
+"""The policy of a trained state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import System
+from stoix_like.policies.feed_forward import FeedForwardPolicy
+from stoix_like.policies.policy import Policy
+from stoix_like.policies.recurrent import RecurrentPolicy
+from stoix_like.policies.setup import InferenceSetup
+
+
+def make_policy(
+    setup: InferenceSetup, shared: Any, hyperparams: dict[str, float], *, greedy: bool | None = None, env_steps: int = 0
+) -> Policy:
+    """Build the policy of a trained state, a `RecurrentPolicy` if its system is recurrent; see `Policy`."""
+    kind = RecurrentPolicy if is_recurrent(setup.build_system()) else FeedForwardPolicy
+    return kind(setup, shared, hyperparams, greedy=greedy, env_steps=env_steps)
+
+
+def is_recurrent(system: System) -> bool:
+    """Return whether the carry of a system holds more than noise keys, which every call draws anew."""
+    carry = jax.eval_shape(lambda: system.init_carry(1))
+    return any(not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(carry))

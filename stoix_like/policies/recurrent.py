@@ -1,0 +1,144 @@
+"""Policies with a recurrent state, which the caller keeps between steps."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Observation
+from stoix_like.policies.policy import Policy
+
+
+class RecurrentPolicy(Policy):
+    """A trained policy with a recurrent state, which the caller keeps between steps.
+
+        state = policy.initial_state(batch)
+        action, state = policy(observation, state, is_first)
+
+    Everything else is as in `Policy`.
+    """
+
+    @functools.cached_property
+    def _state_like(self) -> Any:
+        return jax.eval_shape(lambda: self._system.init_carry(1))
+
+    def initial_state(self, batch: int | Sequence[int] = ()) -> Any:
+        """Return the state at the start of an episode.
+
+        Args:
+            batch: number of environments, or the shape of their batch; by default, that of a single observation.
+
+        Returns:
+            Arrays `[*batch, H]`.
+        """
+        leading = (batch,) if isinstance(batch, int) else tuple(batch)
+        state = self._system.init_carry(math.prod(leading))
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), state)
+
+    def __call__(
+        self, observation: Any, state: Any, is_first: Any = None, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        """Choose actions.
+
+        Args:
+            observation: `[..., *observation_space.shape]`, see `Policy.__call__`.
+            state: from `initial_state` or from the last call, with the same batch axes.
+            is_first: `[...]` bool, True where an observation is the first of its episode, before which the state is
+                reset; by default, False everywhere.
+            key: a typed PRNG key; optional for a greedy policy.
+
+        Returns:
+            The actions, `[..., *action_space.shape]`, and the state for the next call.
+
+        Raises:
+            ValueError: if an argument has a wrong shape, dtype or field, or a sampling policy gets no key.
+        """
+        return self.apply(self.params, observation, state, is_first, key)
+
+    def apply(
+        self, params: Any, observation: Any, state: Any, is_first: Any = None, key: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
+        """Choose actions with other parameters, as a pure function; see `FeedForwardPolicy.apply` and `__call__`."""
+        batch, leading = self._batched(observation)
+        flags = jnp.zeros(leading, bool) if is_first is None else jnp.asarray(is_first, bool)
+        if flags.shape != leading:
+            raise ValueError(f"is_first has shape {flags.shape}: this call takes {leading}, as the observation")
+        action, state = self._compiled(
+            self._with_params(params), batch, self._flat_state(state, leading), flags.reshape(-1), self._key_of(key)
+        )
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), (action, state))
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool | None = None
+    ) -> tuple[np.ndarray, Any]:
+        """Choose actions in a loop over environments on the host, as `predict` of sb3-contrib's RecurrentPPO does.
+
+        A sampling policy draws from a stream of its own, the same after every load; pass keys to `__call__` for others.
+
+        Args:
+            observation: see `FeedForwardPolicy.predict`.
+            state: from the last call; None before the first one.
+            episode_start: `[...]` bool, True where an observation is the first of its episode; by default, nowhere.
+            deterministic: must agree with `greedy`; by default, it does.
+
+        Returns:
+            The actions `[..., *action_space.shape]` as a numpy array, and the state for the next call.
+
+        Raises:
+            ValueError: see `__call__`; or `deterministic` disagrees with the policy.
+        """
+        key, view = self._next_key(deterministic), self._env.unwrapped.view_of(observation)
+        if state is None:
+            state = self.initial_state(self._batched(view)[1])
+        action, state = self(view, state, episode_start, key)
+        return np.asarray(action), state
+
+    @property
+    def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """See `Exportable.argument_shapes`: `input_shapes`, the arrays of the state by number, and `is_first`."""
+        leaves = jax.tree.leaves(self._state_like)
+        states = {f"state.{i}": jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for i, leaf in enumerate(leaves)}
+        return self.input_shapes | states | {"is_first": jax.ShapeDtypeStruct((), jnp.dtype(bool))}
+
+    @property
+    def result_names(self) -> list[str]:
+        """See `Exportable.result_names`: `action`, and the arrays of the next state by number."""
+        return ["action", *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like))))]
+
+    def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
+        """Choose actions from plain arrays, see `Exportable.act_on`; also returns the arrays of the next state."""
+        split = len(self.input_shapes)
+        observation, states, is_first = self.observation_of(arrays[:split]), arrays[split:-1], arrays[-1]
+        state = jax.tree.unflatten(jax.tree.structure(self._state_like), states)
+        action, state = self._act(self._shared, observation, state, is_first, key)
+        return action, *jax.tree.leaves(state)
+
+    def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
+        """See `Exportable.random_arguments`."""
+        state_key, first_key = jax.random.split(key)
+        state = self.initial_state(batch)
+        states = [leaf + jax.random.normal(state_key, leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+        return [*super().random_arguments(key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]
+
+    def _act(
+        self, shared: Any, observation: Observation, carry: Any, is_first: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        return self._act_from(shared, observation, carry, is_first, key)
+
+    def _flat_state(self, state: Any, leading: tuple[int, ...]) -> Any:
+        """Flatten the batch axes of a state to one."""
+        wanted = jax.tree.map(lambda leaf: (*leading, *leaf.shape[1:]), self._state_like)
+        found = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf)), state)
+        if found != wanted:
+            raise ValueError(
+                f"state has the shapes {found}: pass what policy.initial_state({leading}) returns, {wanted}"
+            )
+        return jax.tree.map(
+            lambda leaf, like: jnp.asarray(leaf, like.dtype).reshape(-1, *like.shape[1:]), state, self._state_like
+        )

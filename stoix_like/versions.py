@@ -1,0 +1,22 @@
+"""The versions that a result depends on."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+
+PACKAGES = ("stoix_like", "jax", "jaxlib", "flax", "optax", "distrax", "gymnax", "hydra-core")
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that a result depends on."""
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,78 @@
+import json
+
+import jax
+import numpy as np
+import pytest
+from trained_runs import train_members, train_pendulum
+
+from stoix_like.errors import ConfigError
+from stoix_like.inference.load import TrainedState, choose_member, load_policy, load_shared, open_run
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    return train_members(tmp_path_factory)
+
+
+def read_scores(run_dir):
+    """Return the environment steps `[N]` and returns `[N]` or `[N, P]` of N evaluations."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [record["env_steps"] for record in records], np.array(
+        [record["eval/episode_return_mean"] for record in records]
+    )
+
+
+def test_which_selects_the_parameters(pendulum):
+    assert load_policy(pendulum, "last").env_steps == 128
+    steps, scores = read_scores(pendulum)
+    assert load_policy(pendulum).env_steps == steps[scores.argmax()]
+    with pytest.raises(ConfigError, match="which=7 is unknown"):
+        load_policy(pendulum, "7")
+    with pytest.raises(ConfigError, match="holds no run"):
+        load_policy(pendulum.parent)
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_default_member_is_the_best(members, which):
+    steps, scores = read_scores(members)
+    selected = scores.argmax(0) if which == "best" else np.full(3, len(steps) - 1)
+    returns = np.take_along_axis(scores, selected[None], 0)[0]
+    loaded = load_shared(open_run(members), which)
+    np.testing.assert_allclose(loaded.episode_return, returns)
+    policy, member = load_policy(members, which), int(returns.argmax())
+    assert policy.env_steps == steps[selected[member]]
+    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
+        np.testing.assert_array_equal(found, expected[member])
+
+
+def test_member_selects_one_of_the_population(members):
+    loaded, policy = load_shared(open_run(members), "last"), load_policy(members, "last", member=1)
+    for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
+        np.testing.assert_array_equal(found, expected[1])
+
+
+@pytest.mark.parametrize(
+    ("returns", "member", "chosen"),
+    [
+        ([3.0, np.nan, 5.0, 4.0], "best", 2),
+        ([-np.inf, -3.0, np.nan], None, 1),
+        ([np.nan, np.nan], "best", 0),
+        ([3.0, np.nan, 5.0], "1", 1),
+        ([3.0, 5.0], 0, 0),
+        (3.0, "best", 0),
+        (np.nan, 0, 0),
+    ],
+)
+def test_choose_member(returns, member, chosen):
+    assert choose_member(TrainedState({}, np.zeros_like(returns), np.array(returns)), member) == chosen
+
+
+@pytest.mark.parametrize("member", [3, -1, "all", "first"])
+def test_choose_member_raises_for_unknown_members(member):
+    with pytest.raises(ConfigError, match=f"member={member} does not exist: use best, or 0 to 2"):
+        choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)
