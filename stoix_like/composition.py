@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.config import GROUPS
 from stoix_like.envs.own import OWN
-from stoix_like.errors import ConfigError, first_line, nearest
+from stoix_like.errors import ConfigError, first_line, listed, nearest
+from stoix_like.foreign_keys import FOREIGN_KEYS
 from stoix_like.overrides import quoted
 
 PRIMARY = "config"
@@ -71,7 +73,6 @@ def compose_config(
     """
     overrides = complete_overrides(overrides)
     parsed = parse_overrides(overrides)
-    _check_group_values(parsed, config_dirs)
     search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with hydra_session():
         search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
@@ -80,10 +81,7 @@ def compose_config(
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
         except _COMPOSE_ERRORS as error:
-            _check_single_values(parsed)
-            _check_choices(parsed, config_dirs)
-            _check_keys(parsed, config_dirs, search_override)
-            raise ConfigError(first_line(error)) from error
+            raise ConfigError(_refusal(error, parsed, config_dirs)) from error
 
 
 def complete_overrides(overrides: Sequence[str]) -> list[str]:
@@ -214,77 +212,75 @@ def default_run_dir(config: DictConfig) -> Path:
     return Path(extended.run_dir)
 
 
-def _check_group_values(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
-    """Refuse numbers and other values, which name no choice of a group; Hydra fails on them while it composes."""
-    roots = [config_dir(), *map(Path, config_dirs)]
+def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> str:
+    """Say in a sentence why overrides cannot be composed, in Hydra's own where it is clear."""
     for override in parsed:
-        if not _is_group(override, roots) or override.is_delete() or override.is_sweep_override():
-            continue
-        value = override.value()
-        names = value if isinstance(value, list) else [value]
-        # A group may also be given inline: +system={...}
-        if value is not None and not isinstance(value, dict) and not all(isinstance(name, str) for name in names):
-            choices = group_choices(override.key_or_group, config_dirs)
-            given = (override.input_line or "").partition("=")[2]
-            raise ConfigError(f"{override.key_or_group}={given} is not known: {nearest(given, choices)}")
-
-
-def _check_choices(parsed: Sequence[Override], config_dirs: Sequence[str | Path]) -> None:
-    for override in parsed:
-        group, value = override.key_or_group, override.value()
-        # A group may also be given inline: +system={...}
-        named = (value is None or isinstance(value, str)) and not override.is_delete()
-        if group in (*GROUPS, "experiment") and named:
-            choices = group_choices(group, config_dirs)
-            if value not in choices:
-                if group == "env":
-                    _check_suite(str(value), choices)
-                given = (override.input_line or "").partition("=")[2]
-                raise ConfigError(f"{group}={given} is not known: {nearest(given, choices)}")
-
-
-def _check_suite(value: str, choices: Sequence[str]) -> None:
-    """Refuse an environment of a suite that does not exist, unless its name is close to a known one."""
-    suite, slash, _ = value.partition("/")
-    suites = {choice.partition("/")[0] for choice in choices}
-    if suite not in suites and (slash or nearest(value, choices).startswith("choose from")):
-        raise ConfigError(f"env={value}: '{suite}' is not a known suite of environments: {nearest(suite, suites)}")
-
-
-def _check_single_values(parsed: Sequence[Override]) -> None:
-    """Refuse several values where one run is composed."""
-    for override in parsed:
+        key, line = override.key_or_group, override.input_line or ""
         if override.is_sweep_override():
-            raise ConfigError(
-                f"{override.input_line} has several values: add -m to run each of them (stoix-like train -m …), or"
-                " write a list in brackets, key=[1,2]"
+            return (
+                f"{line} has several values: add -m to run each of them (stoix-like train -m …), or write a list in"
+                " brackets, key=[1,2]"
             )
+        value, choices = override.value(), [] if override.is_delete() else group_choices(key, config_dirs)
+        # A group may also be given inline, +system={...}, or as a list of choices.
+        names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
+        if choices and not all(name in choices for name in names):
+            given = line.partition("=")[2]
+            is_suite = key == "env" and isinstance(value, str)
+            return f"{key}={given}{_unknown_suite(given, choices) if is_suite else _unknown_choice(given, choices)}"
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        missing = str(cause.full_key)
+        keys = [override.key_or_group for override in parsed]
+        key = next((key for key in keys if f"{key}.".startswith(f"{missing}.")), missing)
+        return f"unknown key '{key}': {_hint(key, missing, cause.parent_node)}"
+    return first_line(error)
 
 
-def _check_keys(parsed: Sequence[Override], config_dirs: Sequence[str | Path], search_override: Sequence[str]) -> None:
-    """Refuse an override of a key that does not exist; Hydra's own message does not name the override."""
-    roots = [config_dir(), *map(Path, config_dirs)]
-    groups = [override.input_line or "" for override in parsed if _is_group(override, roots)]
-    try:
-        composed = compose(PRIMARY, [*groups, *search_override])
-    except _COMPOSE_ERRORS:
-        return  # The choices of groups are at fault, not a key.
-    known = set(_flatten(OmegaConf.to_container(composed, resolve=False)))
-    for override in parsed:
-        key = override.key_or_group
-        if _is_group(override, roots) or override.is_add() or override.is_force_add() or key.startswith("hydra"):
-            continue
-        if key not in known:
-            parent = key
-            while parent and parent not in known:
-                parent = parent.rpartition(".")[0]
-            siblings = [name for name in known if name.rpartition(".")[0] == parent]
-            hint = nearest(key, siblings) if siblings else f"write +{key}=… to add it to {parent}"
-            raise ConfigError(f"unknown key '{key}': {hint}")
+def _unknown_suite(given: str, choices: Sequence[str]) -> str:
+    suite, slash, _ = given.partition("/")
+    suites = {choice.partition("/")[0] for choice in choices}
+    unknown = _unknown_choice(given, choices)
+    if suite in suites or not (slash or ": choose from" in unknown):
+        return unknown
+    return f": '{suite}' is not a known suite of environments: {nearest(suite, suites)}"
 
 
-def _is_group(override: Override, roots: Sequence[Path]) -> bool:
-    return any((root / override.key_or_group).is_dir() for root in roots)
+def _unknown_choice(given: str, choices: Sequence[str]) -> str:
+    alone = [choice for choice in choices if _bare(choice) == _bare(given)]
+    return f" is not known: {nearest(given, alone or choices)}"
+
+
+def _bare(choice: str) -> str:
+    """Return the name of an algorithm or environment alone: `dqn` for `q_learning/ff_dqn` and `DQN`."""
+    name = choice.rpartition("/")[2].lower().removeprefix("ff_").removeprefix("rec_")
+    return re.sub(r"-v\d+$|[-_]", "", name)
+
+
+def _hint(key: str, missing: str, parent: DictConfig) -> str:
+    """Name what an unknown key may mean: that of another framework, one of another group, or a similar one.
+
+    Args:
+        key: the unknown key.
+        missing: the first part of it that does not exist.
+        parent: the node that does not have it.
+    """
+    path = missing.rpartition(".")[0]
+    prefix = f"{path}." if path else ""
+    known = [f"{prefix}{name}" for name in _flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
+    names = key.removeprefix(prefix).lower().split(".")
+    rows = [row for row in FOREIGN_KEYS if row.theirs.rpartition(".")[2].lower() in names]
+    ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
+    here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
+    if here:
+        return f"use {listed(here, 'and')}{f' ({rows[0].note})' if rows[0].note else ''}"
+    if ours:
+        return f"systems that have it call it {listed(ours, 'and')}"
+    siblings = [name for name in known if name.rpartition(".")[0] == path]
+    elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
+    if not siblings:
+        return f"write +{key}=… to add it to {path}"
+    return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
 
 
 def _flatten(node: Any, path: str = "") -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class ConfigError(ValueError):
@@ -89,3 +89,8 @@ def first_line(error: Exception) -> str:
     """Return the first line of the message of an error, or the name of its class if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def listed(names: Sequence[str], last: str) -> str:
+    """Join names, as in `a, b or c`; `last` is the word before the last one."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -82,6 +82,39 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         compose_config(overrides)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["system.learning_rate=1"], "unknown key 'system.learning_rate': use system.actor_lr and system.critic_lr"),
+        (
+            ["system=sac/ff_sac", "learning_rate=1"],
+            "'learning_rate': use system.actor_lr, system.q_lr and system.alpha_lr",
+        ),
+        (["system=q_learning/ff_dqn", "learning_rate=1"], "unknown key 'learning_rate': use system.q_lr"),
+        (["n_steps=5"], r"unknown key 'n_steps': use system.rollout_length \(steps per environment"),
+        (["batch_size=64"], "use system.num_minibatches"),
+        (["system=q_learning/ff_dqn", "batch_size=64"], "use system.total_batch_size"),
+        (["buffer_size=64"], "unknown key 'buffer_size': systems that have it call it system.total_buffer_size"),
+        (["policy_kwargs.net_arch=[64]"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network"),
+        (["lr_schedule=linear"], "use system.decay_learning_rates=true"),
+        (["seed=1"], "unknown key 'seed': use arch.seed"),
+        (
+            ["arch.num_updates=10"],
+            r"use arch.total_timesteps \(environment steps: updates × rollout_length × total_num_envs",
+        ),
+        (["logger.use_tb=true"], "use logger.tensorboard.enabled"),
+        (["NUM_ENVS=8"], "use arch.total_num_envs"),
+        (["GAE_LAMBDA=0.9"], "did you mean 'system.gae_lambda'"),
+        (["network.actor_network.rnn_layer.cell_type=gru"], "use system=ppo/rec_ppo"),
+        (["system=PPO"], "system=PPO is not known: did you mean 'ppo/ff_ppo' or 'ppo/rec_ppo'"),
+        (["env=CartPole-v1"], "env=CartPole-v1 is not known: did you mean 'gymnax/cartpole'"),
+    ],
+)
+def test_names_of_other_frameworks_are_translated(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        compose_config(overrides)
+
+
 def test_a_config_directory_of_the_user_adds_choices(tmp_path):
     own = tmp_path / "it's \\(mine)\\"
     (own / "env").mkdir(parents=True)

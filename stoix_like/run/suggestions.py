@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from stoix_like.composition import PRIMARY, config_dir, group_choices
 from stoix_like.config import RunConfig
 from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space, fits
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, listed
 from stoix_like.networks.requirements import check_networks
 from stoix_like.networks.utils import build_networks
 
@@ -51,7 +51,7 @@ def suggest_systems(system_name: str, action_space: Space) -> str:
     """
     fitting = [name for name, schema in _systems() if fits(schema, action_space)]
     family = [name for name in fitting if name.partition("/")[0] == system_name.partition("/")[0]]
-    return f"choose system={_either(family or fitting)}"
+    return f"choose system={listed(family or fitting, 'or')}"
 
 
 def _systems() -> Iterator[tuple[str, Any]]:
@@ -127,11 +127,6 @@ def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(value, f"{path}.{name}")
     else:
         yield path, str(node)
-
-
-def _either(names: list[str]) -> str:
-    """Join names, as in `a, b or c`."""
-    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 class Experiment(NamedTuple):

@@ -1,0 +1,182 @@
+"""Names that other frameworks give to what this one configures, to translate a command line or a script.
+
+`FOREIGN_KEYS` has one row per framework and name; an unknown key of the command line is answered from it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SB3, CLEANRL, STOIX, REJAX, PUREJAXRL = FRAMEWORKS = ("Stable-Baselines3", "CleanRL", "Stoix", "rejax", "PureJaxRL")
+
+
+class ForeignKey(NamedTuple):
+    """One name of another framework.
+
+    Attributes:
+        framework: one of `FRAMEWORKS`.
+        theirs: their name, in the case that they write it in.
+        ours: keys, or overrides such as `logger=silent`; of several keys, a system has those of its algorithm.
+        note: what differs in unit or meaning; may be empty.
+    """
+
+    framework: str
+    theirs: str
+    ours: tuple[str, ...]
+    note: str = ""
+
+
+_LEARNING_RATES = ("system.actor_lr", "system.critic_lr", "system.q_lr", "system.alpha_lr")
+_LAYERS = ("network.actor_network.pre_torso.layer_sizes", "network.critic_network.pre_torso.layer_sizes")
+_ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_network.pre_torso.activation")
+_ENV = ("env=gymnax/cartpole",)
+_SCENARIO = "suite and environment, see stoix-like list envs"
+_BATCH = ("system.total_batch_size", "system.num_minibatches")
+_BATCH_NOTE = "on-policy systems set the number of minibatches"
+_STEPS_PER_ENV = "steps per environment between two updates"
+_WARMUP = "random steps per environment, so their number divided by arch.total_num_envs"
+_FIXED = "gradient steps between copies; or system.tau after every step"
+_BUDGET = "environment steps: updates × rollout_length × total_num_envs"
+_EVERY = "the number of evaluations, at even intervals"
+
+# Their names, our keys, a note.
+_ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
+    SB3: (
+        ("policy", ("network=mlp",), "the action space selects the head: see stoix-like list networks"),
+        ("net_arch", _LAYERS, ""),
+        ("activation_fn", _ACTIVATIONS, ""),
+        ("env", _ENV, _SCENARIO),
+        ("n_envs", ("arch.total_num_envs",), "over all devices"),
+        ("total_timesteps", ("arch.total_timesteps",), ""),
+        ("seed", ("arch.seed",), ""),
+        ("learning_rate", _LEARNING_RATES, ""),
+        ("lr_schedule", ("system.decay_learning_rates=true",), "linear, to zero over the run"),
+        ("n_steps", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("n_epochs", ("system.epochs",), ""),
+        ("batch_size", _BATCH, _BATCH_NOTE),
+        ("clip_range", ("system.clip_eps",), ""),
+        ("clip_range_vf", ("system.clip_value",), "true or false; the range is clip_eps"),
+        ("normalize_advantage", ("system.standardize_advantages",), ""),
+        ("use_sde", ("network=mlp_gsde",), "and system.sde_sample_freq"),
+        ("norm_obs", ("system.normalize_observations",), ""),
+        ("norm_reward", ("system.normalize_rewards",), ""),
+        ("buffer_size", ("system.total_buffer_size",), "over all environments"),
+        ("learning_starts", ("system.warmup_steps",), _WARMUP),
+        ("train_freq", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("gradient_steps", ("system.epochs",), "gradient steps per update"),
+        ("optimize_memory_usage", ("system.store_next_observation=false",), ""),
+        ("target_update_interval", ("system.target_update_period",), _FIXED),
+        ("exploration_initial_eps", ("system.initial_epsilon",), ""),
+        ("exploration_final_eps", ("system.training_epsilon",), ""),
+        ("action_noise", ("system.exploration_noise",), "a standard deviation"),
+        ("policy_delay", ("system.policy_frequency",), ""),
+        ("target_policy_noise", ("system.policy_noise",), ""),
+        ("target_noise_clip", ("system.noise_clip",), ""),
+        ("target_entropy", ("system.target_entropy_scale",), "times minus one nat per action dimension"),
+        ("n_critics", ("system.num_critics",), ""),
+        ("n_quantiles", ("system.num_quantiles",), ""),
+        ("top_quantiles_to_drop_per_net", ("system.num_dropped_quantiles",), ""),
+        ("eval_freq", ("arch.num_evaluation",), _EVERY),
+        ("n_eval_episodes", ("arch.num_eval_episodes",), ""),
+        ("tensorboard_log", ("logger=tensorboard",), "its files are in the run directory, hydra.run.dir"),
+        ("verbose", ("logger=silent",), "the console logger is on by default"),
+        ("device", ("arch.num_devices",), "jax uses accelerators by itself; JAX_PLATFORMS=cpu does not"),
+    ),
+    CLEANRL: (
+        ("env_id", _ENV, _SCENARIO),
+        ("exp_name", ("hydra.run.dir",), "the run directory"),
+        ("num_envs", ("arch.total_num_envs",), "over all devices"),
+        ("num_steps", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("total_timesteps", ("arch.total_timesteps",), ""),
+        ("seed", ("arch.seed",), ""),
+        ("learning_rate", _LEARNING_RATES, ""),
+        ("anneal_lr", ("system.decay_learning_rates",), "linear, to zero over the run"),
+        ("update_epochs", ("system.epochs",), ""),
+        ("batch_size", _BATCH, _BATCH_NOTE),
+        ("minibatch_size", ("system.num_minibatches",), _BATCH_NOTE),
+        ("num_iterations", ("arch.total_timesteps",), _BUDGET),
+        ("norm_adv", ("system.standardize_advantages=minibatch",), ""),
+        ("clip_coef", ("system.clip_eps",), ""),
+        ("clip_vloss", ("system.clip_value",), ""),
+        ("policy_lr", ("system.actor_lr",), ""),
+        ("alpha", ("system.ent_coef",), "with system.autotune=false"),
+        ("buffer_size", ("system.total_buffer_size",), "over all environments"),
+        ("learning_starts", ("system.warmup_steps",), _WARMUP),
+        ("train_frequency", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("target_network_frequency", ("system.target_update_period",), _FIXED),
+        ("start_e", ("system.initial_epsilon",), ""),
+        ("end_e", ("system.training_epsilon",), ""),
+        ("n_atoms", ("system.num_atoms",), ""),
+        ("v_min", ("system.vmin",), ""),
+        ("v_max", ("system.vmax",), ""),
+        ("track", ("logger=wandb",), ""),
+        ("wandb_project_name", ("logger.wandb.project",), ""),
+        ("wandb_entity", ("logger.wandb.entity",), ""),
+        ("capture_video", ("logger.video.every_evals",), "evaluations between two videos"),
+        ("save_model", ("checkpoint.keep",), "checkpoints are written by default"),
+        ("torch_deterministic", ("arch.deterministic",), ""),
+        ("cuda", ("arch.num_devices",), "jax uses accelerators by itself; JAX_PLATFORMS=cpu does not"),
+    ),
+    STOIX: (
+        ("arch.num_updates", ("arch.total_timesteps",), _BUDGET),
+        ("arch.num_envs", ("arch.total_num_envs",), "over all devices"),
+        ("arch.num_absolute_metric_eval_episodes", ("arch.num_eval_episodes",), "the absolute metric takes ten times"),
+        ("logger.use_console", ("logger.console.enabled",), ""),
+        ("logger.use_tb", ("logger.tensorboard.enabled",), ""),
+        ("logger.use_wandb", ("logger.wandb.enabled",), ""),
+        ("logger.use_neptune", ("logger=wandb",), "or a logger of your own"),
+        ("logger.use_json", ("hydra.run.dir",), "metrics.jsonl is always written to the run directory"),
+        ("logger.base_exp_path", ("hydra.run.dir",), ""),
+        ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),
+        ("logger.checkpointing.load_model", ("arch.init_from",), "its parameters; arch.resume_from continues the run"),
+        ("system.system_name", ("system=ppo/ff_ppo",), "see stoix-like list systems"),
+        ("env.solved_return_threshold", ("arch.stop_at_return",), "where set, the run stops there"),
+        (
+            "rnn_layer",
+            ("system=ppo/rec_ppo",),
+            "only recurrent systems, named rec_…, take an rnn_layer",
+        ),
+    ),
+    REJAX: (
+        ("agent_kwargs", _LAYERS, ""),
+        ("hidden_layer_sizes", _LAYERS, ""),
+        ("num_envs", ("arch.total_num_envs",), "over all devices"),
+        ("num_steps", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("num_epochs", ("system.epochs",), ""),
+        ("learning_rate", _LEARNING_RATES, ""),
+        ("eval_freq", ("arch.num_evaluation",), _EVERY),
+        ("fill_buffer", ("system.warmup_steps",), _WARMUP),
+        ("buffer_size", ("system.total_buffer_size",), "over all environments"),
+        ("batch_size", _BATCH, _BATCH_NOTE),
+        ("polyak", ("system.tau",), "1 - polyak"),
+        ("target_update_freq", ("system.target_update_period",), _FIXED),
+        ("target_entropy_ratio", ("system.target_entropy_scale",), ""),
+        ("eps_start", ("system.initial_epsilon",), ""),
+        ("eps_end", ("system.training_epsilon",), ""),
+        ("ddqn", ("system=q_learning/ff_ddqn",), ""),
+    ),
+    PUREJAXRL: (
+        ("ENV_NAME", _ENV, _SCENARIO),
+        ("LR", _LEARNING_RATES, ""),
+        ("ANNEAL_LR", ("system.decay_learning_rates",), "linear, to zero over the run"),
+        ("LR_LINEAR_DECAY", ("system.decay_learning_rates",), ""),
+        ("NUM_ENVS", ("arch.total_num_envs",), "over all devices"),
+        ("NUM_STEPS", ("system.rollout_length",), _STEPS_PER_ENV),
+        ("NUM_UPDATES", ("arch.total_timesteps",), _BUDGET),
+        ("TOTAL_TIMESTEPS", ("arch.total_timesteps",), ""),
+        ("UPDATE_EPOCHS", ("system.epochs",), ""),
+        ("MINIBATCH_SIZE", ("system.num_minibatches",), _BATCH_NOTE),
+        ("ACTIVATION", _ACTIVATIONS, ""),
+        ("NORMALIZE_ENV", ("system.normalize_observations", "system.normalize_rewards"), ""),
+        ("BUFFER_SIZE", ("system.total_buffer_size",), "over all environments"),
+        ("BUFFER_BATCH_SIZE", ("system.total_batch_size",), ""),
+        ("EPSILON_START", ("system.initial_epsilon",), ""),
+        ("EPSILON_FINISH", ("system.training_epsilon",), ""),
+        ("EPSILON_ANNEAL_TIME", ("system.exploration_fraction",), "a fraction of the run"),
+        ("TARGET_UPDATE_INTERVAL", ("system.target_update_period",), _FIXED),
+        ("LEARNING_STARTS", ("system.warmup_steps",), _WARMUP),
+        ("TRAINING_INTERVAL", ("system.rollout_length",), _STEPS_PER_ENV),
+    ),
+}
+
+FOREIGN_KEYS = tuple(ForeignKey(framework, *row) for framework, rows in _ROWS.items() for row in rows)
