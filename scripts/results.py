@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from stoix_like import recorded_runs
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
-from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, find_runs, flatten, identity, settings
 from stoix_like.run.records import aggregate
+from stoix_like.storage import recorded_runs
+from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, find_runs, flatten, identity, settings
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from stoix_like.analysis import plots
 from stoix_like.analysis.groups import Algorithm, common_tasks
 from stoix_like.errors import ConfigError
-from stoix_like.recorded_runs import evolves
 from stoix_like.storage.files import write_bytes
+from stoix_like.storage.recorded_runs import evolves
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap", "lineage")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from stoix_like.recorded_runs import Member, Run, evolves, find_runs, members, read_run
+from stoix_like.storage.recorded_runs import Member, Run, evolves, find_runs, members, read_run
 from stoix_like.storage.run_dir import read_history, read_updates
 
 _NAMES = ("name", "module")

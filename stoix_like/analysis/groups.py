@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.recorded_runs import (
+from stoix_like.storage.recorded_runs import (
     BEST_RETURN,
     RETURN,
     Member,

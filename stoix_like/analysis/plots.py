@@ -17,7 +17,7 @@ from stoix_like.analysis.groups import Algorithm, common_tasks, score
 from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import NUM_RESAMPLES, p_value, seeded
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.recorded_runs import RETURN, Member, Run
+from stoix_like.storage.recorded_runs import RETURN, Member, Run
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")

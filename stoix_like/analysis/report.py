@@ -19,9 +19,9 @@ from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
 from stoix_like.analysis.statistics import TITLES
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.points import describe
-from stoix_like.recorded_runs import Member, Run, flatten, identity, is_below, started
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
+from stoix_like.storage.recorded_runs import Member, Run, flatten, identity, is_below, started
 
 _STYLE = """
 :root{color-scheme:light dark}

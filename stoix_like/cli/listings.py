@@ -11,7 +11,7 @@ from stoix_like.composition import group_choices
 from stoix_like.loggers.formats import columns
 
 if TYPE_CHECKING:
-    from stoix_like.recorded_runs import Run
+    from stoix_like.storage.recorded_runs import Run
 
 PROBES = "probe"
 
@@ -78,7 +78,7 @@ def run_lines(directory: Path) -> list[str]:
     Raises:
         ConfigError: the directory does not exist or holds no run.
     """
-    from stoix_like.recorded_runs import find_runs, read_run, started
+    from stoix_like.storage.recorded_runs import find_runs, read_run, started
 
     runs = sorted(map(read_run, find_runs([directory])), key=started)
     head = ("started", "status", "system", "environment", "seeds", "return", "steps", "budget", "time", "directory")
@@ -86,7 +86,7 @@ def run_lines(directory: Path) -> list[str]:
 
 
 def _run_row(run: Run) -> tuple[str, ...]:
-    from stoix_like.recorded_runs import RETURN, members, started
+    from stoix_like.storage.recorded_runs import RETURN, members, started
 
     last = run.history[-1] if run.history else {}
     returns = [value for value in (member.value(last, RETURN) for member in members(run)) if math.isfinite(value)]

@@ -49,7 +49,7 @@ def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = Fa
     for key, default in absent.items():
         group, _, name = key.partition(".")
         if name not in config[group] and default is not dataclasses.MISSING:
-            OmegaConf.update(config, key, default, force_add=True)
+            config[group][name] = default
     return override_config(config, overrides)
 
 

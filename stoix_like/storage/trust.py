@@ -15,25 +15,28 @@ from typing import Any
 
 import flax.linen as nn
 
-from stoix_like import callbacks
 from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import sending_loggers
 from stoix_like.storage.files import read_bytes, write_text
 
 _MAX_RECORD_BYTES = 2**20
-# Layers and networks, and the two functions that build them.
-_MODULES = re.compile(r"(stoix_like\.networks|flax\.linen)(\.[A-Za-z]\w*)*")
-_FUNCTIONS = ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos")
-_WRAPPERS = re.compile(r"stoix_like\.envs\.wrappers\.[A-Za-z]\w*")
+# What a configuration may build: classes defined in a package with this base, and these by their whole name.
+_BASES = {"stoix_like.networks": nn.Module, "flax.linen": nn.Module, "stoix_like.envs.wrappers": wrappers.Wrapper}
+_NAMES = (
+    "stoix_like.networks.heads.policy_head",
+    "stoix_like.networks.base.chained_torsos",
+    "stoix_like.callbacks.StopAtReturn",
+    "stoix_like.callbacks.StopWithoutImprovement",
+)
+_PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 # The import path of a function, see `stoix_like.envs.suites.pgx`.
 _OPPONENT = "env.kwargs.opponent"
-_CALLBACKS = re.compile(r"stoix_like\.callbacks\.[A-Za-z]\w*")
 # An environment that is passed from Python is never imported.
 _HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
 _MIRROR = "checkpoint.mirror"
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
-_SYSTEMS = re.compile(r"stoix_like\.systems(\.[A-Za-z]\w*)+")
+_SYSTEMS = "stoix_like.systems"
 
 
 def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequence[str] = ()) -> None:
@@ -86,14 +89,14 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
         names = key.split(".")
         if (key, value) in _HARMLESS or (names[0] == "logger" and replaces_loggers):
             continue
-        if "_target_" in names and not (names[-1] == "_target_" and _is_trusted(value, names[0])):
+        if "_target_" in names and (names[-1] != "_target_" or names[0] == "logger" or not _is_trusted(value)):
             yield (
                 f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
-                " flax.linen, the wrappers of stoix_like.envs and stoix_like.callbacks are trusted"
+                " flax.linen, the wrappers of stoix_like.envs, StopAtReturn and StopWithoutImprovement are trusted"
             )
-        elif names[:2] == ["system", "module"] and not (names[2:] == [] and _fits(_SYSTEMS, value)):
-            yield f"{key}={value} is imported when the run is loaded, but only stoix_like.systems is trusted"
-        elif key == _OPPONENT or (names[0], names[-1]) == ("callbacks", "function"):
+        elif names[:2] == ["system", "module"] and not (names[2:] == [] and _is_below(value, _SYSTEMS)):
+            yield f"{key}={value} is imported when the run is loaded, but only {_SYSTEMS} is trusted"
+        elif key == _OPPONENT:
             yield f"{key}={value} is imported when the run is loaded, but no function of this kind is trusted"
         elif names[0] == "env" and isinstance(value, str) and ":" in value:
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"
@@ -149,31 +152,21 @@ def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
     return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}
 
 
-def _is_trusted(target: Any, group: str) -> bool:
-    """Return whether a name is one of the known functions, wrappers and callbacks, or a flax module so named.
-
-    Callbacks import the functions that they are given, which are checked below their own key alone.
-    """
-    if group == "logger":
-        return False
-    if target in _FUNCTIONS:
+def _is_trusted(target: Any) -> bool:
+    """Return whether a name is one of `_NAMES`, or that of a class with a base of `_BASES`."""
+    if target in _NAMES:
         return True
-    if _fits(_WRAPPERS, target):
-        found = getattr(wrappers, target.rpartition(".")[2], None)
-        return isinstance(found, type) and issubclass(found, wrappers.Wrapper)
-    if _fits(_CALLBACKS, target) and group == "callbacks":
-        found = getattr(callbacks, target.rpartition(".")[2], None)
-        return isinstance(found, type) and issubclass(found, callbacks.Callback)
-    if not _fits(_MODULES, target):
-        return False
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError):
-        return False
-    is_module = isinstance(found, type) and issubclass(found, nn.Module)
-    return is_module and _fits(_MODULES, found.__module__)
+    for package, base in _BASES.items():
+        if _is_below(target, package):
+            module, _, name = target.rpartition(".")
+            try:
+                found = getattr(importlib.import_module(module), name)
+            except (ImportError, AttributeError):
+                return False
+            is_built = isinstance(found, type) and issubclass(found, base)
+            return is_built and any(_is_below(f"{found.__module__}.{name}", place) for place in _BASES)
+    return False
 
 
-def _fits(pattern: re.Pattern[str], name: Any) -> bool:
-    return isinstance(name, str) and pattern.fullmatch(name) is not None
+def _is_below(name: Any, package: str) -> bool:
+    return isinstance(name, str) and name.startswith(f"{package}.") and _PATH.fullmatch(name) is not None

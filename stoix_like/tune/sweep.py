@@ -29,12 +29,12 @@ from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import Overrides, is_hydras, to_overrides
-from stoix_like.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.run import experiment
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json, write_text
+from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.storage.run_dir import read_summary
 from stoix_like.tune.launch import check_launcher, launch
 from stoix_like.tune.space import Parameter, parse_space

@@ -10,7 +10,7 @@ from stoix_like import cli
 from stoix_like.cli.listings import run_lines
 from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
-from stoix_like.recorded_runs import find_runs, members, read_run
+from stoix_like.storage.recorded_runs import find_runs, members, read_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))

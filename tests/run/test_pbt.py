@@ -15,11 +15,11 @@ from stoix_like.callbacks import Callback
 from stoix_like.composition import compose_config
 from stoix_like.config import PBTConfig, parse_config
 from stoix_like.errors import CallbackError, ConfigError
-from stoix_like.recorded_runs import members, read_run
 from stoix_like.run import pbt
 from stoix_like.run.pbt import Space
 from stoix_like.run.saved_state import Best
 from stoix_like.run.setup import set_up
+from stoix_like.storage.recorded_runs import members, read_run
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

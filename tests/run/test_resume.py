@@ -478,7 +478,8 @@ def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
         ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
         ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
         ("logger.evil._target_", "evil.x", "is executed"),
-        # It would import its argument, which is checked below `callbacks` alone.
+        # It would import its argument.
+        ("callbacks", [{"_target_": "stoix_like.callbacks.AddMetrics", "function": "os.system"}], "is executed"),
         ("logger.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
         ("network.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
         ("system.module", ["evil"], "is imported"),

@@ -12,9 +12,8 @@ from faulty_store import FaultyFileSystem
 from trained_runs import SMALL
 
 import stoix_like
-from stoix_like import recorded_runs
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage import mirror, remote, run_dir
+from stoix_like.storage import mirror, recorded_runs, remote, run_dir
 
 ADDRESS = "faulty://bucket/run"
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]

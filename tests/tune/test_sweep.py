@@ -9,11 +9,12 @@ import optuna
 import pytest
 from trained_runs import SMALL
 
-from stoix_like import cli, recorded_runs, tune
+from stoix_like import cli, tune
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
+from stoix_like.storage import recorded_runs
 from stoix_like.tune.space import parse_space
 from stoix_like.tune.sweep import Pruning, _as_experiment
 

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stoix_like.config import PopulationConfig
 from stoix_like.errors import ConfigError
+from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
-from stoix_like.storage.config_file import plain_config, read_config
+from stoix_like.storage.config_file import plain_config
 from stoix_like.storage.run_dir import (
     CONFIG,
     METRICS,
@@ -26,6 +28,7 @@ from stoix_like.storage.run_dir import (
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
 RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
+HYPERPARAMS = "hyperparams/"
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
 # Keys that change no result but through the seed.
@@ -176,7 +179,7 @@ def members(run: Run) -> list[Member]:
         ]
     if run.summary or not any(isinstance(value, list) for value in (run.history or [{}])[-1].values()):
         return [Member(run, 0, seed, {})]
-    return _members_of_configuration(run)
+    return _members_of_records(run)
 
 
 def samples(run: Run) -> list[Member]:
@@ -196,17 +199,17 @@ def samples(run: Run) -> list[Member]:
     return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
-def _members_of_configuration(run: Run) -> list[Member]:
+def _members_of_records(run: Run) -> list[Member]:
     """Return the members of a population whose run has not finished."""
-    if evolves(run) or not run.config["arch"]["population"].get("hyperparams"):
-        size = len(run.history[-1][RETURN])
-        return [Member(run, index, int(run.config["arch"]["seed"]) + index, {}) for index in range(size)]
-    # Random hyperparameters are drawn again: only the typed configuration knows how.
-    from stoix_like.config import parse_config
-    from stoix_like.run.population import make_population
-
-    population = make_population(parse_config(read_config(run.directory, ("+checkpoint.mirror=null",))))
-    return [Member(run, index, seed, population.of(index)) for index, seed in enumerate(population.seeds)]
+    last, arch = run.history[-1], run.config["arch"]
+    population = from_mapping(PopulationConfig, arch["population"], "arch.population")
+    names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
+    members = []
+    for index in range(len(last[RETURN])):
+        seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else index)
+        hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
+        members.append(Member(run, index, seed, hyperparams))
+    return members
 
 
 def evolves(run: Run) -> bool:
