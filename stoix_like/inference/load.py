@@ -217,38 +217,48 @@ def take_member(tree: Any, member: int) -> Any:
 
 def _read(run: TrainedRun, step: int, item: str) -> TrainedState:
     """Read one checkpoint; its records say how many members it has, and what their hyperparameters were."""
-    host_state = checkpoint.read_host_state(run.run_dir, step)
-    best, progress = host_state.get("best"), host_state["progress"]
-    last = progress["history"][-1]
-    if item == "best" and best is None:
+    found = checkpoint.read(run.run_dir, step, lambda host_state: {item: _shapes(run, host_state)})
+    if item not in found.items:
         raise ConfigError(
             f"which=best: {run.run_dir} holds no best parameters (checkpoint.keep_best=false,"
             " arch.absolute_metric=false): use last"
         )
-    varied = {name.partition("/")[2]: values for name, values in last.items() if name.startswith("hyperparams/")}
-    hyperparams = progress.get("hyperparams") or varied or (best or {}).get("hyperparams", {})
+    last, hyperparams = found.host_state["progress"]["history"][-1], _hyperparams(found.host_state)
     env_steps, returns = step, last["eval/episode_return_mean"]
     shape = np.shape(returns)
-    if item == "best" and best is not None:
+    if item == "best":
+        best = found.host_state["best"]
         env_steps, returns = best["env_steps"], best["episode_return"]
         if run.setup.config.arch.population.pbt.every_evals is not None:
             hyperparams = best.get("hyperparams") or hyperparams
     elif last["env_steps"] != step:
         returns = np.nan  # A run that stopped between two evaluations did not evaluate its last parameters.
-    shapes = _shapes(run, hyperparams, shape)
-    shared = checkpoint.read(run.run_dir, step, {item: shapes}).items[item]
-    return TrainedState(shared, np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape), hyperparams)
+    return TrainedState(
+        found.items[item], np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape), hyperparams
+    )
 
 
-def _shapes(run: TrainedRun, hyperparams: Mapping[str, Sequence[float]], shape: tuple[int, ...]) -> Any:
+def _hyperparams(host_state: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
+    """Return the last hyperparameters of the members, by name."""
+    progress, best = host_state["progress"], host_state.get("best", {})
+    varied = {
+        name.removeprefix("hyperparams/"): values
+        for name, values in progress["history"][-1].items()
+        if name.startswith("hyperparams/")
+    }
+    return progress.get("hyperparams") or varied or best.get("hyperparams", {})
+
+
+def _shapes(run: TrainedRun, host_state: Mapping[str, Any]) -> Any:
     """Return the shapes of the shared state of a run, or of all its members, placed on one device."""
     setup, sharding = run.setup, jax.sharding.SingleDeviceSharding(run.mesh.devices.flat[0])
+    shape = np.shape(host_state["progress"]["history"][-1]["eval/episode_return_mean"])
 
     def init(hyperparams: dict[str, Any], key: jax.Array) -> Any:
         _, timestep = setup.env.reset(jax.random.split(key, setup.spec.num_envs))
         return setup.build_system(hyperparams).init(key, timestep).shared
 
-    varied = {name: np.asarray(values, np.float32) for name, values in hyperparams.items()} if shape else {}
+    varied = {name: np.asarray(values, np.float32) for name, values in _hyperparams(host_state).items()}
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), shape))
-    shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied, keys)
+    shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied if shape else {}, keys)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

@@ -37,6 +37,7 @@ from stoix_like.storage import run_dir as directory
 from stoix_like.storage.config_file import flatten, plain_config, read_config
 from stoix_like.storage.files import write_json
 from stoix_like.storage.mirror import mirrored, resumed_dir
+from stoix_like.storage.store import normalised
 from stoix_like.storage.trust import record_trusted
 
 
@@ -156,7 +157,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
     resumed = _resumed_dir(setup, resume_from, run_dir)
     if resumed is not None:
         if mirror is None and resume_from is not None and directory.is_address(resume_from):
-            setup = setup._replace(config=setup.config.with_mirror(remote.normalised(resume_from)))
+            setup = setup._replace(config=setup.config.with_mirror(normalised(resume_from)))
         return _resume(setup, resumed)
     processes.first(lambda: check_new(run_dir, mirror))
     processes.together(lambda: warm_start.find(setup))
@@ -261,7 +262,7 @@ def resume(
         TrainingError: a metric or a parameter became non-finite.
     """
     started = time.perf_counter() if started is None else started
-    address = remote.normalised(run_dir) if directory.is_address(run_dir) else None
+    address = normalised(run_dir) if directory.is_address(run_dir) else None
     if address is not None:
         overrides = [f"+checkpoint.mirror={quoted(address)}", *overrides]
         run_dir = remote.working_copy(run_dir)

@@ -8,18 +8,12 @@ detects a truncated file, but not a flipped bit.
 from __future__ import annotations
 
 import contextlib
-import errno
-import functools
-import inspect
-import itertools
 import json
-import logging
 import os
 import re
 import stat
 import sys
 import tempfile
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +23,7 @@ import jax
 
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.processes import ALONE, Processes
+from stoix_like.storage import orbax
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.files import check_directory
 from stoix_like.storage.run_dir import CHECKPOINTS
@@ -42,30 +37,9 @@ HOST_STATE = "host_state"
 # Larger items of the first checkpoint are opened, but not read back: a replay buffer may fill half of the memory.
 MAX_BYTES_READ_BACK = 2**28
 _SECONDS_TO_WAIT_FOR_OTHERS = 120
-# What the file system and the process can fail with, whatever the bytes of a checkpoint are.
-_TRANSIENT = tuple(
-    getattr(errno, name)
-    for name in ("EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "EIO", "ESTALE", "EINTR", "EAGAIN", "ETIMEDOUT")
-    if hasattr(errno, name)
-)
-
-_GLOB = re.compile(r"[*?\[]")
-
 T = TypeVar("T")
 Arrays = Mapping[str, Any]
 """Trees of arrays by the name of their item."""
-
-
-@functools.cache
-def _orbax() -> Any:
-    """Import Orbax, which takes as long as an evaluation, when a checkpoint is written or read; silence it."""
-    import orbax.checkpoint
-
-    # Afterwards: absl only replaces loggers that do not exist yet.
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).addFilter(_Quiet())
-    _silence_failed_tasks()
-    return orbax.checkpoint
 
 
 class Checkpoint(NamedTuple):
@@ -114,7 +88,7 @@ class Writer:
             items: trees of arrays; empty ones are left out.
             host_state: JSON values.
         """
-        ocp = _orbax()
+        ocp = orbax.load()
         self.wait()
         with self._reported():
             present = {name: _named(tree) for name, tree in items.items() if jax.tree.leaves(tree)}
@@ -175,7 +149,7 @@ class Writer:
         return path.is_dir() and not path.is_symlink()
 
     def _open(self) -> ocp.CheckpointManager:
-        ocp = _orbax()
+        ocp = orbax.load()
         if self._manager is None:
             self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
@@ -183,7 +157,7 @@ class Writer:
             if self._processes.count > 1:
                 # A process that cannot write keeps the others waiting for so long.
                 options.async_options = ocp.AsyncOptions(timeout_secs=_SECONDS_TO_WAIT_FOR_OTHERS)
-            place = self._open_path.enter_context(_without_glob_characters(self.directory))
+            place = self._open_path.enter_context(orbax.plain_path(self.directory))
             self._manager = ocp.CheckpointManager(place, options=options)
         return self._manager
 
@@ -247,8 +221,8 @@ class Writer:
             self._pending = None
             if not self._failing:
                 self._processes.say(
-                    f"cannot write a checkpoint to {self.directory}: {_reason(error)}; training continues, and the last"
-                    " good checkpoint stays"
+                    f"cannot write a checkpoint to {self.directory}: {orbax.reason(error)}; training continues, and the"
+                    " last good checkpoint stays"
                 )
             self._failing = True
 
@@ -305,23 +279,25 @@ def read_shapes(run_dir: Path, step: int, item: str) -> dict[str, jax.ShapeDtype
     Raises:
         DamagedError: they cannot be read.
     """
-    ocp = _orbax()
+    ocp = orbax.load()
     directory = (run_dir / DIRECTORY / str(step) / item).absolute()
     try:
         leaves = ocp.StandardCheckpointHandler().metadata(directory).tree
         return {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()}
     except Exception as error:  # Orbax raises errors of any type for wrong bytes.
-        raise DamagedError(f"{directory}: {_reason(error)}") from error
+        raise DamagedError(f"{directory}: {orbax.reason(error)}") from error
 
 
-def read(run_dir: Path, step: int, targets: Arrays, processes: Processes = ALONE) -> Checkpoint:
+def read(
+    run_dir: Path, step: int, targets: Arrays | Callable[[dict[str, Any]], Arrays], processes: Processes = ALONE
+) -> Checkpoint:
     """Read a checkpoint, and verify its checksums.
 
     Args:
         run_dir: the directory of the run.
         step: one of `steps`.
         targets: trees of `jax.ShapeDtypeStruct` by item, with the layout to restore to; items that the checkpoint does
-            not have are left out.
+            not have are left out. Or a function that returns them, of the state of the host.
         processes: the processes that have the devices of the layout; each reads its part.
 
     Returns:
@@ -331,10 +307,11 @@ def read(run_dir: Path, step: int, targets: Arrays, processes: Processes = ALONE
         DamagedError: it cannot be read, or differs from what was written.
         ConfigError: the file system or the memory failed.
     """
-    ocp = _orbax()
+    ocp = orbax.load()
     text = processes.together(lambda: _read_text(run_dir, step))
     written = text["checksums"]
-    wanted = {name: tree for name, tree in targets.items() if name in written}
+    trees = targets(text[HOST_STATE]) if callable(targets) else targets
+    wanted = {name: tree for name, tree in trees.items() if name in written}
     shapes = {name: _named(tree) for name, tree in wanted.items()}
     args = {name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()}
     restored = processes.together(lambda: _restore(run_dir, step, args))
@@ -344,7 +321,7 @@ def read(run_dir: Path, step: int, targets: Arrays, processes: Processes = ALONE
             leaves = [_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in shapes[name].items()]
             found = checksums({name: restored[name]})[name]
         except Exception as error:  # What wrong bytes were restored to can have any type.
-            raise _damaged(run_dir, step, _reason(error)) from error
+            raise _damaged(run_dir, step, orbax.reason(error)) from error
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
         if bad:
             raise _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
@@ -384,7 +361,7 @@ def newest_readable(run_dir: Path, read_step: Callable[[int], T], processes: Pro
 
 
 def quarantine(run_dir: Path, step: int) -> Path:
-    """Move a damaged checkpoint to the directory `checkpoints-damaged`.
+    """Move a damaged checkpoint to the directory `checkpoints-damaged`, or to a new one if the name is taken there.
 
     Args:
         run_dir: the directory of the run.
@@ -393,17 +370,12 @@ def quarantine(run_dir: Path, step: int) -> Path:
     Returns:
         Its new path.
     """
-    # A file or a link may have the name of the directory.
-    places = (run_dir / name for name in _numbered(QUARANTINE))
-    place = next(path for path in places if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink()))
+    place = run_dir / QUARANTINE
+    is_plain = not os.path.lexists(place) or (place.is_dir() and not place.is_symlink())
+    if not is_plain or os.path.lexists(place / str(step)):
+        place = Path(tempfile.mkdtemp(prefix=f"{QUARANTINE}-", dir=run_dir))
     place.mkdir(exist_ok=True)
-    target = next(place / name for name in _numbered(str(step)) if not os.path.lexists(place / name))
-    return (run_dir / DIRECTORY / str(step)).rename(target)
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in itertools.count(1))
+    return (run_dir / DIRECTORY / str(step)).rename(place / str(step))
 
 
 def _damaged(run_dir: Path, step: int, reason: str) -> DamagedError:
@@ -425,7 +397,7 @@ def _matching(item: str, name: str, leaf: Any, target: Any) -> jax.Array:
 
 def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
     """Open every array of some items without reading it, and compare the shapes."""
-    ocp = _orbax()
+    ocp = orbax.load()
     with _reading(run_dir, step) as manager:
         for item, leaves in items.items():
             found = ocp.StandardCheckpointHandler().metadata(manager.directory / str(step) / item).tree
@@ -436,7 +408,7 @@ def _check_shapes(run_dir: Path, step: int, items: Arrays) -> None:
 
 
 def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
-    ocp = _orbax()
+    ocp = orbax.load()
     stored = _restore(run_dir, step, {HOST_STATE: ocp.args.JsonRestore()})[HOST_STATE]
     if not isinstance(stored, dict) or zlib.crc32(str(stored.get("text")).encode()) != stored.get("crc32"):
         raise _damaged(run_dir, step, f"{HOST_STATE} differs from what was written")
@@ -450,7 +422,7 @@ def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
 
 
 def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
-    ocp = _orbax()
+    ocp = orbax.load()
     with _reading(run_dir, step) as manager:
         return dict(manager.restore(step, args=ocp.args.Composite(**args)).items())
 
@@ -458,7 +430,7 @@ def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
     """Open one checkpoint, and translate whatever goes wrong while it is read."""
-    ocp = _orbax()
+    ocp = orbax.load()
     directory = run_dir.absolute() / DIRECTORY
     _check_files(run_dir, step)
     options = ocp.CheckpointManagerOptions(read_only=True)
@@ -469,14 +441,14 @@ def _reading(run_dir: Path, step: int) -> Iterator[ocp.CheckpointManager]:
             primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process-{own}-of-{count}"
         )
     try:
-        with _alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
+        with orbax.alone(directory, step) as place, ocp.CheckpointManager(place, options=options) as manager:
             yield manager
     except (ConfigError, DamagedError):
         raise
     except Exception as error:  # Orbax and its array store raise errors of any type for wrong bytes.
-        if _is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
-        raise _damaged(run_dir, step, _reason(error)) from error
+        if orbax.is_transient(error):
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {orbax.reason(error)}") from error
+        raise _damaged(run_dir, step, orbax.reason(error)) from error
 
 
 def _check_files(run_dir: Path, step: int) -> None:
@@ -491,50 +463,9 @@ def _check_files(run_dir: Path, step: int) -> None:
             elif not stat.S_ISREG(mode) or path.name == str(step):
                 raise _damaged(run_dir, step, f"{path.name} is neither a regular file nor a directory of a checkpoint")
     except OSError as error:
-        if _is_transient(error):
-            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {_reason(error)}") from error
-        raise _damaged(run_dir, step, _reason(error)) from error
-
-
-@contextlib.contextmanager
-def _alone(directory: Path, step: int) -> Iterator[Path]:
-    """Yield a directory with a link to one checkpoint, so that Orbax reads none of the others."""
-    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
-        _check_no_glob(place)
-        Path(place, str(step)).symlink_to(directory / str(step), target_is_directory=True)
-        yield Path(place)
-
-
-@contextlib.contextmanager
-def _without_glob_characters(directory: Path) -> Iterator[Path]:
-    """Yield a path of the directory without `*`, `?` and `[`.
-
-    Orbax expands them even in the path of its directory. It then finds none of its files, loses the arrays on writing
-    and the types of keys on reading, and raises no error.
-    """
-    if not _GLOB.search(str(directory)):
-        yield directory
-        return
-    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
-        _check_no_glob(place)
-        link = Path(place, DIRECTORY)
-        link.symlink_to(directory, target_is_directory=True)
-        yield link
-
-
-def _check_no_glob(place: str) -> None:
-    if _GLOB.search(place):
-        raise ConfigError(
-            f"TMPDIR={tempfile.gettempdir()} holds a character that Orbax expands (*, ? or [): set another one"
-        )
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return whether the file system or the memory failed rather than the checkpoint."""
-    if isinstance(error, OSError):
-        return error.errno in _TRANSIENT
-    transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
-    return isinstance(error, MemoryError) or any(status in str(error) for status in transient)
+        if orbax.is_transient(error):
+            raise ConfigError(f"cannot read {run_dir / DIRECTORY / str(step)}: {orbax.reason(error)}") from error
+        raise _damaged(run_dir, step, orbax.reason(error)) from error
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -543,35 +474,3 @@ def _named(tree: Any) -> dict[str, Any]:
         jax.tree_util.keystr(path, simple=True, separator="."): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-class _Quiet(logging.Filter):
-    """A filter for Orbax's progress messages, and for errors of its threads and tasks, which are reported here."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if "/orbax/" in record.pathname:
-            return False
-        if record.name != "asyncio":
-            return True
-        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
-        return not re.search("orbax|loop is closed", record.getMessage() + trace)
-
-
-def _silence_failed_tasks() -> None:
-    """Silence what Orbax leaves behind when it fails: the first array that does closes the event loop of the others.
-
-    Their threads report at any time after the failure, until the process ends.
-    """
-    report = sys.unraisablehook
-
-    def report_others(left: Any) -> None:
-        if "loop is closed" not in str(left.exc_value) and not inspect.iscoroutine(left.object):
-            report(left)
-
-    sys.unraisablehook = report_others
-    warnings.filterwarnings("ignore", r"coroutine '\w*serializ\w*\..*' was never awaited", RuntimeWarning)

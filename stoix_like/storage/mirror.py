@@ -18,6 +18,7 @@ from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY, holds_run, is_address
+from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0
 _SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
@@ -47,13 +48,13 @@ class Mirror:
     """
 
     def __init__(self, run_dir: Path, address: str) -> None:
-        self._run_dir, self._store = run_dir, remote.Store(address)
+        self._run_dir, self._store = run_dir, Store(address)
         if self._store.local is not None and self._store.local.resolve().is_relative_to(run_dir.resolve()):
             raise ConfigError(f"checkpoint.mirror={address} is in the run directory: choose a place outside of it")
         self._copied: dict[str, _Version] = {}  # by name of the file, or of the checkpoint's directory
         self._absent: set[str] = set()  # of `_REMOVABLE`, what is not on the store
         # Checkpoints on the store, None for incomplete ones; unknown before the first pass.
-        self._stored: dict[int, remote.Marker | None] | None = None
+        self._stored: dict[int, Marker | None] | None = None
         self._reported: set[str] = set()
         self._behind = False
         # Whether the store is known to hold nothing that this run, from its start, does not continue.
@@ -167,7 +168,7 @@ class Mirror:
         """Copy a checkpoint, and write its marker once all files are there."""
         place, stored = f"{CHECKPOINTS}/{step}", self._known_checkpoints()
         with _held(self._run_dir, place) as (directory, version):
-            marker = remote.Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
+            marker = Marker(remote.identity(directory), {name: size for name, (size, _) in version.items()})
             if stored.get(step) == marker:
                 return  # copied before this process started
             if stored.get(step) is not None:
@@ -176,7 +177,7 @@ class Mirror:
             self._store.upload_all(directory, list(version), place)
             if _files(directory) != version:
                 raise FileNotFoundError(f"{directory} changed while it was copied")
-        self._store.write(remote.marker_name(step), json.dumps(marker._asdict()).encode())
+        self._store.write(marker_name(step), json.dumps(marker._asdict()).encode())
         stored[step] = marker
 
     def _remove_others(self, present: list[int]) -> None:
@@ -192,7 +193,7 @@ class Mirror:
             self._store.remove_checkpoint(step)
             del stored[step]
 
-    def _known_checkpoints(self) -> dict[int, remote.Marker | None]:
+    def _known_checkpoints(self) -> dict[int, Marker | None]:
         if self._stored is None:
             self._stored = self._store.checkpoints()
         return self._stored
@@ -201,7 +202,7 @@ class Mirror:
         kind = type(error).__name__
         if kind not in self._reported:
             print(
-                f"cannot copy the run to {self._store.address}: {remote.reason(error)}; training continues, and it is"
+                f"cannot copy the run to {self._store.address}: {reason(error)}; training continues, and it is"
                 " tried again",
                 file=sys.stderr,
             )

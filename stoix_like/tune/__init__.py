@@ -13,7 +13,8 @@ from __future__ import annotations
 from stoix_like.errors import MissingExtraError
 
 try:
-    from stoix_like.tune.sweep import SweepConfig, SweepResult, describe, from_command_line, sweep
+    from stoix_like.tune.results import SweepResult, describe
+    from stoix_like.tune.sweep import SweepConfig, from_command_line, sweep
 except ModuleNotFoundError as error:
     raise MissingExtraError("stoix_like.tune", str(error.name), "tune") from error
 

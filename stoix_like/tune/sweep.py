@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import logging
 import math
 import sys
 import typing
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import optuna
-import yaml
-from matplotlib.figure import Figure
 from omegaconf import OmegaConf
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import Trial, TrialState
 
-from stoix_like.analysis.figures import save
 from stoix_like.callbacks import Callback, Response
-from stoix_like.composition import complete_overrides, compose_config, parse_overrides
-from stoix_like.config import GROUPS, parse_config
+from stoix_like.composition import compose_config, parse_overrides
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.loggers.formats import columns
 from stoix_like.overrides import Overrides, is_hydras, to_overrides
 from stoix_like.run import experiment
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
-from stoix_like.storage.files import write_json, write_text
+from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.storage.run_dir import read_summary
 from stoix_like.tune.launch import check_launcher, launch
+from stoix_like.tune.results import PLACE, RUN, SweepResult, finished, plain, write_results
 from stoix_like.tune.space import Parameter, parse_space
 
-STUDY, SETTINGS, TRIALS, PICTURE = "study.db", "sweep.json", "trials.csv", "trials.png"
-BEST = "configs/experiment/best.yaml"
+STUDY, SETTINGS = "study.db", "sweep.json"
 SAMPLERS = ("tpe", "cmaes", "random", "grid")
-_RUN, _PLACE = "run", "place"
 _CHANGEABLE = ("trials", "parallel", "launcher", "dir")
 # A grid of a continuous range has so many points.
 GRID_POINTS = 5
-# Below, a share of the variation means nothing.
-_MIN_TRIALS = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,22 +68,6 @@ class SweepConfig:
     seed: Annotated[int, at_least(0)] = 0
     launcher: str | None = None
     dir: str = "sweeps/sweep"
-
-
-class SweepResult(NamedTuple):
-    """The result of a sweep.
-
-    Attributes:
-        directory: its directory.
-        study: the Optuna study.
-        best_params: values of the best trial by key.
-        best_value: its mean return.
-    """
-
-    directory: Path
-    study: optuna.Study
-    best_params: dict[str, Any]
-    best_value: float
 
 
 def sweep(
@@ -129,7 +103,7 @@ def from_command_line(arguments: Sequence[str]) -> SweepResult:
     """
     own = [argument for argument in arguments if argument.startswith("sweep.")]
     parsed = parse_overrides(own)
-    values = {override.key_or_group.removeprefix("sweep."): _plain(override.value()) for override in parsed}
+    values = {override.key_or_group.removeprefix("sweep."): plain(override.value()) for override in parsed}
     config = from_mapping(SweepConfig, values, "sweep")
     return run_sweep(config, [argument for argument in arguments if argument not in own])
 
@@ -214,24 +188,21 @@ class Sweep:
     def run(self) -> SweepResult:
         """Train the trials that are left."""
         self._resume_unfinished()
-        while (left := self.config.trials - len(self._done())) > 0:
+        while (left := self.config.trials - len(finished(self.study))) > 0:
             asked = self._ask(min(left, self.config.parallel))
             if not asked:
                 break  # the grid is exhausted
             self._train_all(self._grouped(asked))
-            self._write_results()
-        self._write_results()
-        if not any(trial.state == TrialState.COMPLETE for trial in self._done()):
+            write_results(self.directory, self.study, self.parameters, self.overrides)
+        write_results(self.directory, self.study, self.parameters, self.overrides)
+        if not any(trial.state == TrialState.COMPLETE for trial in finished(self.study)):
             raise TrainingError(
-                f"none of the {len(self._done())} trials in {self.directory} has a return: their runs failed or were"
-                " stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
+                f"none of the {len(finished(self.study))} trials in {self.directory} has a return: their runs failed or"
+                " were stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
             )
         best = self.study.best_trial
         assert best.value is not None
         return SweepResult(self.directory, self.study, dict(best.params), best.value)
-
-    def _done(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
 
     def _ask(self, number: int) -> list[Trial]:
         distributions = {parameter.key: parameter.distribution for parameter in self.parameters}
@@ -253,19 +224,19 @@ class Sweep:
         for group in groups.values():
             run = f"runs/{group[0].number:05d}"
             for place, trial in enumerate(group):
-                trial.set_user_attr(_PLACE, place)
-                trial.set_user_attr(_RUN, run)
+                trial.set_user_attr(PLACE, place)
+                trial.set_user_attr(RUN, run)
         return list(groups.values())
 
     def _resume_unfinished(self) -> None:
         """Train what was interrupted; a trial that was asked for and not assigned to a run is given up."""
         groups: dict[str, list[Trial]] = {}
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if _RUN not in frozen.user_attrs:
+            if RUN not in frozen.user_attrs:
                 self.study.tell(frozen.number, state=TrialState.FAIL)
                 continue
-            groups.setdefault(frozen.user_attrs[_RUN], []).append(Trial(self.study, frozen._trial_id))
-        self._train_all([sorted(trials, key=lambda trial: trial.user_attrs[_PLACE]) for trials in groups.values()])
+            groups.setdefault(frozen.user_attrs[RUN], []).append(Trial(self.study, frozen._trial_id))
+        self._train_all([sorted(trials, key=lambda trial: trial.user_attrs[PLACE]) for trials in groups.values()])
 
     def _train_all(self, groups: Sequence[Sequence[Trial]]) -> None:
         """Train populations, one after the other or by the launcher."""
@@ -277,7 +248,7 @@ class Sweep:
             return
         common = [override for override in self.overrides if not is_hydras(override)]
         jobs = [[*common, *self._overrides_of(trials)] for trials in groups]
-        run_dirs = [trials[0].user_attrs[_RUN] for trials in groups]
+        run_dirs = [trials[0].user_attrs[RUN] for trials in groups]
         try:
             launch(jobs, run_dirs, self.directory, self._launcher_overrides())
         except Exception:
@@ -291,7 +262,7 @@ class Sweep:
             self._tell(trials, self._run_dir(trials), stopped=False)
 
     def _run_dir(self, trials: Sequence[Trial]) -> Path:
-        return self.directory / trials[0].user_attrs[_RUN]
+        return self.directory / trials[0].user_attrs[RUN]
 
     def _launcher_overrides(self) -> list[str]:
         return [f"hydra/launcher={self.config.launcher}", *filter(is_hydras, self.overrides)]
@@ -303,7 +274,7 @@ class Sweep:
         given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
         if config.checkpoint.mirror is not None:
-            config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[_RUN]}")
+            config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[RUN]}")
         try:
             experiment.run(set_up(config), run_dir)
         except TrainingError as error:
@@ -336,77 +307,6 @@ class Sweep:
                 self.study.tell(trial.number, state=TrialState.PRUNED)
             else:
                 self.study.tell(trial.number, value)
-
-    def _write_results(self) -> None:
-        """Write the table of trials, and the best configuration as an experiment."""
-        done = [trial for trial in self._done() if trial.value is not None]
-        keys = [parameter.key for parameter in self.parameters]
-        buffer = io.StringIO()
-        table = csv.writer(buffer)
-        table.writerow(["trial", "state", "value", *keys, "run", "place"])
-        for trial in self._done():
-            where = [trial.user_attrs.get(_RUN, ""), trial.user_attrs.get(_PLACE, "")]
-            values = [trial.params.get(key, "") for key in keys]
-            table.writerow([trial.number, trial.state.name.lower(), trial.value, *values, *where])
-        write_text(self.directory / TRIALS, buffer.getvalue())
-        if done:
-            path = self.directory / BEST
-            path.parent.mkdir(parents=True, exist_ok=True)
-            best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
-            write_text(path, _as_experiment(self.overrides, best, len(done)))
-        if len(done) > 1:
-            save(draw(self.study, self.parameters), self.directory / PICTURE)
-
-
-def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
-    """Draw the value of each trial over each parameter, with the importance of the parameter.
-
-    Args:
-        study: the study; at least two trials are complete.
-        parameters: what varies.
-
-    Returns:
-        The figure.
-    """
-    importances = importance(study)
-    columns = min(3, len(parameters))
-    rows = -(-len(parameters) // columns)
-    figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
-    trials = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
-    for number, parameter in enumerate(parameters):
-        axes = figure.add_subplot(rows, columns, number + 1)
-        values = [trial.params[parameter.key] for trial in trials]
-        shown = values if parameter.is_numeric else list(map(str, values))
-        points = axes.scatter(
-            shown, [trial.value or 0.0 for trial in trials], c=[trial.number for trial in trials], s=14
-        )
-        if parameter.is_log:
-            axes.set_xscale("log")
-        axes.set_xlabel(parameter.field)
-        axes.set_ylabel("mean episode return")
-        axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
-        axes.grid(alpha=0.3)
-        figure.colorbar(points, ax=axes, label="trial")
-    return figure
-
-
-def importance(study: optuna.Study) -> dict[str, float]:
-    """Return the share of each parameter in the variation of the value, by PED-ANOVA.
-
-    Source: Watanabe et al. 2023, "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces".
-
-    Args:
-        study: the study.
-
-    Returns:
-        Shares by key; empty where the trials do not suffice.
-    """
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(complete) < _MIN_TRIALS or len({trial.value for trial in complete}) == 1:
-        return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an experimental interface
-        return optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
 
 
 class Pruning(Callback):
@@ -449,70 +349,9 @@ class Pruning(Callback):
         self._step = state["step"]
 
 
-def describe(result: SweepResult, shown: int = 10) -> str:
-    """Return the best trials and the importance of each parameter as text.
-
-    Args:
-        result: the result of a sweep.
-        shown: number of trials.
-    """
-    done = [trial for trial in result.study.get_trials(deepcopy=False) if trial.value is not None]
-    ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)[:shown]
-    keys = list(result.best_params)
-    head = ["trial", "return", *keys]
-    rows = [
-        [str(trial.number), f"{trial.value:.4g}", *(f"{_show(trial.params[key])}" for key in keys)] for trial in ranked
-    ]
-    shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
-    lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
-    best = result.directory / BEST
-    lines.append(f"best: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
-    return "\n".join(lines)
-
-
-def _show(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _make_sampler(config: SweepConfig) -> optuna.samplers.BaseSampler:
     if config.sampler == "cmaes":
         return optuna.samplers.CmaEsSampler(seed=config.seed)
     if config.sampler in ("random", "grid"):  # a grid leaves nothing to sample
         return optuna.samplers.RandomSampler(seed=config.seed)
     return optuna.samplers.TPESampler(seed=config.seed)
-
-
-def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> str:
-    """Return the configuration of a trial as an experiment file."""
-    defaults: list[Any] = []
-    values: dict[str, Any] = {}
-    own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
-    for override in parse_overrides(own):
-        key, value = override.key_or_group, override.value()
-        if key == "experiment":
-            defaults.append(value)
-        elif key in GROUPS and isinstance(value, str):
-            defaults.append({f"override /{key}": value})
-        else:
-            values[key] = _plain(value)
-    for key, value in best.params.items():
-        if key in GROUPS:
-            defaults.append({f"override /{key}": value})
-        else:
-            values[key] = value
-    nested: Any = OmegaConf.create({})
-    for key, value in values.items():
-        OmegaConf.update(nested, key, value, force_add=True)
-    defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
-    body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
-    about = f"# The best of {trials} trials: mean episode return {best.value:.6g} (trial {best.number})"
-    return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of Hydra's parser as plain containers and strings."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)

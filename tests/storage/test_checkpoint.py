@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage import checkpoint
+from stoix_like.storage import checkpoint, orbax
 
 ITEMS = {
     "shared": {"weight": jnp.arange(6.0).reshape(2, 3), "updates": jnp.int32(7)},
@@ -56,7 +56,7 @@ def test_checkpoints_survive_a_directory_of_any_name(tmp_path, monkeypatch, caps
 @pytest.mark.slow
 def test_a_first_checkpoint_that_cannot_be_read_back_is_reported_once(tmp_path, monkeypatch, capsys):
     # Orbax expands the brackets, finds no arrays to merge, and reports success.
-    monkeypatch.setattr(checkpoint, "_without_glob_characters", contextlib.nullcontext)
+    monkeypatch.setattr(orbax, "plain_path", contextlib.nullcontext)
     writer = save(tmp_path / "x[8]", 1, 2)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("WARNING: the checkpoint that was just written cannot be read back: ")
@@ -101,7 +101,7 @@ def test_whatever_goes_wrong_with_a_checkpoint_the_one_before_is_used(tmp_path, 
     assert found.step == 1
     assert_intact(found)
     assert "the checkpoint after 2 env steps is damaged" in capsys.readouterr().err
-    assert (tmp_path / "checkpoints-damaged-1" / "2").is_dir()
+    assert [path.is_dir() for path in tmp_path.glob("checkpoints-damaged-*/2")] == [True]
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

@@ -14,6 +14,7 @@ from trained_runs import SMALL
 import stoix_like
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage import mirror, recorded_runs, remote, run_dir
+from stoix_like.storage.store import Store
 
 ADDRESS = "faulty://bucket/run"
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -121,7 +122,7 @@ def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, c
 
 def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, run, store, monkeypatch):
     copy(run)
-    download = remote.Store.download_all
+    download = Store.download_all
 
     def replacing(self, place, names, target):
         download(self, place, names, target)
@@ -131,7 +132,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_pa
             copy(run)
 
     replaced = []
-    monkeypatch.setattr(remote.Store, "download_all", replacing)
+    monkeypatch.setattr(Store, "download_all", replacing)
     remote.fetch(ADDRESS, tmp_path / "copy")
     assert {text.split()[0] for name, text in files(tmp_path / "copy").items() if "/128/" in name} == {"other"}
     assert not list((tmp_path / "copy").glob(".*partial"))
@@ -140,7 +141,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_pa
 @pytest.mark.parametrize("links", [True, False])
 def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeypatch, links):
     """The run replaces its checkpoints during every copy, which succeeds with hard links alone."""
-    upload, complete = remote.Store.upload_all, []
+    upload, complete = Store.upload_all, []
 
     def removing(self, source, names, place):
         complete.append([name for name in store if name.endswith(".complete")])
@@ -152,7 +153,7 @@ def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeyp
     def refused(source, target):
         raise OSError("no hard links here")
 
-    monkeypatch.setattr(remote.Store, "upload_all", removing)
+    monkeypatch.setattr(Store, "upload_all", removing)
     if not links:
         monkeypatch.setattr(mirror.os, "link", refused)
     one = mirror.Mirror(run, ADDRESS)
@@ -224,7 +225,7 @@ def test_addresses_that_cannot_work_are_refused(tmp_path, address, message):
 def test_a_store_whose_package_is_missing_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(MissingExtraError, match=r"s3://bucket/run needs the package 's3fs': .*'stoix_like\[s3\]'"):
-        remote.Store("s3://bucket/run")
+        Store("s3://bucket/run")
 
 
 def test_a_run_is_not_copied_into_itself(run):

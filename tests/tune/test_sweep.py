@@ -15,8 +15,9 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
+from stoix_like.tune.results import _as_experiment
 from stoix_like.tune.space import parse_space
-from stoix_like.tune.sweep import Pruning, _as_experiment
+from stoix_like.tune.sweep import Pruning
 
 KNOWN = ["system.actor_lr", "system.clip_eps", "system.epochs", "arch.seed", "network.actor_network.x"]
 FLOATS = ["actor_lr", "clip_eps"]

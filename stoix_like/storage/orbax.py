@@ -1,0 +1,101 @@
+"""Orbax, imported when a checkpoint is written or read, and tamed: its messages, its patterns in paths, its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import inspect
+import logging
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# What the file system and the process can fail with, whatever the bytes of a checkpoint are.
+_TRANSIENT = tuple(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "EIO", "ESTALE", "EINTR", "EAGAIN", "ETIMEDOUT")
+    if hasattr(errno, name)
+)
+_GLOB = re.compile(r"[*?\[]")
+
+
+@functools.cache
+def load() -> Any:
+    """Import Orbax, which takes as long as an evaluation, when a checkpoint is written or read; silence it."""
+    import orbax.checkpoint
+
+    # Afterwards: absl only replaces loggers that do not exist yet.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_Quiet())
+    _silence_failed_tasks()
+    return orbax.checkpoint
+
+
+@contextlib.contextmanager
+def alone(directory: Path, step: int) -> Iterator[Path]:
+    """Yield a directory with a link to one checkpoint, so that Orbax reads none of the others."""
+    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+        Path(place, str(step)).symlink_to(directory / str(step), target_is_directory=True)
+        yield Path(place)
+
+
+@contextlib.contextmanager
+def plain_path(directory: Path) -> Iterator[Path]:
+    """Yield a path of the directory without `*`, `?` and `[`.
+
+    Orbax expands them even in the path of its directory. It then finds none of its files, loses the arrays on writing
+    and the types of keys on reading, and raises no error.
+    """
+    if not _GLOB.search(str(directory)):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="stoix_like-") as place:
+        link = Path(place, directory.name)
+        link.symlink_to(directory, target_is_directory=True)
+        yield link
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether the file system or the memory failed rather than the checkpoint."""
+    if isinstance(error, OSError):
+        return error.errno in _TRANSIENT
+    transient = ("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "ABORTED")
+    return isinstance(error, MemoryError) or any(status in str(error) for status in transient)
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of an error."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+class _Quiet(logging.Filter):
+    """A filter for Orbax's progress messages, and for errors of its threads and tasks, which are reported here."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "/orbax/" in record.pathname:
+            return False
+        if record.name != "asyncio":
+            return True
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        return not re.search("orbax|loop is closed", record.getMessage() + trace)
+
+
+def _silence_failed_tasks() -> None:
+    """Silence what Orbax leaves behind when it fails: the first array that does closes the event loop of the others.
+
+    Their threads report at any time after the failure, until the process ends.
+    """
+    report = sys.unraisablehook
+
+    def report_others(left: Any) -> None:
+        if "loop is closed" not in str(left.exc_value) and not inspect.iscoroutine(left.object):
+            report(left)
+
+    sys.unraisablehook = report_others
+    warnings.filterwarnings("ignore", r"coroutine '\w*serializ\w*\..*' was never awaited", RuntimeWarning)

@@ -1,0 +1,199 @@
+"""The results of a sweep: a table, a picture and the best configuration, in its directory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import typing
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import optuna
+import yaml
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+from optuna.trial import FrozenTrial, TrialState
+
+from stoix_like.analysis.figures import save
+from stoix_like.composition import complete_overrides, parse_overrides
+from stoix_like.config import GROUPS
+from stoix_like.loggers.formats import columns
+from stoix_like.overrides import is_hydras
+from stoix_like.storage.files import write_text
+from stoix_like.tune.space import Parameter
+
+TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
+# Attributes of a trial: its run, and its place in the population.
+RUN, PLACE = "run", "place"
+# Below, a share of the variation means nothing.
+_MIN_TRIALS = 8
+
+
+class SweepResult(NamedTuple):
+    """The result of a sweep.
+
+    Attributes:
+        directory: its directory.
+        study: the Optuna study.
+        best_params: values of the best trial by key.
+        best_value: its mean return.
+    """
+
+    directory: Path
+    study: optuna.Study
+    best_params: dict[str, Any]
+    best_value: float
+
+
+def finished(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials that need no more training."""
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
+
+
+def write_results(
+    directory: Path, study: optuna.Study, parameters: Sequence[Parameter], overrides: Sequence[str]
+) -> None:
+    """Write the table of trials, and the best configuration as an experiment.
+
+    Args:
+        directory: that of the sweep.
+        study: the study.
+        parameters: what varies.
+        overrides: Hydra overrides of all trials.
+    """
+    done = [trial for trial in finished(study) if trial.value is not None]
+    keys = [parameter.key for parameter in parameters]
+    buffer = io.StringIO()
+    table = csv.writer(buffer)
+    table.writerow(["trial", "state", "value", *keys, "run", "place"])
+    for trial in finished(study):
+        where = [trial.user_attrs.get(RUN, ""), trial.user_attrs.get(PLACE, "")]
+        values = [trial.params.get(key, "") for key in keys]
+        table.writerow([trial.number, trial.state.name.lower(), trial.value, *values, *where])
+    write_text(directory / TRIALS, buffer.getvalue())
+    if done:
+        path = directory / BEST
+        path.parent.mkdir(parents=True, exist_ok=True)
+        best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
+        write_text(path, _as_experiment(overrides, best, len(done)))
+    if len(done) > 1:
+        save(draw(study, parameters), directory / PICTURE)
+
+
+def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
+    """Draw the value of each trial over each parameter, with the importance of the parameter.
+
+    Args:
+        study: the study; at least two trials are complete.
+        parameters: what varies.
+
+    Returns:
+        The figure.
+    """
+    importances = importance(study)
+    columns = min(3, len(parameters))
+    rows = -(-len(parameters) // columns)
+    figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
+    trials = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+    for number, parameter in enumerate(parameters):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        values = [trial.params[parameter.key] for trial in trials]
+        shown = values if parameter.is_numeric else list(map(str, values))
+        points = axes.scatter(
+            shown, [trial.value or 0.0 for trial in trials], c=[trial.number for trial in trials], s=14
+        )
+        if parameter.is_log:
+            axes.set_xscale("log")
+        axes.set_xlabel(parameter.field)
+        axes.set_ylabel("mean episode return")
+        axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
+        axes.grid(alpha=0.3)
+        figure.colorbar(points, ax=axes, label="trial")
+    return figure
+
+
+def importance(study: optuna.Study) -> dict[str, float]:
+    """Return the share of each parameter in the variation of the value, by PED-ANOVA.
+
+    Source: Watanabe et al. 2023, "PED-ANOVA: efficiently quantifying hyperparameter importance in arbitrary subspaces".
+
+    Args:
+        study: the study.
+
+    Returns:
+        Shares by key; empty where the trials do not suffice.
+    """
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(complete) < _MIN_TRIALS or len({trial.value for trial in complete}) == 1:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an experimental interface
+        return optuna.importance.get_param_importances(study, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+
+
+def describe(result: SweepResult, shown: int = 10) -> str:
+    """Return the best trials and the importance of each parameter as text.
+
+    Args:
+        result: the result of a sweep.
+        shown: number of trials.
+    """
+    done = [trial for trial in result.study.get_trials(deepcopy=False) if trial.value is not None]
+    ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)[:shown]
+    keys = list(result.best_params)
+    head = ["trial", "return", *keys]
+    rows = [
+        [str(trial.number), f"{trial.value:.4g}", *(f"{_show(trial.params[key])}" for key in keys)] for trial in ranked
+    ]
+    shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
+    lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
+    best = result.directory / BEST
+    lines.append(f"best: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
+    return "\n".join(lines)
+
+
+def _show(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> str:
+    """Return the configuration of a trial as an experiment file."""
+    defaults: list[Any] = []
+    values: dict[str, Any] = {}
+    own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
+    for override in parse_overrides(own):
+        key, value = override.key_or_group, override.value()
+        if key == "experiment":
+            defaults.append(value)
+        elif key in GROUPS and isinstance(value, str):
+            defaults.append({f"override /{key}": value})
+        else:
+            values[key] = plain(value)
+    for key, value in best.params.items():
+        if key in GROUPS:
+            defaults.append({f"override /{key}": value})
+        else:
+            values[key] = value
+    nested: Any = OmegaConf.create({})
+    for key, value in values.items():
+        OmegaConf.update(nested, key, value, force_add=True)
+    defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
+    body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
+    about = f"# The best of {trials} trials: mean episode return {best.value:.6g} (trial {best.number})"
+    return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
+
+
+def plain(value: Any) -> Any:
+    """Return a value of Hydra's parser as plain containers and strings.
+
+    Args:
+        value: of an override.
+    """
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
