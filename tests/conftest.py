@@ -22,23 +22,16 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
-import reuse
-import yaml
 
 # Reproducible examples.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# The parser in C, where it is built, reads the same in half the time.
-yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-reuse.share_contexts()
-reuse.share_compositions()
 
 
 def pytest_collection_finish():
-    """Share programs; collect garbage rarely, and exempt what is imported by now, most objects of all."""
-    reuse.share_programs()
+    """Collect garbage rarely, and exempt what is imported by now, most objects of all."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
@@ -47,7 +40,6 @@ def pytest_collection_finish():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Compile with all optimisations where a test or its module is marked `optimized`, quickly elsewhere."""
-    reuse.set_test(item)
     jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimized") is None)
 
 

@@ -51,7 +51,7 @@ def train(program, state, num_updates):
 
 @pytest.mark.parametrize(
     ("num_devices", "num_shards"),
-    select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)], slow=[(1, 1), (1, 2), (2, 2)]),
+    select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)]),
 )
 def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, num_shards):
     program = recorder_program(num_devices)

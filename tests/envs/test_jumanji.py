@@ -41,7 +41,7 @@ def first_legal(env):
     "name",
     [
         *slow_except(CHECKED, QUICK),
-        *(pytest.param(name, marks=pytest.mark.suites) for name in scenarios() if name not in CHECKED),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in scenarios() if name not in CHECKED),
     ],
 )
 def test_protocol(name):

@@ -18,7 +18,7 @@ NOTHING = 0
     "name",
     [
         pytest.param("CartPoleEasy", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.suites) for name in ("SkittlesEasy", "MineSweeperEasy")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("SkittlesEasy", "MineSweeperEasy")),
     ],
 )
 def test_conformance(name):
@@ -30,7 +30,7 @@ def test_conformance(name):
     [
         pytest.param("BreakoutEasy", marks=pytest.mark.slow),
         *(
-            pytest.param(name, marks=pytest.mark.suites)
+            pytest.param(name, marks=pytest.mark.slow)
             for name in ("TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy")
         ),
     ],

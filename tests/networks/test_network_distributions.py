@@ -103,7 +103,7 @@ def test_methods_support_jit_grad_and_dtypes(name, dtype):
     assert all(jnp.isfinite(g).all() for g in gradients if jnp.issubdtype(g.dtype, jnp.floating))
 
 
-@pytest.mark.parametrize("name", select(NAMES, quick=KINDS, slow=NAMES))
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
 def test_distributions_pass_through_vmap_and_scan(name):
     pi = every_distribution()[name]
 
@@ -119,7 +119,7 @@ def test_distributions_pass_through_vmap_and_scan(name):
     np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", select(NAMES, quick=KINDS, slow=NAMES))
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
 def test_indexing_selects_from_the_batch(name):
     pi = every_distribution()[name]
     indices = (1, slice(0, 1), Ellipsis)

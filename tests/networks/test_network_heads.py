@@ -87,7 +87,7 @@ def test_heads_accept_any_number_of_leading_axes(name):
         assert scalar[0].shape == scalar[1].shape == ((2, 3, 2) if name == "discrete_valued" else (2, 3))
 
 
-@pytest.mark.parametrize("name", select(MASKED, quick=("categorical", "q", "rainbow", "iqn"), slow=MASKED))
+@pytest.mark.parametrize("name", select(MASKED, quick=("categorical", "q", "rainbow", "iqn")))
 def test_heads_mask_illegal_actions(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 6))
@@ -132,7 +132,7 @@ def test_multi_discrete_head_refuses_empty_masks_or_ignores_traced_ones():
     assert (samples[..., 1] == 2).all()
 
 
-@pytest.mark.parametrize("name", select(GREEDY, quick=("q", "rainbow", "iqn"), slow=GREEDY))
+@pytest.mark.parametrize("name", select(GREEDY, quick=("q", "rainbow", "iqn")))
 def test_epsilon_argument_overrides_attribute(name):
     head, _ = HEADS[name]
     x = jax.random.normal(KEY, (4, 3, 6))

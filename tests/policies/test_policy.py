@@ -11,7 +11,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import toys
-from selections import select
 from trained_runs import SMALL, train_members, train_pendulum
 
 from stoix_like.base_types import Observation, RolloutState
@@ -374,11 +373,8 @@ def test_a_recurrent_policy_refuses_other_states():
         policy(view, policy.initial_state(3))
 
 
-# One system for each way to act.
-ACTING = ("ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac", "ddpg/ff_ddpg", "q_learning/ff_dqn", "q_learning/ff_rainbow")
-
-
-@pytest.mark.parametrize("system", select(group_choices("system"), slow=ACTING))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", group_choices("system"))
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
     continuous = system.startswith(("ddpg/", "reppo/", "sac/")) and system != "sac/ff_sac_discrete"

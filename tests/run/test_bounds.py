@@ -189,7 +189,7 @@ def refused(overrides):
 
 @pytest.mark.parametrize("value", EXTREMES)
 @pytest.mark.parametrize(
-    "every_system", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.exhaustive)]
+    "every_system", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_system):
     """Set-up takes seconds and little memory whatever the value is; refusals name the key, or the larger group."""

@@ -78,7 +78,7 @@ def jobs_of(sweep):
     ("launcher", "stop"),
     [
         pytest.param("basic", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("joblib", signal.SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param("joblib", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_a_multirun_that_was_cut_continues_with_the_same_command(tmp_path, environment, reference, launcher, stop):

@@ -261,7 +261,7 @@ def test_what_cannot_run_is_refused(overrides, message):
         set_up(parse_config(compose_config([*RUN, *overrides])))
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.optimized
 @pytest.mark.parametrize("system", ["ppo/ff_ppo", "impala/ff_impala", "q_learning/ff_pqn"])
 def test_learns_cart_pole(system, tmp_path):

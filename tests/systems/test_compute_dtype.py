@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from selections import select
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec
@@ -107,9 +106,8 @@ def trace(system, dtype):
     return traced.jaxpr.jaxpr, (state, traced.out_info)
 
 
-@pytest.mark.parametrize(
-    "system", select(SYSTEMS, slow=["ppo/rec_ppo", "sac/ff_sac", "q_learning/ff_dqn", "mpo/ff_mpo"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_systems_learn_in_float32_from_torsos_in_bfloat16(system):
     jaxpr, results = trace(system, "bfloat16")
     found = list(products(jaxpr))
@@ -133,7 +131,7 @@ def test_only_what_comes_before_the_head_gets_the_dtype_and_has_to_take_it():
         build_networks({"q": {"pre_torso": {"_target_": "flax.linen.Dropout", "rate": 0.1}}}, Discrete(2), dtype=B16)
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 def test_ppo_learns_cart_pole_in_bfloat16():
     config = compose_config(["system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16"])
     loop = TrainingLoop(set_up(parse_config(config)), MultiLogger([]))

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from selections import select
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config
@@ -68,17 +67,13 @@ def test_these_are_all_systems_for_discrete_actions():
     assert discrete == set(DISCRETE)
 
 
-# One system for each way to choose actions.
-CHOOSING = ("ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac_discrete", "q_learning/ff_dqn", "q_learning/ff_iqn")
 PAIRS = [("ppo/ff_ppo_penalty", "masked_pair")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "scenario"),
-    select(
-        [*((system, "masked") for system in DISCRETE), *PAIRS],
-        slow=[*((system, "masked") for system in CHOOSING), *PAIRS],
-    ),
+    [*((system, "masked") for system in DISCRETE), *PAIRS],
 )
 def test_no_illegal_action_is_ever_taken(system, scenario):
     """Without the mask, a third of the random actions of `masked` would be illegal, and two thirds of the pairs.

@@ -11,7 +11,7 @@ from stoix_like.run.training_loop import TrainingLoop
 pytestmark = pytest.mark.optimized
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "minimum_return"),
     [

@@ -314,7 +314,7 @@ def varied(system):
 # One base runs with the quick tests; the others take up to 15 s each.
 @pytest.mark.parametrize(
     "system",
-    select(CASES, quick=("q_learning/ff_dqn",), slow=CASES.keys() - {"q_learning/ff_dqn"}),
+    select(CASES, quick=("q_learning/ff_dqn",)),
 )
 def test_truncation_is_bootstrapped_and_termination_is_not(system):
     """Each member of a population that varies every float learns the values of its own discount and reward scale."""
@@ -330,19 +330,8 @@ def test_truncation_is_bootstrapped_and_termination_is_not(system):
             assert (np.abs(np.asarray(values[:3]) - target[3:]) > 2 * CASES[system].atol).all()
 
 
-# One system for each way to compute targets.
-MUTATED = (
-    "mpo/ff_mpo",
-    "ppo/ff_ppo_penalty",
-    "impala/ff_impala",
-    "vpg/ff_reinforce",
-    "sac/ff_sac",
-    "ddpg/ff_d4pg",
-    "q_learning/ff_pqn",
-)
-
-
-@pytest.mark.parametrize("system", select(CASES, slow=MUTATED))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", CASES)
 def test_truncation_treated_as_termination_changes_the_values(system):
     """With every truncation reported as termination, the values of the first half equal those of the second."""
     setup, state = trained(system, [f"system.gamma={GAMMAS[0]}", "+env.kwargs.limits_end=true"])

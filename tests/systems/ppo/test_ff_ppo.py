@@ -56,7 +56,6 @@ def values(loop, views):
 
 
 QUICK = ("policy", "time_limit")
-SPREAD = ("policy", "time_limit")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,6 @@ SPREAD = ("policy", "time_limit")
     select(
         itertools.product(PROBES, LAYOUTS),
         quick=[(name, "1 device") for name in QUICK],
-        slow=[*((name, "1 device") for name in PROBES), *((name, "2 devices x 2 update batches") for name in SPREAD)],
     ),
 )
 def test_policy_and_critic_learn_the_probes(name, layout):

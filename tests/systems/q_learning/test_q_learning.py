@@ -210,9 +210,9 @@ def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
     assert np.isfinite(state.sums.metrics["q_loss"]).all()
 
 
-@pytest.mark.learning
+@pytest.mark.slow
 @pytest.mark.optimized
-def test_dqn_solves_cartpole():
+def test_dqn_learns_cart_pole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
