@@ -54,17 +54,17 @@ docs: $(INSTALLED) ## execute the tutorial, and build the documentation into sit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs for ten minutes; ARGS="--minutes 60 --seed 1" for more
-	$(BIN)/python scripts/soak.py $(ARGS)
+	$(BIN)/python scripts/soak $(ARGS)
 
 bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" selects scenarios
-	$(BIN)/python scripts/benchmark.py $(ARGS)
+	$(BIN)/python scripts/benchmark $(ARGS)
 
 bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## measure speed compared with rejax and sbx, on the same jax
-	$(BIN)/python scripts/benchmark.py --peers $(BENCH) $(ARGS)
+	$(BIN)/python scripts/benchmark --peers $(BENCH) $(ARGS)
 
 bench-accelerator: $(INSTALLED) $(BENCH)/rejax/.installed ## measure speed on an accelerator, and write its section of docs/benchmarks.md
 	$(BIN)/pip install --quiet --constraint constraints.txt "jax$(JAX_EXTRA)"
-	$(BIN)/python scripts/benchmark.py accelerator --repeats 3 --peers $(BENCH) --into docs/benchmarks.md $(ARGS)
+	$(BIN)/python scripts/benchmark accelerator --repeats 3 --peers $(BENCH) --into docs/benchmarks.md $(ARGS)
 
 $(BENCH)/rejax/.installed: PACKAGES = rejax==0.1.3 gymnax==0.0.9
 $(BENCH)/sbx/.installed: PACKAGES = sbx-rl

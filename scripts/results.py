@@ -3,7 +3,7 @@
 Runs that differ only in their seeds form one row: the interquartile mean over seeds and its 95 % bootstrap interval.
 A run is a directory with a `metrics.jsonl`; a directory that contains runs stands for all of them.
 
-    python scripts/results.py runs --reference docs/reference_returns.yaml --readme README.md
+    python scripts/results.py runs --reference docs/reference_returns.yaml --into docs/results.md
 """
 
 from __future__ import annotations
@@ -297,14 +297,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", help="run directories, or directories that contain runs")
     parser.add_argument("--reference", type=Path, help="yaml file of published returns, for an extra column")
-    parser.add_argument("--readme", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
+    parser.add_argument("--into", type=Path, help=f"page whose text between {BEGIN} and {END} is replaced")
     args = parser.parse_args(arguments)
     try:
         references = read_references(args.reference) if args.reference else None
         members = (member for directory in find_runs(args.runs) for member in read_members(directory))
         text = table(group(members), references)
-        if args.readme:
-            replace_block(args.readme, text)
+        if args.into:
+            replace_block(args.into, text)
         else:
             print(text)
     except ConfigError as error:

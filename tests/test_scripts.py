@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,35 +12,41 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts")
+    """The modules of the benchmark by name."""
+    monkeypatch.syspath_prepend(ROOT / "scripts/benchmark")
     # Compile quickly; the measured speed does not matter here.
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    import benchmark
-
-    yield benchmark
-    sys.modules.pop("benchmark")
+    names = ("scenarios", "runner", "report", "compare")
+    yield SimpleNamespace(**{name: __import__(name) for name in names})
+    for name in names:
+        sys.modules.pop(name)
 
 
 @pytest.mark.slow
 def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path, monkeypatch):
     # The other framework is a trivial script that runs in this process's Python.
-    monkeypatch.setattr(benchmark, "SCRIPTS", tmp_path)
-    for path in (ROOT / "scripts").glob("benchmark_*.py"):
+    monkeypatch.setattr(benchmark.runner, "SCRIPTS", tmp_path)
+    for path in (ROOT / "scripts/benchmark").glob("*.py"):
         (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / "benchmark_slow.py").write_text(
+    (tmp_path / "peer_slow.py").write_text(
         "import json, sys\n"
-        "from benchmark_worker import serve\n"
+        "from worker import serve\n"
         "print('noise')\n"
         "settings = json.loads(sys.argv[1])\n"
         "serve(lambda: {'wall': 2.0, 'cpu': 4.0, 'steps': settings['steps'], 'return': 9.0}, compile=None, jax='0')\n"
     )
-    scenario = benchmark.Scenario(
-        (*benchmark.PPO_SMALL, "arch.total_timesteps=1024", "arch.num_eval_episodes=2", "arch.max_eval_steps=5"),
+    scenario = benchmark.scenarios.Scenario(
+        (
+            *benchmark.scenarios.PPO_SMALL,
+            "arch.total_timesteps=1024",
+            "arch.num_eval_episodes=2",
+            "arch.max_eval_steps=5",
+        ),
         peers={"slow": {"steps": 8}},
-        goal=benchmark.Goal("cpu", 1.5),
+        goal=benchmark.scenarios.Goal("cpu", 1.5),
     )
-    monkeypatch.setitem(benchmark.SCENARIOS, "tiny", scenario)
-    rows = benchmark.measure("tiny", {"slow": Path(sys.executable)}, repeats=2)
+    monkeypatch.setitem(benchmark.scenarios.SCENARIOS, "tiny", scenario)
+    rows = benchmark.runner.measure("tiny", {"slow": Path(sys.executable)}, repeats=2)
     ours, theirs = json.loads(json.dumps(rows))
     assert (ours["scenario"], ours["who"], theirs["who"]) == ("tiny", "stoix_like", "slow")
     # 8 steps in 2 s of wall time and 4 s of CPU time.
@@ -52,7 +59,7 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
 
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- bench -->\nold\n<!-- end -->\nafter\n")
-    benchmark.write_into(page, "bench", benchmark.markdown(rows, "make bench"))
+    benchmark.report.write_into(page, "bench", benchmark.report.markdown(rows, "make bench"))
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("<!-- end -->\nafter\n")
@@ -62,13 +69,13 @@ def test_the_benchmark_compares_a_run_with_another_framework(benchmark, tmp_path
 
 
 def test_a_trial_has_fewer_environments_members_and_steps(benchmark):
-    scenario = benchmark.SCENARIOS["population_256"].scaled(0.01)
+    scenario = benchmark.scenarios.SCENARIOS["population_256"].scaled(0.01)
     # 4 environments are few already, 256 x 0.01 = 2.56, and 1,000 steps too few.
     sizes = ("arch.total_num_envs=4", "arch.total_timesteps=4096", "arch.population.size=2")
     assert scenario.overrides[-5:-2] == sizes
     peer = scenario.peers["rejax"]
     assert (peer["members"], peer["create"]["num_envs"], peer["create"]["total_timesteps"]) == (2, 4, 4096)
-    assert benchmark.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-4:-2] == (
+    assert benchmark.scenarios.SCENARIOS["ppo_4096"].scaled(0.5).overrides[-4:-2] == (
         "arch.total_num_envs=2048",
         "arch.total_timesteps=10000000",
     )
@@ -78,8 +85,8 @@ def test_every_accelerator_has_its_section(benchmark, tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- accelerators -->\n\nNone has been measured.\n\n<!-- end -->\nafter\n")
     for device, table in (("TPU v5", "| 1 |"), ("NVIDIA H100", "| 2 |"), ("TPU v5", "| 3 |")):
-        monkeypatch.setattr(benchmark, "describe_machine", lambda device=device: device)
-        benchmark.write_section(page, table)
+        monkeypatch.setattr(benchmark.report, "describe_machine", lambda device=device: device)
+        benchmark.report.write_section(page, table)
     before, nvidia, tpu = page.read_text().split("### ")
     assert before == "before\n<!-- accelerators -->\n\n"
     assert nvidia.startswith("NVIDIA H100\n\n")
@@ -90,18 +97,18 @@ def test_every_accelerator_has_its_section(benchmark, tmp_path, monkeypatch):
 
 def test_a_failing_process_reports_its_error(benchmark):
     with pytest.raises(SystemExit, match="no such thing"):
-        benchmark.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
+        benchmark.runner.Process([sys.executable, "-c", "raise SystemExit('no such thing')"])
 
 
 def test_the_scripts_of_every_scenario_exist(benchmark):
-    for name, scenario in benchmark.SCENARIOS.items():
-        for command in benchmark.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
+    for name, scenario in benchmark.scenarios.SCENARIOS.items():
+        for command in benchmark.runner.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
             assert Path(command[1]).is_file(), command
 
 
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])
 def test_unknown_scenarios_and_zero_repeats_are_refused(benchmark, monkeypatch, capsys, arguments):
-    monkeypatch.setattr(sys, "argv", ["benchmark.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     with pytest.raises(SystemExit):
-        benchmark.main()
+        benchmark.compare.main()
     assert {"ppo_tiny": "ppo_small", "ppo_small": "repeats", "sac": "scale"}[arguments[0]] in capsys.readouterr().err

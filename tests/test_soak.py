@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
+SCRIPTS = Path(__file__).parent.parent / "scripts/soak"
 KINDS = ("kills", "disks", "faults", "fuzz", "hostile")
 
 
@@ -18,7 +18,7 @@ KINDS = ("kills", "disks", "faults", "fuzz", "hostile")
 def modules(monkeypatch):
     """The modules of the soak test by name."""
     monkeypatch.syspath_prepend(SCRIPTS)
-    names = ("soak", "soak_runs", *(f"soak_{kind}" for kind in KINDS))
+    names = ("soak", "runs", *KINDS)
     yield {name: __import__(name) for name in names}
     for name in names:
         sys.modules.pop(name)
@@ -36,7 +36,7 @@ def modules(monkeypatch):
     ],
 )
 def test_the_end_of_a_process_is_judged(modules, code, err, problem):
-    runs = modules["soak_runs"]
+    runs = modules["runs"]
     found = runs.complaints(runs.Done(code, "", err, 1.0))
     assert len(found) == (problem is not None)
     assert all(text.startswith(problem) for text in found)
@@ -44,7 +44,7 @@ def test_the_end_of_a_process_is_judged(modules, code, err, problem):
 
 
 def test_a_signal_may_stop_a_run_but_not_be_ignored(modules):
-    runs, kills = modules["soak_runs"], modules["soak_kills"]
+    runs, kills = modules["runs"], modules["kills"]
     reference = runs.Reference(Path(), 10.0, {})
 
     def judged(code, seconds, number=signal.SIGTERM):
@@ -58,7 +58,7 @@ def test_a_signal_may_stop_a_run_but_not_be_ignored(modules):
 
 
 def test_a_damaged_directory_differs_in_one_file(modules, tmp_path):
-    damage = modules["soak_faults"].damage
+    damage = modules["faults"].damage
     seen = set()
     for seed in range(40):
         directory = tmp_path / str(seed) / "10"
@@ -78,7 +78,7 @@ def test_a_damaged_directory_differs_in_one_file(modules, tmp_path):
 
 
 def test_records_of_a_full_disk_are_those_of_the_uninterrupted_run(modules):
-    wrong_lines = modules["soak_disks"].wrong_lines
+    wrong_lines = modules["disks"].wrong_lines
     expected = [json.dumps({"return": number}) for number in (1, 2, 3)]
     timed = '{"return": 1, "wall_seconds": 3}\n'
     assert wrong_lines("", expected) == []
@@ -88,7 +88,7 @@ def test_records_of_a_full_disk_are_those_of_the_uninterrupted_run(modules):
 
 
 def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
-    hostile = modules["soak_hostile"]
+    hostile = modules["hostile"]
     (tmp_path / "7").mkdir()
     for name in ("canary", "7/canary"):
         (tmp_path / name).write_text(hostile.CANARY)
@@ -101,7 +101,7 @@ def test_harm_outside_of_a_run_is_seen(modules, tmp_path):
 
 
 def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
-    hostile = modules["soak_hostile"]
+    hostile = modules["hostile"]
     for number, (name, plant) in enumerate(hostile.TRAPS.items()):
         run_dir, outside = tmp_path / str(number) / "run", tmp_path / str(number) / "outside"
         for item in ("host_state", "shared"):
@@ -122,14 +122,14 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
 
 
 def test_the_seed_determines_the_fuzzed_keys(modules):
-    draw = modules["soak_fuzz"].draw
+    draw = modules["fuzz"].draw
     drawn = [draw(random.Random(seed), "ppo/ff_ppo") for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert set(modules["soak_fuzz"].keys({"a": {"b": 1}, "c": [2]})) == {"a", "a.b", "c"}
+    assert set(modules["fuzz"].keys({"a": {"b": 1}, "c": [2]})) == {"a", "a.b", "c"}
 
 
 def test_rounds_hold_every_kind_and_figures_add_up(modules):
-    soak, runs = modules["soak"], modules["soak_runs"]
+    soak, runs = modules["soak"], modules["runs"]
     plan = list(soak.planned(list(KINDS), 2))
     assert len(plan) == len(set(plan)) == 2 * sum(soak.ROUND.values())
     assert {kind for kind, _ in plan} == set(KINDS)
@@ -137,13 +137,13 @@ def test_rounds_hold_every_kind_and_figures_add_up(modules):
     tries = [soak.Try("fuzz", n, runs.Outcome(f"try {n}", found, ["cmd"]), 1.0) for n, found in enumerate(problems)]
     lines = soak.report(tries, seed=5)
     assert lines[-1].split() == ["fuzz", "4", "1", "1", "1", "1", "4"]
-    assert "  again: python scripts/soak.py --seed 5 --only fuzz/3" in lines
+    assert "  again: python scripts/soak --seed 5 --only fuzz/3" in lines
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_try_of_each_kind_survives(kind):
-    command = [sys.executable, str(SCRIPTS / "soak.py"), "--only", f"{kind}/0", "--jobs", "1"]
+    command = [sys.executable, str(SCRIPTS), "--only", f"{kind}/0", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{kind}  " in done.stdout

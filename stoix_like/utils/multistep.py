@@ -7,7 +7,7 @@ step must therefore be the value of the true successor, not of the observation t
 
 Every function except the n-step one solves a linear recurrence backwards: as a scan over time or, with
 `associative=True`, as a parallel prefix scan of logarithmic depth. Results agree up to rounding; speed differs. On a
-CPU the default, the scan over time, was faster at every size measured; `scripts/benchmark_returns.py` compares both on
+CPU the default, the scan over time, was faster at every size measured; `scripts/benchmark/returns.py` compares both on
 your machine.
 """
 

@@ -1,6 +1,6 @@
 """Measure steps of a suite of environments with random actions, by the suite's own vmap and automatic reset.
 
-The settings are JSON: `suite`, `name`, `num_envs` and `num_steps`, see `benchmark.py`.
+The settings are JSON: `suite`, `name`, `num_envs` and `num_steps`, see `scenarios.py`.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from benchmark_worker import serve, timed
+from worker import serve, timed
 
 warnings.filterwarnings("ignore", category=DeprecationWarning)
 

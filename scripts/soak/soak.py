@@ -1,7 +1,7 @@
 """Soak test: kill, starve, damage, fuzz and deceive tiny runs for a given time, and print what did not survive.
 
-    python scripts/soak.py --minutes 10
-    python scripts/soak.py --only kills/3          # one try again, as a failure names it
+    python scripts/soak --minutes 10
+    python scripts/soak --only kills/3          # one try again, as a failure names it
 
 kills     runs of every system are stopped at random moments, resumed, and compared with an uninterrupted run
 disks     the disk is full during training
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from soak_runs import Bench, Outcome, References, Worker
+from runs import Bench, Outcome, References, Worker
 
 # Tries of each kind in one round.
 ROUND = {"kills": 1, "disks": 1, "faults": 2, "fuzz": 8, "hostile": 2}
@@ -117,7 +117,7 @@ def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, ref
     directory.mkdir()
     bench = Bench(worker, directory, references)
     try:
-        outcome = importlib.import_module(f"soak_{kind}").attempt(bench, random.Random(f"{seed} {kind} {index}"), index)
+        outcome = importlib.import_module(kind).attempt(bench, random.Random(f"{seed} {kind} {index}"), index)
     except Exception as error:  # The soak itself failed; the other tries go on.
         reason = traceback.format_exception_only(error)[-1].strip()
         outcome = Outcome(kind, [f"the try failed: {reason}"], bench.commands)
@@ -134,7 +134,7 @@ def report(tries: list[Try], seed: int) -> list[str]:
         if tried.outcome.problems:
             lines += ["", f"{tried.kind}/{tried.index}: {tried.outcome.what}"]
             lines += [f"  {problem}" for problem in tried.outcome.problems]
-            lines += [f"  again: python scripts/soak.py --seed {seed} --only {tried.kind}/{tried.index}"]
+            lines += [f"  again: python scripts/soak --seed {seed} --only {tried.kind}/{tried.index}"]
             lines += [f"    {command}" for command in tried.outcome.commands]
     rows = [HEADER, *(figures(kind, tries) for kind in ROUND if any(tried.kind == kind for tried in tries))]
     return [*lines, "", *("  ".join(f"{cell:<12}" for cell in row).rstrip() for row in rows)]
@@ -148,7 +148,3 @@ def figures(kind: str, tries: list[Try]) -> tuple[str, ...]:
     traced = sum("TRACEBACK" in text and "DIFFERENCE" not in text for text in failed)
     counts = (len(own), len(own) - len(failed), different, traced, len(failed) - different - traced)
     return (kind, *(str(count) for count in counts), f"{sum(tried.seconds for tried in own):.0f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Measure one scenario of `benchmark.py` in its own process.
+"""Measure one scenario in its own process.
 
 The arguments are the name of the measure, a directory for traces of jax's profiler or an empty string, and hydra
 overrides.
@@ -20,8 +20,8 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from benchmark_suite import draw_legal
-from benchmark_worker import serve, timed
+from peer_suite import draw_legal
+from worker import serve, timed
 
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState

@@ -1,4 +1,4 @@
-"""Processes, tiny runs and comparisons of the soak test (`soak.py`)."""
+"""Processes, tiny runs and comparisons of the soak test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # The only fields of a record that differ between two equal runs.
 TIMES = ("wall_seconds", "steps_per_second")
 REFUSED = 2
@@ -84,7 +84,7 @@ class Worker:
     """A process that has imported everything, and forks one child per job; the import alone takes seconds."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT), str(ROOT / "scripts/soak"), os.environ.get("PYTHONPATH", "")])
         environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": path}
         # Unbuffered, so that `select` sees every answer.
         self._process = subprocess.Popen(
@@ -186,7 +186,7 @@ class Bench:
 
     def digest(self, run_dir: Path) -> dict[str, Any]:
         """Return the metrics of a run, and hashes of the arrays of its newest checkpoint."""
-        done = self.call("soak_runs:print_digest", [str(run_dir)])
+        done = self.call("runs:print_digest", [str(run_dir)])
         return json.loads(done.out) if done.code == 0 else {"unreadable": done.err[-500:]}
 
     def reference(self, system: str) -> Reference:

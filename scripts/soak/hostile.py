@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from soak_runs import Bench, Outcome, complaints
+from runs import Bench, Outcome, complaints
 
 SYSTEM = "ppo/ff_ppo"
 CANARY = "keep me\n"

@@ -1,4 +1,4 @@
-"""Measure a training run of sbx, in sbx's own virtual environment. The settings are JSON, see `benchmark.py`.
+"""Measure a training run of sbx, in sbx's own virtual environment. The settings are JSON, see `scenarios.py`.
 
 sbx steps gymnasium's environments on the host. It compiles in the first run, which does not count.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 import sbx
-from benchmark_worker import serve, timed
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from worker import serve, timed
 
 
 def main() -> None:

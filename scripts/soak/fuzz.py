@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from soak_runs import REFUSED, Bench, Outcome, complaints, overrides, systems
+from runs import REFUSED, Bench, Outcome, complaints, overrides, systems
 
 MEMORY = 4 * 2**30  # bytes beyond those of the imports
 SECONDS = 30  # of CPU time
@@ -29,7 +29,7 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     env = overrides(system)[1:2] if rng.random() < PROBES else ()
     arguments = [f"system={system}", *env, draw(rng, system)]
     bench.commands.append(f"(ulimit -v {MEMORY // 1024}; stoix-like train {shlex.join(arguments)})")
-    done = bench.call("soak_fuzz:probe", arguments, RLIMIT_AS=MEMORY, RLIMIT_CPU=SECONDS)
+    done = bench.call("fuzz:probe", arguments, RLIMIT_AS=MEMORY, RLIMIT_CPU=SECONDS)
     problems = complaints(done)
     if not problems and done.code == REFUSED and len(done.err.strip().splitlines()) != 1:
         problems = [f"refused in {len(done.err.strip().splitlines())} lines: {done.err.strip()[:200]!r}"]

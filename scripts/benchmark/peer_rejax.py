@@ -1,4 +1,4 @@
-"""Measure a training run of rejax, in rejax's own virtual environment. The settings are JSON, see `benchmark.py`.
+"""Measure a training run of rejax, in rejax's own virtual environment. The settings are JSON, see `scenarios.py`.
 
 One compiled function initialises and trains the agent, vmapped over seeds for several members. Evaluation during
 training is off, and the evaluation of the result is not timed.
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import rejax
-from benchmark_worker import serve, timed
+from worker import serve, timed
 
 
 def main() -> None:

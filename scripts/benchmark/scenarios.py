@@ -1,0 +1,315 @@
+"""What is measured: our configurations, and the same in the settings of other frameworks."""
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+PPO_SMALL = ("system=ppo/ff_ppo", "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
+PPO_WIDE = (
+    *PPO_SMALL[:3],
+    "arch.total_num_envs=512",
+    "arch.total_timesteps=2e6",
+    "system.num_minibatches=16",
+    *(f"network.{name}_network.pre_torso.layer_sizes=[256,256]" for name in ("actor", "critic")),
+    *(f"network.{name}_network.pre_torso.activation=relu" for name in ("actor", "critic")),
+)
+# Minibatches of 256 images of 10 x 10 pixels.
+PPO_PIXELS = (
+    "system=ppo/ff_ppo",
+    "env=gymnax/breakout",
+    "network=cnn",
+    "arch.total_num_envs=8",
+    "arch.total_timesteps=4096",
+)
+XLA_CONVOLUTIONS = tuple(f"+network.{name}_network.pre_torso.sliced=false" for name in ("actor", "critic"))
+# Start states are those of the first episodes, as brax trains.
+PPO_PHYSICS = (
+    *("+experiment=_ppo_brax", "env.auto_reset=cached", "arch.total_num_envs=4096", "arch.total_timesteps=1e7"),
+    *("system.rollout_length=16", "system.num_minibatches=32"),
+)
+REJAX_PPO = {
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "num_steps": 128,
+    "num_epochs": 4,
+    "num_minibatches": 4,
+    "learning_rate": 1e-3,
+    "max_grad_norm": 0.5,
+    "total_timesteps": 500_000,
+    "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": [64, 64]},
+}
+REJAX_PPO_WIDE = REJAX_PPO | {
+    "num_envs": 512,
+    "num_minibatches": 16,
+    "total_timesteps": 2_000_000,
+    "agent_kwargs": {"activation": "relu", "hidden_layer_sizes": [256, 256]},
+}
+# A minibatch is 4 environments x 128 steps / 4. sbx steps environments on the host: a tenth of the budget is enough.
+SBX_PPO = {
+    "algorithm": "PPO",
+    "env": "CartPole-v1",
+    "num_envs": 4,
+    "steps": 50_000,
+    "model": {"n_steps": 128, "batch_size": 128, "n_epochs": 4, "policy_kwargs": {"net_arch": [64, 64]}},
+}
+
+
+def recurrent_ppo(network: str, *names: str) -> tuple[str, ...]:
+    """Return recurrent PPO in the shape of PureJaxRL's, with torsos and cells of the named networks."""
+    parts = ("pre_torso.layer_sizes=[128]", "rnn_layer.hidden_state_dim=128", "post_torso.layer_sizes=[128]")
+    return (
+        *("system=ppo/rec_ppo", "env=gymnax/cartpole", f"network={network}", "arch.total_num_envs=4"),
+        *("arch.total_timesteps=5e4", "system.num_minibatches=4"),
+        *(f"network.{name}_network.{part}" for name in names for part in parts),
+    )
+
+
+REC_PPO = recurrent_ppo("rnn", "actor", "critic")
+CELL = "network.actor_network.rnn_layer.cell_type"
+
+# One gradient step for every step of all environments.
+STEP_BY_STEP = ("system.rollout_length=1", "system.epochs=1")
+DQN = (
+    "system=q_learning/ff_dqn",
+    "env=gymnax/cartpole",
+    "network.actor_network.pre_torso.layer_sizes=[64,64]",
+    "arch.total_num_envs=10",
+    "arch.total_timesteps=5e5",
+    *STEP_BY_STEP,
+    "system.warmup_steps=100",
+    "system.total_buffer_size=1e4",
+    "system.total_batch_size=128",
+)
+SAC = (
+    "system=sac/ff_sac",
+    "env=gymnax/pendulum",
+    *(f"network.{name}_network.pre_torso.layer_sizes=[256,256]" for name in ("actor", "q")),
+    "arch.total_num_envs=8",
+    "arch.total_timesteps=1e5",
+    *STEP_BY_STEP,
+    "system.warmup_steps=128",
+    "system.total_buffer_size=1e5",
+    "system.total_batch_size=256",
+)
+REJAX_DQN = {
+    "env": "CartPole-v1",
+    "num_envs": 10,
+    "num_epochs": 1,
+    "buffer_size": 10_000,
+    "batch_size": 128,
+    "fill_buffer": 1000,
+    "total_timesteps": 500_000,
+    # rejax fixes the width of the layers at 64.
+    "agent_kwargs": {"activation": "relu"},
+}
+REJAX_SAC = {
+    "env": "Pendulum-v1",
+    "num_envs": 8,
+    "num_epochs": 1,
+    "buffer_size": 100_000,
+    "batch_size": 256,
+    "fill_buffer": 1024,
+    "total_timesteps": 100_000,
+    "hidden_layer_sizes": (256, 256),
+}
+SBX_DQN = {
+    "algorithm": "DQN",
+    "env": "CartPole-v1",
+    "num_envs": 10,
+    "steps": 50_000,
+    "model": {"buffer_size": 10_000, "batch_size": 128, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1000},
+}
+SBX_SAC = {
+    "algorithm": "SAC",
+    "env": "Pendulum-v1",
+    "num_envs": 8,
+    "steps": 10_000,
+    "model": {"buffer_size": 100_000, "batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_starts": 1024},
+}
+
+
+# What `--scale` makes smaller, in our settings and in those of peers, and the least that it leaves.
+SIZES = {
+    **{"arch.total_num_envs": 8, "arch.population.size": 2, "arch.total_timesteps": 4096},
+    **{"num_envs": 8, "members": 2, "total_timesteps": 4096, "steps": 4096},
+}
+
+
+class Goal(NamedTuple):
+    """A bound on our number, or on its ratio to that of the first peer."""
+
+    number: Literal["wall", "cpu", "value"]
+    value: float
+    at_least: bool = True
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A benchmark.
+
+    Attributes:
+        overrides: hydra overrides of our configuration.
+        measure: a function of `ours.py`.
+        unit: unit of the result, where it is not a speed.
+        peers: by name, the settings that the peer's script takes.
+        goal: for our number, or for its ratio to that of the first peer.
+        on_cpu: whether it is measured by default on a machine without an accelerator.
+    """
+
+    overrides: tuple[str, ...]
+    measure: str = "train"
+    unit: str = ""
+    peers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    goal: Goal | None = None
+    on_cpu: bool = True
+
+    def scaled(self, scale: float) -> "Scenario":
+        """Return the scenario with fewer environments, members and steps, for a trial."""
+        overrides = (override.partition("=") for override in self.overrides)
+        peers = {
+            name: {
+                **_scaled(settings, scale),
+                **({"create": _scaled(settings["create"], scale)} if "create" in settings else {}),
+            }
+            for name, settings in self.peers.items()
+        }
+        return replace(
+            self,
+            overrides=(
+                *(f"{key}{sign}{_scaled({key: value}, scale)[key]}" for key, sign, value in overrides),
+                *("arch.num_eval_episodes=2", "arch.max_eval_steps=100"),
+            ),
+            peers=peers,
+            goal=None,
+        )
+
+
+def _scaled(settings: dict[str, Any], scale: float) -> dict[str, Any]:
+    return settings | {
+        name: max(min(int(float(settings[name])), least), int(float(settings[name]) * scale))
+        for name, least in SIZES.items()
+        if name in settings
+    }
+
+
+def rejax_settings(create: dict[str, Any], algorithm: str = "PPO", members: int = 1) -> dict[str, Any]:
+    """Return the settings of `peer_rejax.py`."""
+    return {"algorithm": algorithm, "members": members, "create": create}
+
+
+SCENARIOS = {
+    "ppo_small": Scenario(
+        PPO_SMALL, peers={"rejax": rejax_settings(REJAX_PPO), "sbx": SBX_PPO}, goal=Goal("cpu", 1.15)
+    ),
+    "ppo_wide": Scenario(PPO_WIDE, peers={"rejax": rejax_settings(REJAX_PPO_WIDE)}, goal=Goal("cpu", 1.0)),
+    "ppo_4096": Scenario(
+        (*PPO_WIDE, "arch.total_num_envs=4096", "arch.total_timesteps=2e7"),
+        peers={"rejax": rejax_settings(REJAX_PPO_WIDE | {"num_envs": 4096, "total_timesteps": 20_000_000})},
+        on_cpu=False,
+    ),
+    "population": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=16", f"arch.num_devices={os.cpu_count()}"),
+        peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=16)},
+        goal=Goal("wall", 1.3),
+    ),
+    "population_256": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1e5", "arch.population.size=256"),
+        peers={"rejax": rejax_settings(REJAX_PPO | {"total_timesteps": 100_000}, members=256)},
+        on_cpu=False,
+    ),
+    **{
+        f"ppo_{suite}": Scenario((*PPO_PHYSICS, f"env={suite}/{task}"), on_cpu=False)
+        for suite, task in {"brax": "ant", "playground": "cheetah_run"}.items()
+    },
+    "dqn": Scenario(DQN, peers={"rejax": rejax_settings(REJAX_DQN, "DQN"), "sbx": SBX_DQN}, goal=Goal("cpu", 1.7)),
+    "sac": Scenario(SAC, peers={"rejax": rejax_settings(REJAX_SAC, "SAC"), "sbx": SBX_SAC}, goal=Goal("cpu", 1.05)),
+    "rec_ppo": Scenario(REC_PPO),
+    "rec_ppo_shared": Scenario(recurrent_ppo("rnn_shared", "actor")),
+    "unroll_gru": Scenario(REC_PPO, "unroll"),
+    **{
+        f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)
+        for cell in ("mingru", "lru")
+        for measure in ("unroll", "unroll_in_steps")
+    },
+    "env_only": Scenario(PPO_SMALL, "env_only"),
+    "net_only": Scenario(PPO_SMALL, "net_only"),
+    "pixels": Scenario(PPO_PIXELS, "net_only"),
+    "pixels_xla": Scenario((*PPO_PIXELS, *XLA_CONVOLUTIONS), "net_only"),
+    "evaluation": Scenario(PPO_SMALL, "evaluation", unit="% of the time", goal=Goal("value", 5.0, at_least=False)),
+    "time_to_first_update": Scenario(
+        (*PPO_SMALL, "arch.total_timesteps=1024", "arch.num_evaluation=2"),
+        "time_to_first_update",
+        unit="s",
+        goal=Goal("value", 6.0, at_least=False),
+    ),
+}
+
+# The cheapest environment of each suite, where the adapter's own cost shows most, stepped by the suite's own means.
+# brax and MuJoCo Playground return to the first start states, as our mode `cached` does.
+CACHED = ("brax/inverted_pendulum", "playground/cartpole_balance")
+STEPPED = {
+    "brax/inverted_pendulum": "inverted_pendulum",
+    "craftax/classic_symbolic": "Craftax-Classic-Symbolic-v1",
+    "gymnax/cartpole": "CartPole-v1",
+    "jumanji/snake": "Snake-v1",
+    "navix/empty_5x5": "Navix-Empty-5x5-v0",
+    "pgx/tic_tac_toe": "tic_tac_toe",
+    "playground/cartpole_balance": "CartpoleBalance",
+    "xminigrid/empty_5x5": "MiniGrid-Empty-5x5",
+}
+STEPS_NUM_ENVS, STEPS_LENGTH = 256, 1000
+SCENARIOS |= {
+    f"steps_{env.partition('/')[0]}": Scenario(
+        (
+            *(f"env={env}", f"env.auto_reset={'cached' if env in CACHED else 'fresh'}"),
+            *(f"arch.total_num_envs={STEPS_NUM_ENVS}", f"system.rollout_length={STEPS_LENGTH}"),
+        ),
+        "steps",
+        peers={
+            "suite": {
+                "suite": env.partition("/")[0],
+                "name": name,
+                "num_envs": STEPS_NUM_ENVS,
+                "num_steps": STEPS_LENGTH,
+            }
+        },
+        goal=Goal("cpu", 0.9),
+        on_cpu=False,
+    )
+    for env, name in STEPPED.items()
+}
+# Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
+HOST_PPO = (*PPO_SMALL[:1], *PPO_SMALL[2:], "arch.total_timesteps=50_000")
+HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")
+HOSTS = {
+    "host_ppo_sync": (*HOST_PPO, "env=gymnasium/cartpole"),
+    "host_ppo_async": (*HOST_PPO, "env=gymnasium/cartpole", "env.vectorization=async"),
+    "host_ppo_envpool": (*HOST_PPO, "env=envpool/cartpole"),
+    "host_sac": HOST_SAC,
+}
+BRIDGES = {
+    "host_bridge_sync": ("env=gymnasium/cartpole",),
+    "host_bridge_async": ("env=gymnasium/cartpole", "env.vectorization=async"),
+    "host_bridge_envpool": ("env=envpool/cartpole",),
+}
+SCENARIOS |= {
+    name: Scenario(
+        overrides, peers={"sbx": SBX_SAC if name == "host_sac" else SBX_PPO}, goal=Goal("wall", 2.0), on_cpu=False
+    )
+    for name, overrides in HOSTS.items()
+}
+SCENARIOS |= {
+    name: Scenario(
+        (*overrides, "arch.total_num_envs=16", "system.rollout_length=2000"),
+        "bridge",
+        unit="ms per call",
+        goal=Goal("value", 0.3, at_least=False),
+        on_cpu=False,
+    )
+    for name, overrides in BRIDGES.items()
+}
+# Names for several scenarios.
+GROUPS = {
+    group: tuple(name for name in SCENARIOS if name.startswith(prefix))
+    for group, prefix in {"suites": "steps_", "host": "host_"}.items()
+} | {"accelerator": ("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac")}
