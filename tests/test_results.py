@@ -163,7 +163,7 @@ def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     capsys.readouterr()
     results.main(arguments)
     text = capsys.readouterr().out
-    results.main([*arguments, "--readme", str(page)])
+    results.main([*arguments, "--into", str(page)])
     assert page.read_text() == f"# Before\n\n{results.BEGIN}\n{text}{results.END}\n\nafter\n"
 
     swept, members = cells(text)
