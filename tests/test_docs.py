@@ -203,7 +203,10 @@ def test_the_guide_shows_the_reader_for_numpy_verbatim():
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_to_a_file(page):
     """Links work where the code is hosted as well: none leads to a page that is generated for the site."""
-    assert [path for path in linked(page.read_text()) if not (page.parent / path).exists()] == []
+    text = page.read_text()
+    hosted = re.findall(r"stoix-like/stoix_like/(?:blob/|tree/)?main/([^)#\s]+)", text)
+    assert [path for path in linked(text) if not (page.parent / path).exists()] == []
+    assert [path for path in hosted if not (ROOT / path).exists()] == []
 
 
 def test_the_guides_list_the_keys_of_other_frameworks():
