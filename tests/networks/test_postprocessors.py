@@ -70,7 +70,7 @@ def documented_names():
     for section in page.read_text().split("\n## ")[1:]:
         heading, *lines = section.splitlines()
         modules = [f"stoix_like.{module}" for module in re.findall(r"`([\w.]+)`", heading)]
-        for line in lines:
+        for line in lines if modules else ():
             if line.startswith("| ") and not line.startswith("| name"):
                 names, remark = line.strip("| ").split(" | ", 1)
                 prefix = ""

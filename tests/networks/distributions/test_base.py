@@ -1,0 +1,139 @@
+"""What all distributions have in common."""
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bounded_policies import beta, tanh_normal
+from selections import select
+
+from stoix_like.networks.distributions import (
+    Categorical,
+    Deterministic,
+    DiscreteValuedTfpDistribution,
+    EpsilonGreedy,
+    Independent,
+    MultiDiscreteActionDistribution,
+    MultivariateNormalDiag,
+    StateDependentNoise,
+)
+
+KEY = jax.random.key(0)
+
+
+def every_distribution(dtype=jnp.float32):
+    """Return one distribution of each class, with a batch of two and events of three entries."""
+    rows = jnp.asarray([[0.1, -0.4, 0.7], [0.9, 0.2, -1.5]], dtype)
+    positive = jnp.exp(rows)
+    low, high = (-2.0, -1.0, 0.0), (2.0, 1.0, 5.0)
+    return {
+        "categorical": Categorical(logits=rows),
+        "epsilon_greedy": EpsilonGreedy(rows, 0.2),
+        "discrete_valued": DiscreteValuedTfpDistribution(np.linspace(-1.0, 1.0, 3), logits=rows),
+        "multi_discrete": MultiDiscreteActionDistribution(jnp.concatenate([rows, rows[:, :2]], -1), (3, 2)),
+        "tanh_normal": Independent(tanh_normal(rows, positive, low, high), 1),
+        "beta": Independent(beta(1 + positive, 2 + positive, low, high), 1),
+        "normal": MultivariateNormalDiag(rows, positive),
+        "gsde": StateDependentNoise(rows, rows[:, :2], positive),
+        "deterministic": Independent(Deterministic(rows), 1),
+    }
+
+
+NAMES = tuple(every_distribution())
+
+
+# Discrete, of several choices, and transformed.
+KINDS = ("categorical", "multi_discrete", "tanh_normal")
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", NAMES)
+def test_methods_support_jit_grad_and_dtypes(name, dtype):
+    pi = every_distribution(dtype)[name]
+
+    @jax.jit
+    def everything(pi, key):
+        sample, log_prob = pi.sample_and_log_prob(seed=key)
+        again = pi.sample(seed=key)
+        many = pi.sample(seed=key, sample_shape=(4, 5))
+        scalars = log_prob, pi.log_prob(sample), pi.log_prob(pi.mode()), pi.entropy(seed=key)
+        return sample, again, pi.mode(), scalars, many, pi.log_prob(many)
+
+    sample, again, mode, scalars, many, many_log_probs = everything(pi, KEY)
+    event = () if sample.ndim == 1 else sample.shape[1:]
+    assert sample.shape == mode.shape == (2, *event)
+    np.testing.assert_array_equal(sample, again)
+    assert many.shape == (4, 5, 2, *event)
+    assert many_log_probs.shape == (4, 5, 2)
+    for scalar in scalars:
+        assert scalar.shape == (2,)
+        assert jnp.isfinite(scalar).all()
+    assert sample.dtype == mode.dtype == (jnp.int32 if jnp.issubdtype(sample.dtype, jnp.integer) else dtype)
+
+    def loss(pi):
+        return (pi.log_prob(sample) + pi.entropy(seed=KEY)).sum().astype(jnp.float32)
+
+    gradients = jax.tree.leaves(jax.jit(jax.grad(loss, allow_int=True))(pi))
+    assert all(jnp.isfinite(g).all() for g in gradients if jnp.issubdtype(g.dtype, jnp.floating))
+
+
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
+def test_distributions_pass_through_vmap_and_scan(name):
+    pi = every_distribution()[name]
+
+    @jax.jit
+    def three_ways(pi):
+        sample = pi.sample(seed=KEY)
+        mapped = jax.vmap(lambda pi, value: pi.log_prob(value))(pi, sample)
+        scanned = jax.lax.scan(lambda carry, x: (carry, x[0].log_prob(x[1])), 0, (pi, sample))[1]
+        return pi.log_prob(sample), mapped, scanned
+
+    expected, mapped, scanned = three_ways(pi)
+    np.testing.assert_allclose(mapped, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
+def test_indexing_selects_from_the_batch(name):
+    pi = every_distribution()[name]
+    indices = (1, slice(0, 1), Ellipsis)
+
+    @jax.jit
+    def everything(pi):
+        value = pi.sample(seed=KEY)
+        parts = [pi[index] for index in indices]
+        picked = [
+            (part.log_prob(value[index]), part.mode(), part.entropy(seed=KEY))
+            for part, index in zip(parts, indices, strict=True)
+        ]
+        return parts, picked, (pi.log_prob(value), pi.mode(), pi.entropy(seed=KEY))
+
+    parts, picked, whole = everything(pi)
+    for index, part, results in zip(indices, parts, picked, strict=True):
+        assert type(part) is type(pi) or isinstance(pi, MultiDiscreteActionDistribution)
+        assert part.batch_shape == np.zeros(2)[index].shape
+        assert part.event_shape == pi.event_shape
+        for x, y in zip(results, whole, strict=True):
+            np.testing.assert_allclose(x, y[index], rtol=1e-5, atol=1e-6)
+    with pytest.raises(IndexError):
+        pi[2]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("deterministic", "discrete_valued")])
+def test_kl_divergence_is_zero_to_itself_and_positive_to_another(name):
+    pi = every_distribution()[name]
+    other = jax.tree.map(lambda x: x[::-1] if jnp.issubdtype(x.dtype, jnp.floating) else x, pi)
+    np.testing.assert_allclose(pi.kl_divergence(pi), 0.0, atol=1e-5)
+    if name != "epsilon_greedy":
+        assert (pi.kl_divergence(other) > 1e-3).all()
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_independent_takes_distributions_whose_entropy_has_no_seed(seed):
+    normal = distrax.Normal(jnp.zeros((2, 3)), jnp.ones((2, 3)))
+    key = None if seed is None else jax.random.key(seed)
+    expected = np.full(2, 1.5 * np.log(2 * np.pi * np.e))
+    np.testing.assert_allclose(Independent(normal, 1).entropy(seed=key), expected, rtol=1e-6)
+    nested = Independent(distrax.Independent(normal, 1), 1)
+    np.testing.assert_allclose(nested.entropy(seed=key), expected.sum(), rtol=1e-6)

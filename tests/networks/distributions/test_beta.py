@@ -1,0 +1,43 @@
+"""Beta distributions on an interval."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bounded_policies import beta
+
+from stoix_like.networks.distributions import (
+    ClippedBeta,
+)
+
+KEY = jax.random.key(0)
+
+
+class TestBeta:
+    def test_density_entropy_and_moments_match_closed_form(self):
+        # Beta(2, 3): density 12 x (1 - x)^2, mean 2/5, variance 1/25, mode 1/3; stretched to [-1, 3].
+        pi = beta(2.0, 3.0, -1.0, 3.0)
+        np.testing.assert_allclose(pi.log_prob(1.0), np.log(12 * 0.5 * 0.25 / 4), rtol=1e-5)
+        np.testing.assert_allclose(pi.mean(), -1 + 4 * 0.4, rtol=1e-5)
+        np.testing.assert_allclose(pi.variance(), 16 / 25, rtol=1e-5)
+        np.testing.assert_allclose(pi.mode(), -1 + 4 / 3, rtol=1e-5)
+        x = np.linspace(1e-9, 1 - 1e-9, 100_001)
+        density = 12 * x * (1 - x) ** 2
+        entropy = -np.trapezoid(density * np.log(density), x) + np.log(4.0)
+        np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    def test_samples_stay_strictly_inside(self, dtype):
+        pi = ClippedBeta(jnp.asarray([0.01, 5.0], dtype), jnp.asarray([0.01, 0.01], dtype))
+        samples, log_probs = jax.jit(lambda pi: pi.sample_and_log_prob(seed=KEY, sample_shape=500))(pi)
+        assert ((samples > 0) & (samples < 1)).all()
+        assert jnp.isfinite(log_probs).all()
+
+    def test_gradient_is_finite_at_the_ends(self):
+        for value in (-2.0, 2.0):
+            gradient = jax.grad(lambda alpha, value=value: beta(alpha, 3.0, -2.0, 2.0).log_prob(value))(1.5)
+            assert jnp.isfinite(gradient)
+
+    def test_mode_without_a_peak_is_the_mean(self):
+        pi = ClippedBeta(jnp.asarray([1.0, 1.0, 3.0]), jnp.asarray([1.0, 3.0, 1.0]))
+        np.testing.assert_allclose(pi.mode(), [0.5, 0.0, 1.0])

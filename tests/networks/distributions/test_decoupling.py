@@ -1,0 +1,54 @@
+"""Policies split into parts that are bounded on their own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bounded_policies import tanh_normal
+
+from stoix_like.networks.distributions import (
+    Categorical,
+    Independent,
+    MultiDiscreteActionDistribution,
+    MultivariateNormalDiag,
+    decouple,
+    kl_per_dimension,
+)
+
+LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("squashed", [False, True])
+def test_a_normal_policy_decouples_into_means_and_deviations(squashed):
+    """KL(N(m, s) || N(m + d, s)) = d^2 / (2 s^2), and KL(N(m, s) || N(m, r s)) = log r + 1 / (2 r^2) - 1/2."""
+    loc, shift = jnp.asarray([[0.1, -0.3]]), jnp.asarray([[0.5, 1.0]])
+    scale, ratio = jnp.asarray([[0.5, 2.0]]), jnp.asarray([[2.0, 0.5]])
+
+    def policy(loc, scale):
+        return Independent(tanh_normal(loc, scale), 1) if squashed else MultivariateNormalDiag(loc, scale)
+
+    b_pi, pi = policy(loc, scale), policy(loc + shift, ratio * scale)
+    parts = decouple(pi, b_pi)
+    kl = {name: kl_per_dimension(b_pi, part) for name, part in parts.items()}
+    np.testing.assert_allclose(kl["mean"], shift**2 / (2 * scale**2), rtol=1e-5)
+    np.testing.assert_allclose(kl["stddev"], jnp.log(ratio) + 1 / (2 * ratio**2) - 0.5, rtol=1e-5)
+    np.testing.assert_allclose(kl_per_dimension(b_pi, pi).sum(-1), b_pi.kl_divergence(pi), rtol=1e-5)
+    action = jnp.asarray([[0.2, 0.4]])
+    np.testing.assert_allclose(parts["mean"].log_prob(action), policy(loc + shift, scale).log_prob(action), rtol=1e-5)
+    np.testing.assert_allclose(parts["stddev"].log_prob(action), policy(loc, ratio * scale).log_prob(action), rtol=1e-5)
+    # Each part has the gradient of its own parameters alone.
+    for name, free in (("mean", [True, False]), ("stddev", [False, True])):
+        grads = jax.grad(lambda *x, name=name: decouple(policy(*x), b_pi)[name].log_prob(action).sum(), (0, 1))(
+            loc + shift, ratio * scale
+        )
+        assert [bool((grad != 0).all()) for grad in grads] == free
+
+
+def test_other_policies_are_bounded_as_a_whole():
+    pi = Categorical(logits=LOGITS)
+    other = Categorical(logits=LOGITS[::-1])
+    assert decouple(pi, other) == {"policy": pi}
+    np.testing.assert_allclose(kl_per_dimension(pi, other)[:, 0], pi.kl_divergence(other))
+    sizes = MultiDiscreteActionDistribution(LOGITS, (1, 2)), MultiDiscreteActionDistribution(LOGITS[::-1], (1, 2))
+    assert kl_per_dimension(*sizes).shape == (2, 2)
+    np.testing.assert_allclose(kl_per_dimension(*sizes).sum(-1), sizes[0].kl_divergence(sizes[1]), rtol=1e-5)

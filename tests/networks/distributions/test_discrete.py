@@ -1,0 +1,168 @@
+"""Distributions over actions and over values."""
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.distributions import (
+    Categorical,
+    DiscreteValuedTfpDistribution,
+    EpsilonGreedy,
+    MultiDiscreteActionDistribution,
+)
+
+KEY = jax.random.key(0)
+
+
+LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+
+
+class TestCategorical:
+    def test_agrees_with_distrax(self):
+        ours, theirs = Categorical(logits=LOGITS), distrax.Categorical(logits=LOGITS)
+        actions = jnp.asarray([2, 1])
+        for method in ("entropy", "mode"):
+            np.testing.assert_allclose(getattr(ours, method)(), getattr(theirs, method)(), rtol=1e-6)
+        np.testing.assert_allclose(ours.probs, theirs.probs, rtol=1e-6)
+        np.testing.assert_allclose(ours.logits, theirs.logits, rtol=1e-6)
+        np.testing.assert_allclose(ours.log_prob(actions), theirs.log_prob(actions), rtol=1e-6)
+        np.testing.assert_allclose(ours.prob(actions), theirs.prob(actions), rtol=1e-6)
+        np.testing.assert_array_equal(ours.sample(seed=KEY), theirs.sample(seed=KEY))
+        other = Categorical(logits=-LOGITS)
+        np.testing.assert_allclose(ours.kl_divergence(other), theirs.kl_divergence(other), rtol=1e-6)
+        np.testing.assert_allclose(ours[0].entropy(), theirs[0].entropy(), rtol=1e-6)
+
+    def test_sample_frequencies_match_probabilities(self):
+        samples = Categorical(probs=jnp.asarray([0.1, 0.0, 0.6, 0.3], jnp.bfloat16)).sample(
+            seed=KEY, sample_shape=20_000
+        )
+        # Standard errors are at most 0.0035.
+        np.testing.assert_allclose(np.bincount(samples, minlength=4) / 20_000, [0.1, 0.0, 0.6, 0.3], atol=0.015)
+
+    def test_log_prob_outside_of_the_support_is_minus_infinity(self):
+        np.testing.assert_array_equal(Categorical(logits=LOGITS).log_prob(jnp.asarray([-1, 3])), -jnp.inf)
+
+    def test_exactly_one_of_logits_and_probs_is_required(self):
+        with pytest.raises(ValueError, match="exactly one"):
+            Categorical()
+        with pytest.raises(ValueError, match="exactly one"):
+            Categorical(logits=LOGITS, probs=LOGITS)
+
+    def test_sampling_does_not_normalise(self):
+        jaxpr = str(jax.make_jaxpr(lambda logits, key: Categorical(logits=logits).sample(seed=key))(LOGITS, KEY))
+        assert "exp" not in jaxpr.replace("expand", "")
+        assert "is_finite" not in jaxpr
+
+
+class TestEpsilonGreedy:
+    def test_matches_hand_computed_values(self):
+        # Three legal actions: 0.3 / 3 each, and 0.7 more for the best, action 2. Two legal actions: 0.15 and 0.85.
+        pi = EpsilonGreedy(LOGITS[0], 0.3)
+        np.testing.assert_allclose(pi.probs, [0.1, 0.1, 0.8], rtol=1e-5)
+        masked = EpsilonGreedy(LOGITS[0], 0.3, jnp.asarray([True, True, False]))
+        np.testing.assert_allclose(masked.probs, [0.85, 0.15, 0.0], rtol=1e-5)
+        assert masked.mode() == 0
+
+    def test_epsilon_zero_is_greedy_and_one_is_uniform(self):
+        greedy, random = EpsilonGreedy(LOGITS[0], 0.0), EpsilonGreedy(LOGITS[0], 1.0)
+        assert (greedy.sample(seed=KEY, sample_shape=100) == 2).all()
+        np.testing.assert_allclose(greedy.entropy(), 0.0, atol=1e-6)
+        np.testing.assert_allclose(random.entropy(), np.log(3.0), rtol=1e-6)
+        assert random.mode() == 2
+
+    def test_epsilon_may_differ_between_environments(self):
+        # As many environments as actions, so that shapes do not reveal a wrong axis; the first axis is time.
+        preferences = jax.random.normal(KEY, (4, 3, 3))
+        epsilon = jnp.asarray([0.0, 0.3, 1.0])
+        mask = jnp.ones((4, 3, 3), bool).at[:, 1, 0].set(False)
+        probs = EpsilonGreedy(preferences, epsilon, mask).probs
+        for environment, one in enumerate((0.0, 0.3, 1.0)):
+            alone = EpsilonGreedy(preferences[:, environment], one, mask[:, environment])
+            np.testing.assert_allclose(probs[:, environment], alone.probs, rtol=1e-6)
+
+    def test_ties_go_to_the_first_action(self):
+        pi = EpsilonGreedy(jnp.asarray([1.0, 2.0, 2.0]), 0.0)
+        np.testing.assert_allclose(pi.probs, [0.0, 1.0, 0.0])
+        assert pi.mode() == 1
+
+    def test_indexing_keeps_mode_and_preferences(self):
+        pi = EpsilonGreedy(LOGITS, 1.0)[0]
+        assert isinstance(pi, EpsilonGreedy)
+        assert pi.mode() == 2
+        np.testing.assert_array_equal(pi.preferences, LOGITS[0])
+
+    def test_epsilon_may_be_traced(self):
+        probs = jax.jit(lambda epsilon: EpsilonGreedy(LOGITS, epsilon).probs)(0.5)
+        np.testing.assert_allclose(probs, EpsilonGreedy(LOGITS, 0.5).probs, rtol=1e-6)
+
+
+class TestDiscreteValued:
+    def test_matches_hand_computed_values(self):
+        # Values 0, 1, 4 with probabilities 1/2, 1/4, 1/4: mean 5/4, second moment 17/4, variance 17/4 - 25/16 = 43/16.
+        pi = DiscreteValuedTfpDistribution(jnp.asarray([0.0, 1.0, 4.0]), probs=jnp.asarray([0.5, 0.25, 0.25]))
+        np.testing.assert_allclose(pi.mean(), 1.25, rtol=1e-6)
+        np.testing.assert_allclose(pi.variance(), 43 / 16, rtol=1e-6)
+        np.testing.assert_allclose(pi.stddev(), np.sqrt(43 / 16), rtol=1e-6)
+        assert pi.mode() == 0.0
+        np.testing.assert_allclose(pi.log_prob(jnp.asarray([4.0, 0.0])), np.log([0.25, 0.5]), rtol=1e-6)
+        assert pi.log_prob(0.5) == -jnp.inf
+        values = jnp.asarray([-1.0, 0.0, 0.5, 1.0, 4.0, 9.0])
+        np.testing.assert_allclose(pi.prob(values), [0.0, 0.5, 0.0, 0.25, 0.25, 0.0], rtol=1e-6)
+        cdf = [0.0, 0.5, 0.5, 0.75, 1.0, 1.0]
+        np.testing.assert_allclose(pi.cdf(values), cdf, rtol=1e-6)
+        np.testing.assert_allclose(jnp.exp(pi.log_cdf(values)), cdf, rtol=1e-6)
+        np.testing.assert_allclose(pi.survival_function(values), 1.0 - np.asarray(cdf), atol=1e-6)
+
+    def test_indexing_selects_the_values(self):
+        values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
+        pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
+        assert pi.prob(jnp.asarray([[2.0, 10.0]] * 4)).shape == (4, 2)
+        assert isinstance(pi[1], DiscreteValuedTfpDistribution)
+        np.testing.assert_allclose(pi[1].mean(), pi.mean()[1], rtol=1e-6)
+        np.testing.assert_allclose(pi[1].cdf(11.5), pi.cdf(11.5)[1], rtol=1e-6)
+
+    @pytest.mark.parametrize("sample_shape", [(), (7,), (3, 5)])
+    def test_samples_have_the_requested_shape(self, sample_shape):
+        values = jnp.asarray([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]])
+        pi = DiscreteValuedTfpDistribution(values, logits=LOGITS)
+        samples = pi.sample(seed=KEY, sample_shape=sample_shape)
+        assert samples.shape == (*sample_shape, 2)
+        assert jnp.isin(samples[..., 0], values[0]).all()
+        assert jnp.isin(samples[..., 1], values[1]).all()
+        indices = Categorical(logits=LOGITS).sample(seed=KEY, sample_shape=sample_shape)
+        np.testing.assert_array_equal(samples, indices + jnp.asarray([0, 10]).reshape((1,) * len(sample_shape) + (2,)))
+
+
+class TestMultiDiscrete:
+    @pytest.mark.parametrize("sizes", [(2, 4, 3), (3, 3, 3)])
+    def test_log_prob_and_entropy_sum_over_sub_actions(self, sizes):
+        logits = jax.random.normal(KEY, (5, 9))
+
+        @jax.jit
+        def ours_and_parts(logits):
+            pi = MultiDiscreteActionDistribution(logits, sizes)
+            parts = [Categorical(logits=part) for part in jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1)]
+            actions = pi.sample(seed=KEY)
+            log_probs = sum(part.log_prob(actions[:, i]) for i, part in enumerate(parts))
+            entropies = sum(part.entropy() for part in parts)
+            modes = jnp.stack([part.mode() for part in parts], -1)
+            return actions, (pi.log_prob(actions), pi.entropy(), pi.mode()), (log_probs, entropies, modes)
+
+        actions, ours, parts = ours_and_parts(logits)
+        assert actions.shape == (5, 3)
+        assert (actions < jnp.asarray([sizes])).all()
+        for mine, expected in zip(ours, parts, strict=True):
+            np.testing.assert_allclose(mine, expected, rtol=1e-5)
+
+    def test_padding_has_probability_zero(self):
+        # The logits of the first sub-action are as low as the padding.
+        logits = jnp.full((1, 5), jnp.finfo(jnp.float32).min).at[:, 2:].set(0.0)
+        pi = MultiDiscreteActionDistribution(logits, (2, 3))
+        assert (pi.sample(seed=KEY, sample_shape=200)[..., 0] < 2).all()
+        np.testing.assert_allclose(pi.entropy(), np.log(2.0) + np.log(3.0), rtol=1e-5)
+
+    def test_sizes_must_add_up_to_the_number_of_logits(self):
+        with pytest.raises(ValueError, match="needs 5 logits, got 9"):
+            MultiDiscreteActionDistribution(jnp.zeros((2, 9)), (2, 3))

@@ -1,0 +1,77 @@
+"""Masks of illegal actions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.distributions import (
+    Categorical,
+    EpsilonGreedy,
+    legal_actions,
+    mask_logits,
+)
+
+KEY = jax.random.key(0)
+
+
+LOGITS = jnp.asarray([[0.3, -1.2, 2.0], [5.0, 0.0, 0.0]])
+
+
+class TestMask:
+    MASK = jnp.asarray([[True, False, True], [False, True, True]])
+
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    @pytest.mark.parametrize(
+        "make", [lambda x, m: Categorical(logits=mask_logits(x, m)), lambda x, m: EpsilonGreedy(x, 1.0, m)]
+    )
+    def test_illegal_actions_have_probability_zero(self, make, dtype):
+        pi = make(LOGITS.astype(dtype), self.MASK)
+        np.testing.assert_array_equal(pi.probs[~self.MASK], 0.0)
+        np.testing.assert_allclose(pi.probs.astype(jnp.float32).sum(-1), 1.0, rtol=1e-2)
+        samples = np.asarray(pi.sample(seed=KEY, sample_shape=2_000))
+        assert set(samples[:, 0]) == {0, 2}
+        assert set(samples[:, 1]) <= {1, 2}
+        assert jnp.take_along_axis(self.MASK, pi.mode()[:, None], -1).all()
+        assert jnp.isfinite(pi.entropy()).all()
+
+    def test_illegal_actions_have_gradient_zero(self):
+        def loss(logits):
+            pi = Categorical(logits=mask_logits(logits, self.MASK))
+            other = Categorical(logits=mask_logits(2.0 * logits, self.MASK))
+            return (pi.log_prob(jnp.asarray([2, 1])) + pi.entropy() + pi.kl_divergence(other)).sum()
+
+        gradient = jax.grad(loss)(LOGITS)
+        np.testing.assert_array_equal(gradient[~self.MASK], 0.0)
+        assert (gradient[self.MASK] != 0).all()
+
+    def test_masked_distribution_equals_distribution_over_legal_actions(self):
+        masked = Categorical(logits=mask_logits(LOGITS[0], self.MASK[0]))
+        alone = Categorical(logits=LOGITS[0][jnp.asarray([0, 2])])
+        np.testing.assert_allclose(masked.entropy(), alone.entropy(), rtol=1e-6)
+        np.testing.assert_allclose(masked.log_prob(2), alone.log_prob(1), rtol=1e-6)
+
+    EMPTY = jnp.asarray([[True, False, True], [False, False, False]])
+
+    def test_empty_masks_are_refused(self):
+        for make in (lambda m: mask_logits(LOGITS, m), lambda m: EpsilonGreedy(LOGITS, 0.1, m), legal_actions):
+            with pytest.raises(ValueError, match=r"^action_mask has 1 row\(s\) without a legal action"):
+                make(self.EMPTY)
+        with pytest.raises(ValueError, match="without a legal action"):
+            # The row has a legal action, but none for the second sub-action.
+            legal_actions(jnp.asarray([[True, False, False]]), (2, 1))
+
+    def test_traced_empty_rows_are_unmasked(self):
+        @jax.jit
+        def results(logits, mask):
+            greedy = EpsilonGreedy(logits, 0.3, mask)
+            return Categorical(logits=mask_logits(logits, mask)).probs, greedy.probs, greedy.mode()
+
+        masked, whole = results(LOGITS, self.EMPTY), results(LOGITS, jnp.ones_like(self.EMPTY))
+        for x, y in zip(masked, whole, strict=True):
+            np.testing.assert_allclose(x[1], y[1], rtol=1e-6)
+        assert masked[0][0, 1] == masked[1][0, 1] == 0.0
+
+    def test_masked_values_have_finite_gradients(self):
+        gradient = jax.grad(lambda q: (EpsilonGreedy(q, 0.1, self.MASK).probs * q).sum())(LOGITS)
+        assert jnp.isfinite(gradient).all()

@@ -1,0 +1,78 @@
+"""What all heads have in common."""
+
+import distrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_head import HEADS, KEY, parts_of
+from jaxtyping import TypeCheckError
+from selections import select
+
+MASKED = ("categorical", "q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn", "policy_value")
+
+
+def value_of(part):
+    """Return an array for a head's output: the mode of a distribution, or the array itself."""
+    return part.mode() if isinstance(part, distrax.Distribution) else part
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_accept_any_number_of_leading_axes(name):
+    head, events = HEADS[name]
+    x = jax.random.normal(KEY, (2, 3, 6))
+
+    @jax.jit
+    def many_and_one(x):
+        params = jax.jit(head.init)(KEY, x[0, 0])
+        many, one = (parts_of(head.apply(params, y)) for y in (x, x[1, 2]))
+        pis = [part for part in many if isinstance(part, distrax.Distribution)]
+        scalars = [(pi.log_prob(pi.mode()), pi.entropy(seed=KEY)) for pi in pis]
+        samples = [pi.sample(seed=KEY) for pi in pis]
+        return [value_of(part) for part in many], [value_of(part) for part in one], samples, scalars
+
+    many, one, samples, scalars = many_and_one(x)
+    for event, full, single in zip(events, many, one, strict=True):
+        assert full.shape == (2, 3, *event)
+        np.testing.assert_allclose(full[1, 2], single, rtol=1e-5, atol=1e-5)
+    for sample, scalar in zip(samples, scalars, strict=True):
+        assert sample.shape == (2, 3, *events[0])
+        # An array of values has one log-probability per value.
+        assert scalar[0].shape == scalar[1].shape == ((2, 3, 2) if name == "discrete_valued" else (2, 3))
+
+
+@pytest.mark.parametrize("name", select(MASKED, quick=("categorical", "q", "rainbow", "iqn")))
+def test_heads_mask_illegal_actions(name):
+    head, _ = HEADS[name]
+    x = jax.random.normal(KEY, (4, 6))
+    mask = jnp.asarray([[True, False, True]] * 3 + [[False, False, True]])
+
+    @jax.jit
+    def policy(x):
+        pi = head.apply(head.init(KEY, x), x, action_mask=mask)
+        pi = pi[0] if isinstance(pi, tuple) else pi
+        return pi.probs, pi.mode(), pi.sample(seed=KEY, sample_shape=200)
+
+    probs, mode, samples = policy(x)
+    np.testing.assert_array_equal(probs[~mask], 0.0)
+    assert (samples != 1).all()
+    assert (samples[:, 3] == 2).all()
+    assert (mode != 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("categorical", {"action_mask": jnp.ones((4, 2), bool)}),
+        ("multi_discrete", {"action_mask": jnp.ones((4, 4), bool)}),
+        ("dueling", {"action_mask": jnp.ones((3, 3), bool)}),
+        ("q", {"epsilon": jnp.full(3, 0.1)}),
+        ("iqn", {"tau": jnp.full((3, 7), 0.5)}),
+    ],
+)
+def test_wrong_shapes_are_refused(name, wrong):
+    head, _ = HEADS[name]
+    x = jnp.ones((4, 6))
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
+        head.init(KEY, x, **wrong)

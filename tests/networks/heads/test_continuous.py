@@ -1,0 +1,89 @@
+"""Policy heads for continuous actions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_head import HEADS, KEY, parts_of
+
+from stoix_like.networks import heads
+from stoix_like.networks.distributions import MultivariateNormalDiag
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: heads.DiscreteValuedTfpHead(-x, x, 5),
+        lambda x: heads.DiscreteValuedTfpHead((-x, 0.0), (x, 1.0), 5, (2,)),
+        lambda x: heads.CategoricalCriticHead(5, vmax=x),
+        lambda x: heads.DistributionalContinuousQNetwork(5, -1.0, x),
+        lambda x: heads.StateDependentNoiseHead(2, init_scale=x),
+        lambda x: heads.MultivariateNormalDiagHead(2, init_scale=x, min_scale=0.1 * x),
+        lambda x: heads.NormalAffineTanhDistributionHead(2, -1.0, x),
+        lambda x: heads.BetaDistributionHead(2, -x, 3.0),
+        lambda x: heads.DuelingQNetwork(3, 0.1 * x, (8,)),
+    ],
+    ids=["atoms", "two_atoms", "categorical_critic", "d4pg", "gsde", "normal", "tanh_normal", "beta", "dueling"],
+)
+def test_float_attributes_may_be_traced(make):
+    x = jax.random.normal(KEY, (2, 6))
+
+    def result(number):
+        head = make(number)
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        return first if isinstance(first, jax.Array) else first.probs if hasattr(first, "probs") else first.mean()
+
+    def range_of(number):
+        head = make(number)
+        first = parts_of(head.apply(head.init(KEY, x), x))[0]
+        return first.values if hasattr(first, "values") else jnp.zeros(())
+
+    for function in (result, range_of):
+        expected = jax.jit(lambda function=function: function(2.0))()
+        np.testing.assert_allclose(jax.jit(function)(jnp.float32(2.0)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_initial_policies_are_near_the_middle_of_the_bounds():
+    x = jax.random.normal(KEY, (5, 6))
+    for name in ("tanh_normal", "deterministic", "beta"):
+        head, _ = HEADS[name]
+        mode = jax.jit(lambda x, head=head: head.apply(head.init(KEY, x), x).mean())(x)
+        np.testing.assert_allclose(mode, [[0.0, 1.5]] * 5, atol=0.1)
+    normal, _ = HEADS["normal"]
+    np.testing.assert_allclose(jax.jit(normal.init_with_output)(KEY, x)[0].stddev(), 0.301, atol=0.02)
+    gsde = heads.StateDependentNoiseHead(2)
+    np.testing.assert_allclose(gsde.apply(jax.jit(gsde.init)(KEY, x), jnp.ones((1, 6))).stddev(), 0.3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("head", "initial"),
+    [
+        # 0.3 and log 2, each with the lower limit of 0.001.
+        (heads.MultivariateNormalDiagHead(2, state_dependent_scale=False), 0.301),
+        (heads.NormalAffineTanhDistributionHead(2, -1.0, 1.0, state_dependent_scale=False), np.log(2.0) + 0.001),
+    ],
+)
+def test_a_deviation_may_be_the_same_in_all_states(head, initial):
+    """Its logarithm is a parameter: 1 more multiplies the deviation by e, except for the lower limit."""
+    x = jax.random.normal(KEY, (3, 6))
+    params = jax.jit(head.init)(KEY, x)
+
+    def scale(params):
+        pi = head.apply(params, x)
+        return pi.stddev() if isinstance(pi, MultivariateNormalDiag) else pi.distribution.distribution.stddev()
+
+    np.testing.assert_allclose(scale(params), np.full((3, 2), initial), rtol=1e-5)
+    params["params"]["log_scale"]["value"] = jnp.ones(2)
+    np.testing.assert_allclose(scale(params), np.full((3, 2), np.e * (initial - 0.001) + 0.001), rtol=1e-5)
+
+
+def test_bfloat16_embeddings_give_float32_log_probs():
+    x = jax.random.normal(KEY, (4, 6), jnp.bfloat16)
+    for name in ("categorical", "tanh_normal", "normal"):
+        head, _ = HEADS[name]
+
+        def log_prob(x, head=head):
+            pi = head.apply(head.init(KEY, x), x)
+            return pi.log_prob(pi.mode())
+
+        assert jax.eval_shape(log_prob, x).dtype == jnp.float32

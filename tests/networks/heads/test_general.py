@@ -1,0 +1,45 @@
+"""The head that follows the action space."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_head import KEY
+
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.networks import heads
+
+
+class TestDefaultPolicyHead:
+    @pytest.mark.parametrize(
+        ("space", "kind"),
+        [
+            (Discrete(3), heads.CategoricalHead),
+            (MultiDiscrete((2, 3)), heads.MultiDiscreteHead),
+            (Box(-1.0, np.asarray([1.0, 2.0]), (2,)), heads.NormalAffineTanhDistributionHead),
+            (Box(-np.inf, np.inf, (2,)), heads.MultivariateNormalDiagHead),
+            (Box(0.0, np.inf, (2,)), heads.MultivariateNormalDiagHead),
+            (Box(-np.inf, np.inf, ()), heads.MultivariateNormalDiagHead),
+            (Box(-np.inf, np.inf, (3, 2)), heads.MultivariateNormalDiagHead),
+        ],
+    )
+    def test_head_supports_the_action_space(self, space, kind):
+        head = heads.policy_head(space)
+        assert type(head) is kind
+
+        def act(x):
+            pi = jax.jit(head.init_with_output)(KEY, x)[0]
+            sample = pi.sample(seed=KEY)
+            return sample, pi.log_prob(sample)
+
+        sample, log_prob = jax.eval_shape(act, jnp.ones((5, 4)))
+        assert sample.shape == (5, *space.shape)
+        assert log_prob.shape == (5,)
+
+    def test_bounds_come_from_the_action_space(self):
+        head = heads.policy_head(Box(-1.0, np.asarray([1.0, 2.0]), (2,)))
+        assert (head.minimum, head.maximum) == ((-1.0, -1.0), (1.0, 2.0))
+
+    def test_other_spaces_are_refused(self):
+        with pytest.raises(Exception, match="policy_head|no policy head"):
+            heads.policy_head("everything")

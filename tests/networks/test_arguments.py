@@ -1,0 +1,146 @@
+"""Values of a configuration, converted and checked by annotations."""
+
+import re
+
+import numpy as np
+import pytest
+from network_files import config
+from omegaconf import OmegaConf
+
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.errors import ConfigError
+from stoix_like.networks.utils import build_networks
+
+DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
+
+
+BOUNDED, UNBOUNDED = Box(-2.0, 2.0, (2,)), Box(-np.inf, np.inf, (2,))
+
+
+HEADS = "stoix_like.networks.heads."
+
+
+FEATURE = "stoix_like.networks.inputs.FeatureInput"
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "size"),
+    [
+        ("torso.ResNetTorso", "hidden_size", 0),
+        ("torso.ResNetTorso", "num_blocks", -1),
+        ("torso.ResNetTorso", "num_blocks", 1001),
+        ("layers.StackedRNN", "num_layers", 1e9),
+        ("torso.VisualResNetTorso", "blocks_per_group", [2, 1001]),
+        ("torso.VisualResNetTorso", "channels_per_group", [16, 0]),
+        ("torso.VisualResNetTorso", "blocks_per_group", [1.5]),
+        ("heads.ImplicitQuantileCriticHead", "num_cosines", 0),
+        ("heads.ImplicitQuantileCriticHead", "num_values", 0),
+        ("heads.LinearHead", "output_dim", 0),
+        ("layers.NoisyLinear", "features", None),
+    ],
+)
+def test_sizes_out_of_range_are_refused(target, name, size):
+    plain = {"part": {"_target_": f"stoix_like.networks.{target}", name: size}}
+    with pytest.raises(ConfigError, match=rf"network\.part\.{name}=.* is out of range"):
+        build_networks(plain, DISCRETE)
+
+
+def test_optional_sizes_may_be_none():
+    plain = {"head": {"_target_": HEADS + "ImplicitQuantileCriticHead", "num_values": None}}
+    assert build_networks(plain, DISCRETE).head.num_values is None
+
+
+def test_initialisers_of_noisy_layers_are_checked():
+    plain = {"layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 3, "bias_init": "zeroes"}}
+    with pytest.raises(ConfigError, match=r"network\.layer\.bias_init='zeroes' is not a known initialiser"):
+        build_networks(plain, DISCRETE)
+
+
+@pytest.mark.parametrize("sizes", [[0], [64, -1], [1.5]])
+def test_layer_sizes_must_be_positive(sizes):
+    plain = {"actor_network": {"pre_torso": {"_target_": "stoix_like.networks.torso.MLPTorso", "layer_sizes": sizes}}}
+    with pytest.raises(ConfigError, match="network.actor_network.pre_torso.layer_sizes"):
+        build_networks(plain, DISCRETE)
+
+
+TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {f"{TORSO}use_layer_norm": "no"},
+            r"pre_torso\.use_layer_norm=no has the wrong type: it must be true or false",
+        ),
+        ({f"{TORSO}use_layer_norm": 0}, r"pre_torso\.use_layer_norm=0 .*true or false"),
+        ({f"{TORSO}layer_sizes": 128}, r"pre_torso\.layer_sizes=128 .*a list of integers: write \[128\]"),
+        ({f"{TORSO}layer_sizes": None}, r"pre_torso\.layer_sizes=null .*integers"),
+        ({f"{TORSO}layer_sizes": "[64]"}, r"pre_torso\.layer_sizes=\[64\] "),
+        ({f"{TORSO}activation": None}, r"pre_torso\.activation=null .*it must be a string, such as relu"),
+        ({f"{TORSO}activation": 0.5}, r"pre_torso\.activation='0.5' is not a known activation: choose from celu"),
+        ({f"{TORSO}activation": ["relu"]}, r"pre_torso\.activation=\[relu\] .*it must be a string, such as relu"),
+        ({f"{TORSO}kernel_init": 0.5}, r"pre_torso\.kernel_init='0.5' is not a known initialiser: choose from"),
+        ({f"{TORSO}kernel_init": None}, r"pre_torso\.kernel_init=null .*it must be a string"),
+        ({f"{TORSO}_partial_": "no"}, r"pre_torso\._partial_=no .*true or false"),
+        (
+            {"actor_network__input_layer": {"_target_": FEATURE, "feature_name": None}},
+            r"input_layer\.feature_name=null .*a string",
+        ),
+        ({"actor_network__pre_torso": None}, r"pre_torso=null is not a module: use .*torso\.MLPTorso"),
+        ({"actor_network__action_head": 3}, r"action_head=3 is not a module: use .*heads\.policy_head"),
+        (
+            {"critic_network__critic_head": {"kernel_init": "zeros"}},
+            r"critic_head={kernel_init: zeros} is not a module",
+        ),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused_by_key(changes, message):
+    base = OmegaConf.to_container(config())
+    for key, value in changes.items():
+        *parents, last = (
+            key.split("__") if not key.endswith("_partial_") else ["actor_network", "pre_torso", "_partial_"]
+        )
+        node = base
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    with pytest.raises(ConfigError, match=rf"^network\.\w+\.{message}") as caught:
+        build_networks(base, DISCRETE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("heads.MultivariateNormalDiagHead", r"min_scale=small .*it must be a number$"),
+        ("heads.LinearHead", r"pre_shape=3 .*it must be a list of integers or null$"),
+    ],
+)
+def test_fields_of_heads_are_checked_by_their_annotations(block, message):
+    name, value = re.match(r"(\w+)=(\w+)", message).groups()
+    plain = {"head": {"_target_": f"stoix_like.networks.{block}", name: int(value) if value.isdigit() else value}}
+    if "Linear" in block:
+        plain["head"]["output_dim"] = 2
+    with pytest.raises(ConfigError, match=rf"^network\.head\.{message}"):
+        build_networks(plain, UNBOUNDED)
+
+
+def test_values_are_converted_to_the_annotations():
+    torso = build_networks(config(**{f"{TORSO}layer_sizes": [1e2, 64.0]}), DISCRETE).actor_network.pre_torso
+    assert [type(size) for size in torso.layer_sizes] == [int, int]
+    plain = {
+        "torso": {
+            "_target_": "stoix_like.networks.torso.CNNTorso",
+            "channel_sizes": [2, 2],
+            "kernel_sizes": [[3, 2.0], 3],
+            "strides": [1, 1],
+            "kernel_init": "lecun_normal",
+        },
+        "layer": {"_target_": "stoix_like.networks.layers.NoisyLinear", "features": 2, "sigma_zero": "5e-1"},
+        "dense": {"_target_": "flax.linen.Dense", "features": 2.0, "use_bias": False, "dtype": "bfloat16"},
+    }
+    networks = build_networks(plain, DISCRETE)
+    assert networks.torso.kernel_sizes == ((3, 2), 3)
+    assert networks.layer.sigma_zero == 0.5
+    assert (networks.dense.features, networks.dense.use_bias, networks.dense.dtype) == (2, False, "bfloat16")
