@@ -1,6 +1,6 @@
 """Write the keys of other frameworks, next to ours, into the guides for their users.
 
-    python scripts/key_tables.py
+python scripts/key_tables.py
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import experiments, tuned_experiment
 
-README = Path(__file__).parents[2] / "README.md"
+RESULTS = Path(__file__).parents[2] / "docs/results.md"
 DQN, SAC = ("system=q_learning/ff_dqn",), ("system=sac/ff_sac",)
 PQN = ("system=q_learning/ff_pqn",)
 FEATURE = "stoix_like.networks.inputs.FeatureInput"
@@ -93,9 +93,9 @@ def test_an_unknown_feature_names_those_of_the_environment(feature):
     assert f"feature_name={feature} is not part of the observation: use agent_view" in message
 
 
-def test_the_listed_returns_of_experiments_are_those_of_the_readme():
+def test_the_listed_returns_of_experiments_are_those_of_the_results():
     measured = {}
-    for line in README.read_text().splitlines():
+    for line in RESULTS.read_text().splitlines():
         if named := re.search(r"\+experiment=(\w+) arch\.", line) if line.startswith("| `") else None:
             _, _, _, seeds, steps, _, final, *_ = (cell.strip() for cell in line.split("|"))
             measured[named[1]] = f"return {final} after {steps} env steps, seeds {seeds}"

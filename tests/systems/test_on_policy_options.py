@@ -105,8 +105,9 @@ def test_gradients_of_policy_and_value_reach_one_shared_torso():
 
 
 def test_a_torso_is_shared_as_a_whole_and_only_where_the_system_can():
+    layer = "{_target_: stoix_like.networks.inputs.ArrayInput}"
     with pytest.raises(ConfigError, match=r"critic_network.pre_torso is not set, but system=ppo/ff_ppo needs it"):
-        set_up_small("~network.critic_network.pre_torso")
+        set_up_small("~network.critic_network.pre_torso", f"+network.critic_network.input_layer={layer}")
 
 
 def test_noise_keys_are_held_for_some_steps_of_an_episode():
