@@ -1,64 +1,18 @@
-import builtins
+"""The console: plain lines, progress bars, tables."""
+
 import os
 import pathlib
 import pty
 import re
 import subprocess
 import sys
-import time
-import types
 
-import numpy as np
+import console_runs
 import pytest
+from console_runs import SUMMARY, log_run, record, run_info
 
-from stoix_like.loggers import RunInfo
 from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left
 from stoix_like.loggers.formats import format_number, format_rate, format_seconds
-from stoix_like.loggers.notebook import draw_curve
-
-SUMMARY = {
-    "env_steps": 1280,
-    "eval/episode_return_mean": 475.3,
-    "absolute/episode_return_mean": 480.0,
-    "compile_seconds": 3.21,
-    "steps_per_second": 312_345.0,
-    "wall_seconds": 67.0,
-}
-
-
-def run_info(run_dir):
-    return RunInfo(
-        run_dir,
-        system="ppo/ff_ppo",
-        environment="gymnax/CartPole-v1",
-        seed=3,
-        num_updates=10,
-        total_timesteps=1280,
-        num_evaluations=2,
-        config={},
-        notes=("arch.total_timesteps [1300] is rounded down to 1,280",),
-        devices="1 × cpu",
-    )
-
-
-def record(steps, mean, wall):
-    return {
-        "env_steps": steps,
-        "wall_seconds": wall,
-        "steps_per_second": 1000.0 if steps else None,
-        "eval/episode_return_mean": mean,
-        "eval/episode_return_std": None if mean is None else 12.1,
-        "eval/episode_length_mean": mean,
-    }
-
-
-def log_run(logger, run_dir, pause=0.0):
-    logger.start(run_info(run_dir))
-    for steps, mean, wall in ((0, 9.25, 1.0), (640, None, 3.0), (1280, 475.3, 4.0)):
-        time.sleep(pause)
-        logger.log(record(steps, mean, wall))
-    logger.finish(SUMMARY)
-    logger.close()
 
 
 def test_a_file_gets_plain_lines(tmp_path, capsys, monkeypatch):
@@ -107,7 +61,7 @@ def test_missing_results_are_omitted_or_printed_as_dashes(tmp_path, capsys):
 
 def program(run_dir, pause=0.0):
     """Return a program that calls `log_run` in a separate process."""
-    here = pathlib.Path(__file__)
+    here = pathlib.Path(console_runs.__file__)
     return (
         f"import sys, pathlib; sys.path.insert(0, {str(here.parent)!r}); import {here.stem} as here; "
         "from stoix_like.loggers import LoggerConfig, make_logger; "
@@ -178,48 +132,6 @@ def test_rows_and_bars_of_long_runs_fit_the_terminal(tmp_path, columns):
     # Behind the bar, the terminal may echo ^C twice without a line break.
     assert max(map(len, bars)) <= columns - 5
     assert any("25%" in bar and "left" in bar for bar in bars)
-
-
-def test_a_notebook_shows_that_the_program_compiles(tmp_path, capsys, monkeypatch):
-    class ZMQInteractiveShell:
-        """The class that IPython's kernels define `get_ipython` to return."""
-
-    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
-    ConsoleLogger(ConsoleConfig()).start(run_info(tmp_path))
-    assert capsys.readouterr().out.splitlines()[-1] == "  compiling"
-
-
-def test_a_notebook_shows_a_live_curve(tmp_path, capsys, monkeypatch):
-    """One image, which the next one replaces; evaluations that follow within a second are drawn at the end."""
-    # A class that extends that of IPython's kernels, as Colab's does.
-    shell = type("Shell", (type("ZMQInteractiveShell", (), {}),), {})
-    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)
-    drawn = []
-    display = types.ModuleType("IPython.display")
-    display.Image = lambda content: content
-    display.display = lambda image, display_id: types.SimpleNamespace(update=drawn.append)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    logger = ConsoleConfig().make(tmp_path)
-    log_run(logger, tmp_path)
-    (image,) = drawn
-    assert image.startswith(b"\x89PNG")
-    printed = capsys.readouterr().out
-    assert "written to" in printed
-    assert "± 12.10" not in printed
-    assert isinstance(ConsoleConfig(curve=False).make(tmp_path), ConsoleLogger)
-
-
-def test_the_curve_of_a_notebook(tmp_path):
-    records = [record(0, 9.25, 1.0), record(640, None, 3.0), record(1280, 475.3, 4.0)]
-    (axes,) = draw_curve(run_info(tmp_path), records).axes
-    assert axes.lines[0].get_xdata().tolist() == [0, 640, 1280]
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), [9.25, np.nan, 475.3])
-    band = axes.collections[0].get_datalim(axes.transData)
-    assert [band.y0, band.y1] == pytest.approx([9.25 - 12.1, 475.3 + 12.1])
-    scores = {"eval/episode_return_iqm": 2.0, "eval/episode_return_ci_low": 1.5, "eval/episode_return_ci_high": 2.5}
-    population = [{**record(steps, [1.0, 2.0, 3.0], 1.0), **scores} for steps in (0, 1280)]
-    (axes,) = draw_curve(run_info(tmp_path), population).axes
-    assert [line.get_ydata()[0] for line in axes.lines] == [1.0, 2.0, 3.0, 2.0]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
+"""Drawings of environments."""
+
 import base64
 import math
-import sys
 from types import SimpleNamespace
 
 import jax
@@ -10,9 +11,8 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from PIL import Image, ImageSequence
-from toys import make_recorder
+from recordings import make, record
 
-from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
@@ -21,61 +21,14 @@ from stoix_like.envs.scenes.base import Recording
 from stoix_like.envs.scenes.svg import draw_svg
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import jumanji
-from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.rendering import animation
-from stoix_like.rendering import episode as episodes
-from stoix_like.rendering.animation import check_path, write_animation
-from stoix_like.rendering.episode import MAX_FRAMES, Recorder
-
-
-def make(name, *overrides):
-    config = parse_config(compose_config(["env=gymnax", f"env.scenario.name={name}", *overrides])).env
-    return factory.make_drawn(config)
-
-
-def record(env, max_steps, act=None, seed=0):
-    """Record an episode, by default with constant pushes to the left."""
-    system = make_recorder(Axes())
-    system = system if act is None else system._replace(eval_act=act)
-    return Recorder(lambda hyperparams: system, env, max_steps).record({}, {}, jax.random.key(seed))
+from stoix_like.errors import ConfigError
+from stoix_like.rendering.animation import write_animation
 
 
 def still(states, views=None):
     """Return a recording of the given states."""
     count = len(views if states is None else next(iter(vars(states).values())))
     return Recording(np.arange(count), states, views, np.zeros(count), np.zeros(count))
-
-
-@pytest.fixture(scope="module")
-def cart_pole():
-    env = make("CartPole-v1")
-    return env, record(env, 1000)
-
-
-def test_recording_is_one_whole_episode(cart_pole):
-    _, recording = cart_pole
-    length = len(recording.returns) - 1
-    # The pole falls within a dozen steps, each with a reward of 1.
-    assert 8 <= length <= 11
-    np.testing.assert_array_equal(recording.steps, np.arange(length + 1))
-    np.testing.assert_array_equal(recording.returns, np.arange(length + 1))
-    np.testing.assert_array_equal(recording.finished, [False] * length + [True])
-    state = recording.states
-    expected = np.stack([state.x, state.x_dot, state.theta, state.theta_dot], axis=-1)
-    np.testing.assert_array_equal(recording.views, expected)
-    assert state.time.tolist() == list(range(length + 1))
-    assert (np.diff(state.x[1:]) < 0).all()
-
-
-@pytest.mark.parametrize(("max_steps", "length"), [(1000, 30), (23, 23), (24, 24)])
-def test_recording_joins_chunks_and_stops_at_max_steps(max_steps, length, monkeypatch):
-    """Episodes longer than a chunk, whether their length is a multiple of its size or not."""
-    monkeypatch.setattr(episodes, "_CHUNK", 8)
-    env = make("Pendulum-v1", "env.time_limit=30")
-    recording = record(env, max_steps, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
-    assert recording.states.time.tolist() == list(range(length + 1))
-    assert bool(recording.finished[-1]) == (length == 30)
-    assert (np.diff(recording.returns) < 0).all()
 
 
 def scene_of(name, **state):
@@ -224,61 +177,6 @@ def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
         factory.make_drawn(config)
 
 
-@pytest.mark.parametrize("length", [1, 498, 499, 1100])
-def test_kept_steps_are_evenly_spaced_and_bounded(length):
-    env = make("Pendulum-v1", f"+env.params.max_steps_in_episode={length}")
-    recording = record(env, 10_000, lambda shared, state, key: (state.carry, jnp.zeros((1, 1)), ()))
-    steps = recording.steps
-    np.testing.assert_array_equal(recording.states.time, steps)
-    assert len(steps) <= MAX_FRAMES
-    assert (steps[0], steps[-1]) == (0, length)
-    assert len(set(np.diff(steps)[:-1])) <= 1
-    assert length >= MAX_FRAMES - 1 or len(steps) == length + 1
-
-
-def test_gifs_are_animations(cart_pole, tmp_path):
-    env, recording = cart_pole
-    path = tmp_path / "episode.gif"
-    check_path(path)
-    path.write_text("overwritten")
-    frames = write_animation(path, env.scene(), recording)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["episode.gif"]
-    with Image.open(path) as gif:
-        assert gif.format == "GIF"
-        assert gif.n_frames == frames == len(recording.returns)
-        assert gif.info["duration"] == 20  # ms, for 50 frames per second
-        assert gif.info["loop"] == 0
-        gif.seek(frames - 1)
-        assert len(gif.convert("RGB").getcolors(1 << 16)) > 3
-    assert path.stat().st_size < 5000 * frames
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("out.png", "must be an animated gif or an mp4 file: use out.gif"), ("missing/out.gif", "is not a writable")],
-)
-def test_invalid_path_raises(name, message, tmp_path):
-    with pytest.raises(ConfigError, match=message):
-        check_path(tmp_path / name)
-
-
-def test_mp4_is_written_by_ffmpeg_and_refused_without_it(cart_pole, tmp_path, monkeypatch):
-    env, recording = cart_pole
-    path = tmp_path / "episode.mp4"
-    assert write_animation(path, env.scene(), recording) == len(recording.steps)
-    # ISO base media files start with the size of a box and its type.
-    assert path.read_bytes()[4:8] == b"ftyp"
-    monkeypatch.setattr(animation, "_ffmpeg", lambda: None)
-    with pytest.raises(MissingExtraError, match=r"needs ffmpeg, .*pip install 'stoix_like\[video\]'"):
-        check_path(path)
-
-
-def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
-        check_path(tmp_path / "out.gif")
-
-
 def test_vector_graphics_are_drawn_with_their_transforms_and_styles():
     piece = b'<svg width="10" height="10"><path d="M 0,0 L 10,0 L 10,10 z" style="fill:#0000ff; stroke:none"/></svg>'
     href = "data:image/svg+xml;base64," + base64.b64encode(piece).decode()
@@ -318,27 +216,6 @@ def test_suites_are_drawn_by_their_own_pictures(name, tmp_path):
         frames = [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(gif)]
     # The title above changes in any case.
     assert (frames[1][40:] != frames[0][40:]).any()
-
-
-@pytest.mark.parametrize("name", ["gymnasium/cartpole", pytest.param("envpool/cartpole", marks=pytest.mark.slow)])
-def test_host_environments_are_drawn_up_to_the_state_that_ends_the_episode(name):
-    env = factory.make_drawn(parse_config(compose_config([f"env={name}"])).env)
-    recording = record(env, 1000, lambda shared, state, key: (state.carry, jnp.zeros((1,), jnp.int32), ()))
-    env.close()
-    assert recording.finished.tolist() == [False] * int(recording.steps[-1]) + [True]
-    pictures = recording.states
-    assert (pictures.dtype, pictures.shape[-1]) == (np.uint8, 3)
-    # A reset would bring the cart back to the middle: it moves to the left in every picture.
-    dark = (pictures.max(-1) < 60) & (np.arange(pictures.shape[1])[:, None] < 0.8 * pictures.shape[1])
-    middles = [np.nonzero(picture)[1].mean() for picture in dark]
-    assert middles[-1] < middles[1] < middles[0] + 2
-
-
-def test_host_environments_without_pictures_are_refused(monkeypatch):
-    monkeypatch.setattr("gymnasium.envs.toy_text.frozen_lake.FrozenLakeEnv.render", lambda self: None)
-    config = parse_config(compose_config(["env=gymnasium", "env.scenario.name=FrozenLake-v1"])).env
-    with pytest.raises(ConfigError, match="env.scenario.name=FrozenLake-v1 cannot be drawn"):
-        factory.make_drawn(config)
 
 
 @pytest.mark.slow

@@ -1,0 +1,18 @@
+import pytest
+from recorded import write_run
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """Draw few bootstrap samples: `test_statistics` tests the intervals themselves."""
+    for module in ("statistics", "plots"):
+        monkeypatch.setattr(f"stoix_like.analysis.{module}.NUM_RESAMPLES", 200)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """PPO, far better, as a population of five; and DQN as five runs of one seed each."""
+    write_run(tmp_path / "ppo", (90.0, 95.0, 100.0, 105.0, 110.0))
+    for seed, value in enumerate((10.0, 12.0, 14.0, 16.0, 18.0)):
+        write_run(tmp_path / f"dqn/{seed}", (value,), seed=seed, system="q_learning/ff_dqn")
+    return tmp_path

@@ -1,0 +1,75 @@
+"""Runs grouped into algorithms by their settings."""
+
+import json
+
+import pytest
+from lazily import Lazy
+from omegaconf import OmegaConf
+from recorded import write_run
+
+from stoix_like.cli.listings import run_lines
+from stoix_like.errors import ConfigError
+
+analysis, plots, report, statistics = map(
+    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+)
+
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def test_seeds_of_single_runs_and_of_populations_are_grouped(two):
+    by_label = {algorithm.label: algorithm for algorithm in analysis.read(two)}
+    assert list(by_label) == ["q_learning/ff_dqn", "ppo/ff_ppo"]
+    assert by_label["q_learning/ff_dqn"].scores("gymnax/CartPole-v1").tolist() == [10.0, 12.0, 14.0, 16.0, 18.0]
+    assert [member.seed for member in by_label["ppo/ff_ppo"].members] == [0, 1, 2, 3, 4]
+
+
+def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
+    write_run(tmp_path / "a", actor_lr=0.01)
+    write_run(tmp_path / "b", actor_lr=0.02)
+    write_run(tmp_path / "c", (1.0, 2.0), varied={"gamma": [0.9, 0.99]}, actor_lr=0.01)
+    assert [algorithm.label for algorithm in analysis.read(tmp_path)] == [
+        "ppo/ff_ppo actor_lr=0.01 gamma=None",
+        "ppo/ff_ppo actor_lr=0.02 gamma=None",
+        "ppo/ff_ppo actor_lr=0.01 gamma=0.9",
+        "ppo/ff_ppo actor_lr=0.01 gamma=0.99",
+    ]
+
+
+def test_a_seed_counts_once(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"seed 0 occurs twice .*/a and .*/b"):
+        analysis.read(tmp_path)
+
+
+def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
+    run = write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
+    summary = json.loads((run / "summary.json").read_text())
+    summary["population/members"][1]["seed"] = 0
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert len(analysis.read(tmp_path)) == 2
+    assert run_lines(tmp_path)[1].split()[5:8] == ["0", "×", "2"]
+    with pytest.raises(ConfigError, match=r"seed 0 occurs in several .* add --by system.actor_lr$"):
+        analysis.read(tmp_path, by=["system.name"])
+
+
+def test_population_based_training_counts_as_one_seed_each(tmp_path):
+    for seed in (0, 2):
+        write_run(tmp_path / f"pbt{seed}", (1.0, 5.0, 3.0), seed=seed)
+        config = OmegaConf.load(tmp_path / f"pbt{seed}/config.yaml")
+        config.arch.population = {"hyperparams": {"gamma": {"uniform": [0.9, 1.0]}}, "pbt": {"every_evals": 1}}
+        OmegaConf.save(config, tmp_path / f"pbt{seed}/config.yaml")
+        path = tmp_path / f"pbt{seed}/metrics.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for number, record in enumerate(records):
+            record |= {"population/best_member": 1, "hyperparams/gamma": [0.9, 0.91 + number / 100, 0.92]}
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    write_run(tmp_path / "plain", (1.0, 2.0))
+    plain, evolved = sorted(analysis.read(tmp_path), key=lambda algorithm: "every_evals=1" in algorithm.label)
+    assert [member.seed for member in plain.members] == [0, 1]
+    assert [member.seed for member in evolved.members] == [0, 2]
+    assert evolved.scores("gymnax/CartPole-v1").tolist() == [5.0, 5.0]
+    table = analysis.load(tmp_path / "pbt0")
+    assert table[table.member == 1]["system.gamma"].tolist() == pytest.approx([0.91, 0.92])

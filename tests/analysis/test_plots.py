@@ -1,0 +1,112 @@
+"""Curves, profiles and files."""
+
+import json
+
+import numpy as np
+import pytest
+from lazily import Lazy
+from recorded import write_run
+
+from stoix_like import cli
+from stoix_like.cli.process import REFUSED
+from stoix_like.errors import ConfigError
+from stoix_like.storage.recorded_runs import members, read_run
+
+analysis, plots, report, statistics = map(
+    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+)
+
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def test_metrics_between_evaluations_are_loaded_and_drawn(tmp_path):
+    run = write_run(tmp_path / "a", (1.0, 2.0))
+    records = [{"env_steps": step, "updates": step, "updates/loss": [step / 10, None]} for step in (10, 20)]
+    (run / "updates.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    frame = analysis.load(run, updates=True)
+    assert frame[["member", "env_steps"]].values.tolist() == [[0, 10], [0, 20], [1, 10], [1, 20]]
+    assert frame["updates/loss"].tolist()[:2] == [1.0, 2.0]
+    first = members(read_run(run))[:1]
+    steps, values = plots.curve(first, "updates/loss")
+    assert (steps.tolist(), values.tolist()) == ([10.0, 20.0], [[1.0, 2.0]])
+    with pytest.raises(ConfigError, match="the records of updates/loss have env_steps alone"):
+        plots.curve(first, "updates/loss", "wall_seconds")
+    with pytest.raises(ConfigError, match="no value of updates/los: did you mean 'updates/loss'"):
+        plots.curve(first, "updates/los")
+
+
+def test_curves_show_the_center_and_the_band(tmp_path):
+    write_run(tmp_path / "a", curves=[[0.0, 0.0, 0.0], [1.0, 2.0, 6.0]])
+    axes = analysis.learning_curves(analysis.read(tmp_path), center="mean", band="deviation")
+    (line,) = axes.lines
+    assert line.get_xdata().tolist() == [0.0, 100.0]
+    assert line.get_ydata().tolist() == [0.0, 3.0]
+    # Squared distances from the mean 4 + 1 + 9, over 3 - 1 seeds: sqrt(7).
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert [band.min(), band.max()] == pytest.approx([0.0, 3.0 + np.sqrt(7.0)])
+    assert analysis.learning_curves(analysis.read(tmp_path), x="wall_seconds").lines[0].get_xdata()[-1] == 2.0
+
+
+def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path):
+    write_run(tmp_path / "a", curves=[[0.0], [10.0], [20.0]], seed=0)
+    write_run(tmp_path / "b", curves=[[0.0], [10.0]], seed=1)
+    algorithms = [*analysis.read(tmp_path / "a")[0].members, *analysis.read(tmp_path / "b")[0].members]
+    points, values = plots.curve(algorithms, "eval/episode_return_mean")
+    assert points[-1] == 100.0  # the end of the shorter run
+    assert values[:, -1].tolist() == [10.0, 10.0]
+
+
+def test_marks_appear_only_where_the_curves_differ(tmp_path):
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(2, 5))
+    write_run(tmp_path / "a", curves=[list(noise[0]), list(noise[0])])
+    write_run(tmp_path / "b", curves=[list(noise[1]), list(noise[1] + 50.0)], actor_lr=0.01)
+    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
+    marks = [line for line in axes.lines if line.get_marker() == "*"]
+    assert [line.get_xdata().tolist() for line in marks] == [[100.0]]
+
+
+def test_profiles_are_the_shares_above_each_return(two):
+    axes = analysis.performance_profiles(analysis.read(two))
+    lines = {line.get_label(): line for line in axes.lines}
+    shares = np.interp(20.0, *lines["ppo/ff_ppo"].get_data()), np.interp(20.0, *lines["q_learning/ff_dqn"].get_data())
+    assert shares == (1.0, 0.0)
+    assert np.interp(102.0, *lines["ppo/ff_ppo"].get_data()) == pytest.approx(0.4)
+
+
+def test_sample_efficiency_of_several_environments(tmp_path):
+    write_run(tmp_path / "a", curves=[[0.0, 0.0], [4.0, 4.0]])
+    write_run(tmp_path / "b", curves=[[-500.0, -500.0], [-100.0, -100.0]], env="Acrobot-v1")
+    line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
+    assert line.get_ydata()[[0, -1]].tolist() == [0.0, 1.0]
+
+
+def test_figures_as_files(two, tmp_path):
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".html", b"<!doctype html>"), (".pdf", b"%PDF")):
+        path = tmp_path / f"curves{suffix}"
+        cli.main(["plot", str(two), "--out", str(path), "--test", "welch"])
+        assert path.read_bytes().startswith(start)
+    page = (tmp_path / "curves.html").read_text()
+    assert "ppo/ff_ppo" in page
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.gif"], "the ending must be one of .png"),
+        (["--out", "none/x.png"], "none is not a directory"),
+        (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
+        (["--out", "x.png", "--kind", "profiles", "--band", "error"], "--band does not apply to --kind profiles"),
+        (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
+        (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),
+        (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),
+    ],
+)
+def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, capsys, monkeypatch):
+    monkeypatch.chdir(two)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["plot", str(two), *arguments])
+    assert exit_.value.code == REFUSED
+    assert message in capsys.readouterr().err

@@ -1,0 +1,44 @@
+"""Slices, heat maps and lineages of populations."""
+
+import numpy as np
+import pytest
+from lazily import Lazy
+from recorded import write_run
+
+from stoix_like.errors import ConfigError
+from stoix_like.storage.recorded_runs import members, read_run
+
+analysis, plots, report, statistics = map(
+    Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
+)
+
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def test_slices_and_heat_maps_of_a_population(tmp_path):
+    varied = {"actor_lr": [1e-4, 1e-4, 1e-2, 1e-2], "gamma": [0.9, 0.99, 0.9, 0.99]}
+    write_run(tmp_path / "a", (1.0, 3.0, 5.0, 7.0), varied=varied)
+    own = members(read_run(tmp_path / "a"))
+    axes = analysis.hyperparameter_slices(own, "actor_lr")
+    assert axes.get_xscale() == "log"
+    assert axes.lines[0].get_ydata().tolist() == [2.0, 6.0]
+    image = analysis.heat_map(own, "actor_lr", "gamma").images[0]
+    assert image.get_array().tolist() == [[1.0, 5.0], [3.0, 7.0]]
+    with pytest.raises(ConfigError, match="clip_eps does not vary"):
+        analysis.hyperparameter_slices(own, "clip_eps")
+
+
+def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
+    write_run(tmp_path / "run", curves=[[0.0, 0.0], [1.0, 5.0], [6.0, 4.0]])
+    run = read_run(tmp_path / "run")
+    values = [[0.1, 0.2], [0.1, 0.2], [0.3, 0.2]]
+    records = [{**record, "hyperparams/lr": row} for record, row in zip(run.history, values, strict=True)]
+    records[1]["population/continues"] = [1, 1]
+    replacements, intervals = plots.lineage(run._replace(history=records), "lr").collections
+    # Member 0 continues member 1, whose rate was 0.2, with 0.3.
+    np.testing.assert_array_equal(replacements.get_segments(), [[[100, 0.2], [100, 0.3]]])
+    assert [segment[0].tolist() for segment in intervals.get_segments()] == [[0, 0.1], [0, 0.2], [100, 0.3], [100, 0.2]]
+    np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
+    with pytest.raises(ConfigError, match="has no rate over time"):
+        plots.lineage(run._replace(history=records), "rate")

@@ -1,0 +1,94 @@
+"""Updates: warm-up, sums over an interval, non-finite values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recorder import recorder_program, start, train
+
+from stoix_like.architectures import update
+from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
+from stoix_like.architectures.sums import FloatSum
+from stoix_like.base_types import Axes, EpisodeMetrics
+
+
+def test_the_mean_of_a_metric_survives_its_hundred_millionth_update():
+    program = recorder_program()
+    state = start(program, 1)
+    # Beyond 2**24, adding 1 leaves a float32 sum unchanged.
+    sums = state.sums._replace(healthy_updates=jnp.int32(10**8))
+    sums.metrics["reward"] = FloatSum(jnp.float32(10**8), jnp.float32(0))
+    state, interval = program.train(state._replace(sums=sums), {}, np.int32(1000), np.bool_(False))
+    assert interval.healthy_updates == 10**8 + 1000
+    total, low = state.sums.metrics["reward"]
+    assert np.float64(total) + np.float64(low) == 10**8 + 1000
+    assert interval.metrics["reward"] == 1.0
+
+
+def test_warmup_passes_random_actions_to_observe_only():
+    program = recorder_program(probe="action", num_envs=4, rollout_length=5, warmup_steps=50)
+    state = start(program, 1)
+    assert state.shared["updates"] == 0
+    assert state.shards.local.steps == 4 * 50
+    # 200 fair draws of 0 or 1: within 5 standard deviations (35) of 100, unlike the zeros of `act`.
+    assert 65 < float(state.shards.local.action_sum[0]) < 135
+
+
+def test_episode_sums_include_only_finished_episodes():
+    episodes = EpisodeMetrics(
+        episode_return=jnp.asarray([[1.0, 5.0], [2.0, 7.0]]),
+        episode_length=jnp.asarray([[1, 5], [2, 7]]),
+        finished=jnp.asarray([[False, True], [True, False]]),
+    )
+    sums = reduce_episodes(add_episodes(no_episodes(), episodes), Axes())
+    assert (sums.number.value, sums.return_sum.total, sums.length_sum.value) == (2, 7.0, 7)
+    assert (sums.return_min, sums.return_max) == (2.0, 5.0)
+
+
+def test_a_window_of_ten_billion_steps_loses_no_step_and_no_return():
+    # 10,000 rollouts in which 1,000 environments finish an episode of 999,999 steps: 32-bit counters of steps would
+    # wrap in the fifth rollout.
+    episodes = EpisodeMetrics(
+        episode_return=jnp.full((1, 1000), 0.1),
+        episode_length=jnp.full((1, 1000), 999_999),
+        finished=jnp.ones((1, 1000), bool),
+    )
+    rollouts = 10_000
+    sums = jax.jit(
+        lambda: jax.lax.fori_loop(0, rollouts, lambda _, sums: add_episodes(sums, episodes), no_episodes())
+    )()
+    assert sums.number.value == rollouts * 1000
+    assert sums.length_sum.value == rollouts * 1000 * 999_999
+    np.testing.assert_allclose(sums.return_sum.total, rollouts * 100.0, rtol=1e-6)
+
+
+def test_non_finite_metric_is_reported_and_excluded_from_the_average():
+    program = recorder_program(nan_at=3.0)
+    state, interval = train(program, start(program, 1), 5)
+    assert not state.healthy
+    assert interval.healthy_updates == 2
+    assert {name: bool(flag) for name, flag in interval.bad_metrics.items()} == {"reward": True, "first_carry": False}
+    assert interval.metrics["reward"] == 1.0
+    # A single agent is not frozen: the host decides whether the run continues.
+    assert state.shared["updates"] == 5
+
+
+@pytest.mark.parametrize("population", [1, 2])
+def test_ignored_nan_neither_freezes_members_nor_stops_the_sums(population):
+    program = recorder_program(nan_at=3.0, population=population, ignore=True)
+    keys = jax.random.split(jax.random.key(0), population) if population > 1 else jax.random.key(0)
+    shard_keys = jax.random.split(jax.random.key(1), (population, 1) if population > 1 else 1)
+    state, interval = train(program, program.init({}, keys, shard_keys), 5)
+    assert np.all(state.shared["updates"] == 5)
+    assert np.all(state.healthy)
+    assert np.all(interval.healthy_updates == 5)
+    assert np.all(np.isnan(interval.metrics["reward"]))
+    _, interval = train(program, state, 2)
+    assert np.all(interval.metrics["reward"] == 1.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_all_finite_detects_non_finite_parameters(bad):
+    number = jnp.ones((), jnp.int32)
+    assert not bool(update._all_finite({"a": jnp.ones(3), "b": jnp.asarray([0.0, bad]), "n": number}))
+    assert bool(update._all_finite({"a": jnp.ones(3), "k": jax.random.key(0), "n": number}))

@@ -1,0 +1,74 @@
+"""Loggers from their configuration."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import hydra
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.errors import MissingExtraError
+from stoix_like.loggers import (
+    LoggerConfig,
+    check_available,
+    make_logger,
+)
+from stoix_like.loggers.console import ConsoleConfig
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.wandb import WandbConfig
+from stoix_like.schema import from_mapping
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize(
+    ("config", "package"),
+    [
+        (LoggerConfig(tensorboard=TensorBoardConfig(enabled=True)), "tensorboardX"),
+        (LoggerConfig(wandb=WandbConfig(enabled=True)), "wandb"),
+    ],
+)
+def test_a_missing_package_raises_before_anything_is_written(tmp_path, monkeypatch, config, package):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+    with pytest.raises(MissingExtraError, match=rf"'{package}': pip install 'stoix_like\[loggers\]'"):
+        make_logger(config, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    check_available(LoggerConfig())
+
+
+def test_importing_loggers_imports_neither_jax_nor_optional_packages():
+    program = (
+        "import sys; from stoix_like.loggers import *; check_available(LoggerConfig()); "
+        "print(*{'jax', 'wandb', 'tensorboardX'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def compose(*overrides):
+    with hydra.initialize_config_dir(str(CONFIGS), version_base=None):
+        composed = hydra.compose(config_name=None, overrides=list(overrides))
+    return from_mapping(LoggerConfig, OmegaConf.to_container(composed.logger), "logger")
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("default", LoggerConfig()),
+        ("tensorboard", LoggerConfig(tensorboard=TensorBoardConfig(enabled=True))),
+        ("wandb", LoggerConfig(wandb=WandbConfig(enabled=True))),
+        ("silent", LoggerConfig(console=ConsoleConfig(enabled=False))),
+    ],
+)
+def test_each_yaml_choice_changes_only_its_own_keys(choice, expected):
+    assert compose(f"+logger={choice}") == expected
+
+
+def test_keys_of_a_choice_can_be_overridden():
+    config = compose("+logger=silent", "logger.wandb.enabled=true", "logger.wandb.tags=[a,b]", "logger.wandb.group=g")
+    assert config.wandb == WandbConfig(enabled=True, tags=("a", "b"), group="g")
+    with pytest.raises(ValueError, match=r"logger\.wandb\.mode=ofline is not known: did you mean 'offline'"):
+        compose("+logger=default", "logger.wandb.mode=ofline")

@@ -1,0 +1,78 @@
+"""Failures of one logger do not reach the others."""
+
+import pytest
+
+from stoix_like.loggers import (
+    LoggerConfig,
+    MultiLogger,
+    RunInfo,
+    make_logger,
+)
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+from stoix_like.loggers.wandb import WandbConfig
+
+
+def run_info(run_dir):
+    return RunInfo(run_dir, "ppo/ff_ppo", "gymnax/CartPole-v1", 3, 10, 1280, 2, {"arch": {"seed": 3}})
+
+
+class Recorder:
+    """Logger that records its calls, and raises an error in the method `fails`."""
+
+    def __init__(self, name, fails=None, error=OSError):
+        self.name, self.fails, self.error, self.calls = name, fails, error, []
+
+    def _call(self, method):
+        self.calls.append(method)
+        if method == self.fails:
+            raise self.error("no space left")
+
+    def start(self, info):
+        self._call("start")
+
+    def log(self, record):
+        self._call("log")
+
+    def finish(self, summary):
+        self._call("finish")
+
+    def close(self):
+        self._call("close")
+
+
+def log_run(logger, run_dir):
+    logger.start(run_info(run_dir))
+    logger.log({"env_steps": 0})
+    logger.log({"env_steps": 128})
+    logger.finish({})
+    logger.close()
+
+
+@pytest.mark.parametrize("method", ["start", "log", "finish", "close"])
+def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method):
+    good, bad = Recorder("good"), Recorder("bad", fails=method)
+    log_run(MultiLogger([bad, good]), tmp_path)
+    captured = capsys.readouterr()
+    assert captured.err == "logger 'bad' failed; the run continues without it: OSError: no space left\n"
+    assert captured.out == ""
+    assert good.calls == ["start", "log", "log", "finish", "close"]
+    # The dropped logger is closed to release its resources, and not called again.
+    assert bad.calls[-2:] == [method, "close"]
+    assert bad.calls.count(method) == (2 if method == "close" else 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupts_are_not_caught(tmp_path, error):
+    logger = MultiLogger([Recorder("interrupted", fails="log", error=error)])
+    logger.start(run_info(tmp_path))
+    with pytest.raises(error):
+        logger.log({"env_steps": 0})
+
+
+def test_close_works_without_start_and_twice(tmp_path, capsys):
+    config = LoggerConfig(tensorboard=TensorBoardConfig(enabled=True), wandb=WandbConfig(enabled=True))
+    logger = make_logger(config, tmp_path)
+    logger.close()
+    logger.close()
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,86 @@
+"""Event files, read back."""
+
+import json
+import struct
+
+import pytest
+from logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
+
+from stoix_like.loggers import LoggerConfig, make_logger
+from stoix_like.loggers.tensorboard import TensorBoardConfig
+
+
+def log_run(logger, run_dir):
+    logger.start(run_info(run_dir))
+    for record in RECORDS:
+        logger.log(record)
+    logger.finish(SUMMARY)
+    logger.close()
+
+
+def read_events(path):
+    """Read the events of a TFRecord file: length (8 bytes), its checksum (4), the event, its checksum (4)."""
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    data, events = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        body = data[12 : 12 + length]
+        assert struct.unpack("<I", data[8:12]) == (masked_crc32c(data[:8]),)
+        assert struct.unpack("<I", data[12 + length : 16 + length]) == (masked_crc32c(body),)
+        events.append(Event.FromString(body))
+        data = data[16 + length :]
+    return events
+
+
+def test_event_files_hold_the_configuration_and_all_curves(tmp_path, capfd):
+    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    assert capfd.readouterr() == ("", "")
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+    first, config, *rest = read_events(path)
+    assert first.file_version == "brain.Event:2"
+    assert config.summary.value[0].tag == "config/text_summary"
+    assert json.loads(config.summary.value[0].tensor.string_val[0]) == {"arch": {"seed": 3}}
+    curves = [(event.step, {value.tag: value.simple_value for value in event.summary.value}) for event in rest]
+    assert curves == [
+        (0, {"eval/episode_return_mean": 9.5}),
+        (640, {"train/loss": 0.25}),
+        (1280, {"train/loss": 0.125, "eval/episode_return_mean/0": 100.0, "eval/episode_return_mean/1": 200.0}),
+        (1280, {"absolute/episode_return_mean": 150.0}),
+    ]
+
+
+def test_tensorboard_flushes_each_record(tmp_path):
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path))
+    logger.log(RECORDS[0])
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    assert len(read_events(path)) == 3
+    logger.close()
+
+
+def test_tensorboard_shows_gifs_as_images(tmp_path):
+    logger = make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path)
+    logger.start(run_info(tmp_path))
+    path = tiny_gif(tmp_path)
+    logger.log_video(path, 640)
+    logger.log_video(tmp_path / "640.mp4", 640)
+    logger.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    *_, last = read_events(events)
+    (value,) = last.summary.value
+    assert (last.step, value.tag) == (640, "video")
+    assert (value.image.width, value.image.height) == (3, 2)
+    assert value.image.encoded_image_string == path.read_bytes()
+
+
+def test_tensorboard_is_dropped_when_it_cannot_write(tmp_path, capsys):
+    (tmp_path / "tensorboard").write_text("a file in the way")
+    log_run(make_logger(LoggerConfig(console=SILENT, tensorboard=TensorBoardConfig(enabled=True)), tmp_path), tmp_path)
+    assert capsys.readouterr().err.startswith(
+        "logger 'tensorboard' failed; the run continues without it: NotADirectoryError"
+    )
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3

@@ -1,0 +1,60 @@
+"""Recordings as files."""
+
+import sys
+
+import pytest
+from PIL import Image
+from recordings import make, record
+
+from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.rendering import animation
+from stoix_like.rendering.animation import check_path, write_animation
+
+
+@pytest.fixture(scope="module")
+def cart_pole():
+    env = make("CartPole-v1")
+    return env, record(env, 1000)
+
+
+def test_gifs_are_animations(cart_pole, tmp_path):
+    env, recording = cart_pole
+    path = tmp_path / "episode.gif"
+    check_path(path)
+    path.write_text("overwritten")
+    frames = write_animation(path, env.scene(), recording)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["episode.gif"]
+    with Image.open(path) as gif:
+        assert gif.format == "GIF"
+        assert gif.n_frames == frames == len(recording.returns)
+        assert gif.info["duration"] == 20  # ms, for 50 frames per second
+        assert gif.info["loop"] == 0
+        gif.seek(frames - 1)
+        assert len(gif.convert("RGB").getcolors(1 << 16)) > 3
+    assert path.stat().st_size < 5000 * frames
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("out.png", "must be an animated gif or an mp4 file: use out.gif"), ("missing/out.gif", "is not a writable")],
+)
+def test_invalid_path_raises(name, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        check_path(tmp_path / name)
+
+
+def test_mp4_is_written_by_ffmpeg_and_refused_without_it(cart_pole, tmp_path, monkeypatch):
+    env, recording = cart_pole
+    path = tmp_path / "episode.mp4"
+    assert write_animation(path, env.scene(), recording) == len(recording.steps)
+    # ISO base media files start with the size of a box and its type.
+    assert path.read_bytes()[4:8] == b"ftyp"
+    monkeypatch.setattr(animation, "_ffmpeg", lambda: None)
+    with pytest.raises(MissingExtraError, match=r"needs ffmpeg, .*pip install 'stoix_like\[video\]'"):
+        check_path(path)
+
+
+def test_rendering_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'stoix_like\[analysis\]'"):
+        check_path(tmp_path / "out.gif")

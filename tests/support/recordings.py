@@ -1,0 +1,22 @@
+"""Recorded episodes of gymnax."""
+
+import jax
+from toys import make_recorder
+
+from stoix_like.base_types import Axes
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.envs import factory
+from stoix_like.rendering.episode import Recorder
+
+
+def make(name, *overrides):
+    config = parse_config(compose_config(["env=gymnax", f"env.scenario.name={name}", *overrides])).env
+    return factory.make_drawn(config)
+
+
+def record(env, max_steps, act=None, seed=0):
+    """Record an episode, by default with constant pushes to the left."""
+    system = make_recorder(Axes())
+    system = system if act is None else system._replace(eval_act=act)
+    return Recorder(lambda hyperparams: system, env, max_steps).record({}, {}, jax.random.key(seed))

@@ -1,0 +1,98 @@
+"""Buffers of rows: priorities, ends of episodes, stored types."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from programs import make_program
+from replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
+
+from stoix_like.utils.replay import ReplayConfig, end_episodes
+
+
+@pytest.mark.parametrize("schema", [ReplayConfig, pytest.param(Prioritised, marks=pytest.mark.slow)])
+def test_episodes_that_go_on_after_the_last_step_can_be_truncated(schema):
+    replay = make(schema, n_step=3)
+    no = [False, False]
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], no, no))
+    # An axis of members and one of shards, as in the state of a run.
+    local = end_episodes((jax.tree.map(lambda leaf: leaf[None, None], state), "other"))
+    state = jax.tree.map(lambda leaf: leaf[0, 0], local[0])
+    np.testing.assert_array_equal(state.experience.truncated[:, :3], [[False, True, False]] * NUM_ENVS)
+    state = jax.jit(replay.add)(state, steps([50, 51], [64.0, 64.0], no, no))
+    # Rewards 1 + 2 / 2, then the bootstrap value of the successor of step 1 with discount 1 / 4.
+    found = windows(replay, state)
+    np.testing.assert_allclose(found[0.0][:3], (2.0, 0.25, 1.5))
+
+
+def test_terminated_episodes_stay_terminated():
+    replay = make(n_step=3)
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [1.0, 2.0], [False, True], [False, False]))
+    assert not end_episodes(state).experience.truncated.any()
+
+
+def test_pixels_are_stored_as_bytes():
+    def size(**values):
+        replay = make(**values)
+        state = empty(replay, jnp.uint8)
+        assert state.experience.observation.agent_view.dtype == jnp.uint8
+        state = jax.jit(replay.add)(state, steps(*SIX, dtype=jnp.uint8))
+        batch = jax.jit(replay.sample)(state, jax.random.key(0))
+        assert batch.observation.agent_view.dtype == batch.next_observation.agent_view.dtype == jnp.uint8
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(state.experience)) / 128
+
+    # Observation, successor and terminated: one byte each. Action and reward: four bytes each.
+    assert size() == 1 + 1 + 1 + 4 + 4
+    # `truncated`, one byte, replaces the successor.
+    assert size(store_next_observation=False) == 1 + 1 + 1 + 4 + 4
+
+
+@pytest.mark.slow
+def test_windows_are_sampled_in_proportion_to_their_priorities():
+    """Priorities 3 and 1 give probabilities 3/4 and 1/4, and importance weights 1/3 and 1."""
+    replay = make(Prioritised, total_batch_size=4000, total_buffer_size=8)
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    # Rows of four steps per environment; only steps 0 and 1 of the first environment have a positive priority.
+    state = jax.jit(replay.set_priorities)(state, jnp.array([0, 1, 4, 5]), jnp.array([3.0, 1.0, 0.0, 0.0]))
+    batch = jax.jit(replay.sample)(state, jax.random.key(0))
+    seen = np.ravel(batch.observation.agent_view)
+    assert set(seen) == {0.0, 1.0}
+    # Sampling is stratified: 4,000 samples deviate by a few at most.
+    assert np.mean(seen == 0.0) == pytest.approx(0.75, abs=0.002)
+    np.testing.assert_allclose(batch.weight, np.where(seen == 0.0, 1 / 3, 1.0), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(replay.sample)(state, jax.random.key(0), 0.0).weight, 1.0)
+    assert set(np.asarray(batch.indices).tolist()) == {0, 1}
+
+
+@pytest.mark.slow
+def test_new_windows_have_the_largest_priority_so_far():
+    """Three old windows and two new ones, all of priority 2.5: two samples in five are new."""
+    replay = make(Prioritised, total_batch_size=5000, total_buffer_size=16)
+    state = jax.jit(replay.add)(empty(replay), steps([0, 1], [0, 1], [0, 0], [0, 0]))
+    state = jax.jit(replay.set_priorities)(state, jnp.array([0, 1, 8, 9]), jnp.array([2.5, 2.5, 2.5, 0.0]))
+    state = jax.jit(replay.add)(state, steps([2], [2], [0], [0]))
+    seen = np.ravel(jax.jit(replay.sample)(state, jax.random.key(0)).observation.agent_view)
+    assert np.mean(seen % 100 == 2) == pytest.approx(0.4, abs=0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["system=q_learning/ff_dqn", "arch.update_batch_size=2", "system.store_next_observation=false"],
+        ["system=q_learning/ff_rainbow", "network.actor_network.action_head.layer_sizes=[8]"],
+        ["system=q_learning/ff_dqn", "arch.population.size=2"],
+        ["system=q_learning/rec_r2d2"],
+        ["system=q_learning/ff_dqn", "env.frame_stack=4"],
+    ],
+)
+def test_training_updates_the_buffer_in_place(overrides):
+    """Compile a buffer of a million steps without allocating it: training needs at most 1.15 times its size."""
+    small = ["system.total_buffer_size=1048576", "network.actor_network.pre_torso.layer_sizes=[8]", "system.epochs=2"]
+    _, program, arguments = make_program([*small, *overrides])
+    state = jax.eval_shape(program.init, *arguments)
+    buffer = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.shards.local))
+    assert buffer > 2**20 * 4 * 4
+    analysis = program.train.lower(state, arguments[0], np.int32(1), np.bool_(True)).compile().memory_analysis()
+    needed = analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+    assert needed - analysis.alias_size_in_bytes <= 1.15 * buffer

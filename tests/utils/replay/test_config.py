@@ -1,0 +1,43 @@
+"""Sizes of replay buffers."""
+
+import pytest
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import set_up
+
+
+def test_whole_windows_need_their_successors():
+    config = parse_config(compose_config(["system=awr/ff_awr", "system.store_next_observation=false"])).system
+    with pytest.raises(ConfigError, match="system.store_next_observation=false: this system needs .*: use true"):
+        config.check(8, 1)
+
+
+INVALID_SIZES = {
+    "buffer": (
+        ["system.total_buffer_size=1001", "arch.update_batch_size=2"],
+        r"total_buffer_size=1001.*use 1000 or 1002",
+    ),
+    "rows": (
+        ["system.total_buffer_size=1001", "system.n_step=3"],
+        r"total_buffer_size=1001.*8 environments.*1000 or 1008",
+    ),
+    "batch": (["system.total_batch_size=127", "arch.update_batch_size=2"], r"total_batch_size=127.*use 126 or 128"),
+    "short": (
+        ["system.total_buffer_size=32", "system.rollout_length=8"],
+        r"total_buffer_size=32 holds 4 step.*least 64",
+    ),
+    "large batch": (
+        ["system.total_buffer_size=64", "system.total_batch_size=128"],
+        r"total_batch_size=128.*at least 128",
+    ),
+    "early": (["system.warmup_steps=0", "system.total_batch_size=128"], r"warmup_steps=0.*use at least 8"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID_SIZES)
+def test_invalid_sizes_raise_with_a_valid_alternative(name):
+    overrides, message = INVALID_SIZES[name]
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
