@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
-from stoix_like.run.signals import Signals, received
+from stoix_like.signals import Signals, received
 
 # Importing the package and Hydra is part of the time of a run.
 STARTED = time.perf_counter()

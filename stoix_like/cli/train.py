@@ -152,38 +152,36 @@ def _starts_elsewhere(config: DictConfig) -> bool:
 
 
 def _check_sources(setup: RunSetup) -> None:
-    """Refuse callbacks, loggers and parameters to start from that cannot be used."""
+    """Refuse parameters to start from that cannot be used."""
     from stoix_like.run import warm_start
-    from stoix_like.run.experiment import check_own
 
-    check_own(setup.config)
     if setup.config.arch.resume_from is None:
         warm_start.find(setup)
 
 
 def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
     """Return the directory of the run to resume; None where a new run starts, which is then possible."""
-    from stoix_like.run.experiment import check_new
-    from stoix_like.storage import mirror, run_dir
+    from stoix_like.storage.run_directory import RunDirectory
 
-    resumed = mirror.resumed_dir(config.arch.resume_from, directory, config.checkpoint.mirror)
+    place, mirror = RunDirectory(directory), config.checkpoint.mirror
+    resumed = place.resumed(config.arch.resume_from, mirror)
     if resumed is None:
-        check_new(directory, config.checkpoint.mirror)
+        place.check_new(mirror)
     else:
-        run_dir.check_is_run(resumed)
-    return None if resumed is None else str(resumed)
+        resumed.check_is_run()
+    return None if resumed is None else str(resumed.path)
 
 
 def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
     """Refuse a directory that is neither new nor that of the same multirun, which continues."""
     from stoix_like.run import resume_checks
-    from stoix_like.storage import run_dir
+    from stoix_like.storage.run_directory import RunDirectory
 
     if (directory / resume_checks.MULTIRUN).is_file():
         own = [override for override in overrides if not is_hydras(override)]
         resume_checks.check_same_sweep(directory, own)
         return
-    run_dir.check_new(directory)
+    RunDirectory(directory).check_new()
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
@@ -205,7 +203,7 @@ def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
         _set_environment(FULL_ERROR, chosen)
         # Hydra would print a traceback.
         with one_line_errors():
-            score = jobs.train(config) if alone is None else experiment.run_under_hydra(alone.setup)
+            score = jobs.train(config) if alone is None else experiment.run_job(alone.setup)
         _set_environment(FULL_ERROR, "1")
         return score
 

@@ -1,4 +1,4 @@
-"""The callbacks of a run: built from the configuration, called, and saved with its checkpoints."""
+"""The callbacks of a run: called, and saved with its checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.callbacks import Callback, StopAtReturn
-from stoix_like.config import RunConfig
-from stoix_like.envs.own import build_target
-from stoix_like.errors import CallbackError, ConfigError
+from stoix_like.callbacks import Callback
+from stoix_like.errors import CallbackError
 from stoix_like.loggers import RunInfo
 from stoix_like.loggers.base import plain
 from stoix_like.policies.make import make_policy
@@ -21,42 +19,7 @@ from stoix_like.run.population import Population
 from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
 
-KEY = "callbacks"
 T = TypeVar("T")
-
-
-def make_callbacks(config: RunConfig) -> list[Callback]:
-    """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python.
-
-    Args:
-        config: the typed configuration.
-
-    Returns:
-        The callbacks, in the order in which they are called.
-
-    Raises:
-        ConfigError: a callback cannot be imported or built, or does not extend `Callback`.
-    """
-    built = [_build(entry, f"{KEY}.{number}") for number, entry in enumerate(config.callbacks)]
-    stop = config.arch.stop_at_return
-    short = [] if stop is None else [StopAtReturn(stop)]
-    for callback in config.own_callbacks:
-        if not isinstance(callback, Callback):
-            raise ConfigError(
-                f"callbacks has a {type(callback).__name__}: use an object of a subclass of"
-                " stoix_like.callbacks.Callback"
-            )
-    return [*short, *built, *config.own_callbacks]
-
-
-def _build(entry: Any, key: str) -> Callback:
-    built = build_target(entry, key, "my_module.MyCallback")
-    if not isinstance(built, Callback):
-        raise ConfigError(
-            f"{key}._target_={entry['_target_']} returned a {type(built).__name__}: use a subclass of"
-            " stoix_like.callbacks.Callback"
-        )
-    return built
 
 
 class Callbacks:
@@ -66,11 +29,10 @@ class Callbacks:
 
     Args:
         setup: the run.
-        callbacks: called in this order.
     """
 
-    def __init__(self, setup: RunSetup, callbacks: Sequence[Callback]) -> None:
-        self._setup, self._callbacks = setup, list(callbacks)
+    def __init__(self, setup: RunSetup) -> None:
+        self._setup, self._callbacks = setup, setup.callbacks
         self._policies: dict[int, tuple[dict[str, float], Policy]] = {}
         self._checkpoint: int | None = None
 

@@ -26,7 +26,7 @@ from stoix_like.run.blocks import max_blocks
 from stoix_like.run.devices import placing, set_compile_cache
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
-from stoix_like.run.signals import stop_if_received
+from stoix_like.signals import stop_if_received
 
 SystemBuild = Callable[[Hyperparams], System]
 

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from stoix_like import signals
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
 from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
-from stoix_like.run import signals
 
 # All processes of a run start within this time; one that is silent for so long is lost, and ends the others.
 _SECONDS_TO_CONNECT = 300

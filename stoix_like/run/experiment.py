@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,22 @@ from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
 from stoix_like.run import records, warm_start
-from stoix_like.run.callbacks import Callbacks, make_callbacks
-from stoix_like.run.own_loggers import make_own_loggers
+from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.profile import Profile
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
-from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.run.suggestions import tuned_experiment
 from stoix_like.run.training_loop import Progress, TrainingLoop
 from stoix_like.run.videos import Videos
+from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
-from stoix_like.storage import run_dir as directory
-from stoix_like.storage.config_file import flatten, plain_config, read_config
-from stoix_like.storage.files import write_json
-from stoix_like.storage.mirror import mirrored, resumed_dir
+from stoix_like.storage.config_file import plain_config, read_config
+from stoix_like.storage.run_dir import is_address, read_history
+from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.storage.store import normalised
-from stoix_like.storage.trust import record_trusted
+
+Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
+"""Makes the loop of a run, new or restored, and describes the run for callbacks."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -83,14 +83,16 @@ def run_experiment(config: DictConfig, build: Build | None = None) -> float:
         TrainingError: a metric or a parameter became non-finite.
     """
     started = time.perf_counter()
-    setup = set_up(parse_config(config, build), started)
-    if _output_dir() is None:
-        return run(setup, default_run_dir(config)).eval_return
-    return run_under_hydra(setup)
+    parsed, run_dir = parse_config(config, build), _output_dir()
+    if run_dir is None:
+        return run(set_up(parsed, started), default_run_dir(config)).eval_return
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        parsed = _resuming_job(parsed, run_dir)
+    return run_job(set_up(parsed, started))
 
 
-def run_under_hydra(setup: RunSetup) -> float:
-    """Train in the directory of Hydra's current job; a job of a multirun that has begun already is resumed.
+def run_job(setup: RunSetup) -> float:
+    """Train in the directory of Hydra's current job.
 
     Args:
         setup: the run.
@@ -103,15 +105,7 @@ def run_under_hydra(setup: RunSetup) -> float:
     """
     run_dir = _output_dir()
     assert run_dir is not None
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        if (mirror := setup.config.checkpoint.mirror) is not None:
-            setup = setup._replace(config=setup.config.with_mirror(f"{mirror}/{HydraConfig.get().sweep.subdir}"))
-        resumed = _resumed_dir(setup, str(run_dir), run_dir)
-        if resumed is not None:
-            # The multirun was started again, or a scheduler has queued this job again.
-            return _resume(setup, resumed).eval_return
-    setup = setup._replace(plan=setup.plan._replace(notes=(*setup.plan.notes, *_tuned(setup))))
-    return run(setup, run_dir).eval_return
+    return run(setup, run_dir, _tuned(setup.config)).eval_return
 
 
 def _output_dir() -> Path | None:
@@ -121,17 +115,26 @@ def _output_dir() -> Path | None:
     return Path(HydraConfig.get().runtime.output_dir)
 
 
-def _tuned(setup: RunSetup) -> list[str]:
+def _resuming_job(config: RunConfig, run_dir: Path) -> RunConfig:
+    """Return the configuration of a job of a multirun, which a scheduler may queue again: it then resumes its run."""
+    if (mirror := config.checkpoint.mirror) is not None:
+        config = config.with_mirror(f"{mirror}/{HydraConfig.get().sweep.subdir}")
+    if config.arch.resume_from is not None:
+        return config
+    return config._replace(arch=dataclasses.replace(config.arch, resume_from=str(run_dir)))
+
+
+def _tuned(config: RunConfig) -> tuple[str, ...]:
     """Return a note that names the experiment for this environment, unless the command line tunes the system itself."""
     hydra = HydraConfig.get()
     if "experiment" in hydra.runtime.choices or any(word.startswith("system.") for word in hydra.overrides.task):
-        return []
-    task = setup.config.env.scenario.task_name
-    experiment = tuned_experiment(setup.config.system_name, task)
-    return [] if experiment is None else [f"tuned settings for {task}: +experiment={experiment}"]
+        return ()
+    task = config.env.scenario.task_name
+    experiment = tuned_experiment(config.system_name, task)
+    return () if experiment is None else (f"tuned settings for {task}: +experiment={experiment}",)
 
 
-def run(setup: RunSetup, run_dir: Path) -> Result:
+def run(setup: RunSetup, run_dir: Path, notes: tuple[str, ...] = ()) -> Result:
     """Train, evaluate and write a run.
 
     Args:
@@ -140,6 +143,7 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
             its own directory instead; if it names `run_dir` and there is no run yet, neither there nor at
             `checkpoint.mirror`, the run starts there. If it is the address of a run on an object store, that run is
             resumed in the user's cache.
+        notes: further notes for the user of a new run.
 
     Returns:
         The result of the run.
@@ -148,89 +152,21 @@ def run(setup: RunSetup, run_dir: Path) -> Result:
         ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
         TrainingError: a metric or a parameter became non-finite.
     """
-    processes = setup.processes
+    config, processes = setup.config, setup.processes
     stop_if_received(processes)
-    # The others may have named theirs by the time.
-    run_dir = Path(processes.first(lambda: str(run_dir.absolute())))
-    processes.together(lambda: check_own(setup.config))
-    resume_from, mirror = setup.config.arch.resume_from, setup.config.checkpoint.mirror
-    resumed = _resumed_dir(setup, resume_from, run_dir)
-    if resumed is not None:
-        if mirror is None and resume_from is not None and directory.is_address(resume_from):
-            setup = setup._replace(config=setup.config.with_mirror(normalised(resume_from)))
+    directory = RunDirectory(run_dir.absolute(), processes)
+    if (resumed := directory.resumed(config.arch.resume_from, config.checkpoint.mirror)) is not None:
         return _resume(setup, resumed)
-    processes.first(lambda: check_new(run_dir, mirror))
-    processes.together(lambda: warm_start.find(setup))
-    processes.first(lambda: directory.create(run_dir))
-    with _owned(setup, run_dir) as start_mirror:
-        processes.first(lambda: _write_config(setup, run_dir, directory.write_new_config))
+    directory.check_new(config.checkpoint.mirror)
+    source = processes.together(lambda: warm_start.find(setup))
+    with directory.own(config.checkpoint) as start_mirror:
+        directory.write_config(config.resolved)
         try:
-            return _train(setup, run_dir, start_mirror, resuming=False)
+            return _train(setup, directory, start_mirror, functools.partial(_start, source, notes), notes)
         except ConfigError:
             # Nothing was trained: a corrected run may use the same directory.
-            if processes.is_first:
-                directory.discard(run_dir)
+            directory.discard()
             raise
-
-
-def _resumed_dir(setup: RunSetup, resume_from: str | None, run_dir: Path) -> Path | None:
-    """Return the directory of the run to resume, which the first process copies from its store if it is there alone."""
-
-    def find() -> str | None:
-        found = resumed_dir(resume_from, run_dir, setup.config.checkpoint.mirror)
-        return None if found is None else str(found)
-
-    found = setup.processes.first(find)
-    return None if found is None else Path(found)
-
-
-def check_new(run_dir: Path, mirror: str | None) -> None:
-    """Refuse places of a new run that cannot be used, or hold a run.
-
-    Args:
-        run_dir: the directory.
-        mirror: `checkpoint.mirror`.
-
-    Raises:
-        ConfigError: names the place.
-    """
-    directory.check_new(run_dir)
-    remote.check_new(mirror)
-
-
-@contextlib.contextmanager
-def _owned(setup: RunSetup, run_dir: Path) -> Iterator[Callable[[], None]]:
-    """Lock the directory of a run, record signals, and mirror the directory; yield what starts the mirror."""
-    processes = setup.processes
-    with (
-        processes.watched(f"continue from its last checkpoint with: stoix-like resume {run_dir}"),
-        processes.in_first(lambda: directory.locked(run_dir)),
-        Signals(),
-        processes.in_first(lambda: mirrored(run_dir, setup.config.checkpoint)) as start_mirror,
-    ):
-        if processes.count > 1:
-            token = processes.first(lambda: directory.write_token(run_dir))
-            processes.together(lambda: directory.check_token(run_dir, token))
-            processes.first(lambda: directory.remove_token(run_dir))
-        yield start_mirror or (lambda: None)
-
-
-def _write_config(setup: RunSetup, run_dir: Path, write: Callable[[Path, Mapping[str, Any]], None]) -> None:
-    write(run_dir, setup.config.resolved)
-    record_trusted(flatten(plain_config(run_dir)))
-
-
-def check_own(config: RunConfig) -> None:
-    """Refuse callbacks and loggers of the user's own that cannot be built, before anything is written.
-
-    Args:
-        config: the typed configuration.
-
-    Raises:
-        ConfigError: names the key, the value and what would work.
-    """
-    make_callbacks(config)
-    make_own_loggers(config)
 
 
 def resume(
@@ -262,7 +198,7 @@ def resume(
         TrainingError: a metric or a parameter became non-finite.
     """
     started = time.perf_counter() if started is None else started
-    address = normalised(run_dir) if directory.is_address(run_dir) else None
+    address = normalised(run_dir) if is_address(run_dir) else None
     if address is not None:
         overrides = [f"+checkpoint.mirror={quoted(address)}", *overrides]
         run_dir = remote.working_copy(run_dir)
@@ -274,40 +210,48 @@ def resume(
             f"arch.distributed: {address} is copied to one machine, and all processes have to share the directory: use"
             f" stoix-like train … hydra.run.dir=SHARED arch.resume_from=SHARED checkpoint.mirror={address}"
         )
-    return _resume(set_up(config, started), run_dir)
+    setup = set_up(config, started)
+    return _resume(setup, RunDirectory(run_dir, setup.processes))
 
 
-def _resume(setup: RunSetup, run_dir: Path) -> Result:
+def _resume(setup: RunSetup, directory: RunDirectory) -> Result:
     """Restore the newest readable checkpoint of a run, and spend the rest of the budget."""
-    processes = setup.processes
-    run_dir = Path(processes.first(lambda: str(run_dir)))
-    processes.together(lambda: directory.check_is_run(run_dir))
-    processes.together(lambda: check_own(setup.config))
-    with _owned(setup, run_dir) as start_mirror:
+    path, processes = directory.path, setup.processes
+    directory.check_is_run()
+    with directory.own(setup.config.checkpoint) as start_mirror:
         host_state = checkpoint.newest_readable(
-            run_dir, lambda step: checkpoint.read_host_state(run_dir, step, processes), processes
+            path, lambda step: checkpoint.read_host_state(path, step, processes), processes
         )
-        summary = processes.first(lambda: directory.read_summary(run_dir))
-        if host_state is not None:
-            check_unchanged(setup, host_state)
-            if _is_complete(setup, host_state) and summary:
-                start_mirror()
-                processes.say(f"{run_dir} is complete: {_how_to_continue(host_state)}, to continue it", sys.stdout)
-                return _result(setup, run_dir, Progress.from_json(host_state["progress"]), summary)
-        else:
-            check_same_config(setup, plain_config(run_dir))
-            complete = _result_without_checkpoint(setup, run_dir, summary)
-            if complete is not None:
-                start_mirror()
-                processes.say(
-                    f"{run_dir} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)", sys.stdout
-                )
-                return complete
-            if summary:
-                raise ConfigError(f"{run_dir} is complete, but has no checkpoint to continue from: start a new run")
-            processes.say(f"{run_dir} has no checkpoint yet: the run starts from the beginning")
-        processes.first(lambda: _write_config(setup, run_dir, directory.reopen))
-        return _train(setup, run_dir, start_mirror, resuming=host_state is not None)
+        complete = _complete_result(setup, directory, host_state)
+        if complete is not None:
+            start_mirror()
+            return complete
+
+        start: Start = _restart
+        if host_state is None:
+            start = functools.partial(_start, processes.together(lambda: warm_start.find(setup)), ())
+        directory.write_config(setup.config.resolved, resumed=True)
+        return _train(setup, directory, start_mirror, start)
+
+
+def _complete_result(setup: RunSetup, directory: RunDirectory, host_state: dict[str, Any] | None) -> Result | None:
+    """Return the result of a run that is complete; check that any other one may continue."""
+    summary, say = directory.read_summary(), setup.processes.say
+    if host_state is not None:
+        check_unchanged(setup, host_state)
+        if not (_is_complete(setup, host_state) and summary):
+            return None
+        say(f"{directory.path} is complete: {_how_to_continue(host_state)}, to continue it", sys.stdout)
+        return _result(setup, directory.path, Progress.from_json(host_state["progress"]), summary)
+    check_same_config(setup, plain_config(directory.path))
+    complete = _result_without_checkpoint(setup, directory.path, summary)
+    if complete is not None:
+        say(f"{directory.path} is complete, and keeps no checkpoint to continue from (checkpoint.keep=0)", sys.stdout)
+    elif summary:
+        raise ConfigError(f"{directory.path} is complete, but has no checkpoint to continue from: start a new run")
+    else:
+        say(f"{directory.path} has no checkpoint yet: the run starts from the beginning")
+    return complete
 
 
 def _is_complete(setup: RunSetup, host_state: dict[str, Any]) -> bool:
@@ -330,7 +274,7 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
     """Return the result of a run that is complete and was to write no checkpoints; None for other runs."""
     if "checkpoint/env_steps" in summary or summary.get("updates") != setup.plan.num_updates:
         return None
-    history = directory.read_history(run_dir)
+    history = read_history(run_dir)
     try:
         # The file has null in place of NaN.
         evaluation = {name: value for name, value in history[-1].items() if name.startswith("eval/")}
@@ -341,35 +285,38 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
         return None  # The files are damaged.
 
 
-def _train(setup: RunSetup, run_dir: Path, start_mirror: Callable[[], None], resuming: bool) -> Result:
-    """Train in a directory that this process has locked; the mirror starts once nothing can be refused any more."""
-    keep, processes = setup.config.checkpoint.keep, setup.processes
-    writer = checkpoint.Writer(run_dir, keep, processes) if keep else None
-    logger, videos = _make_logger(setup, run_dir), _make_videos(setup, run_dir)
-    callbacks = Callbacks(setup, make_callbacks(setup.config))
-    profile = Profile(run_dir, processes) if setup.config.arch.profile else None
+def _train(
+    setup: RunSetup,
+    directory: RunDirectory,
+    start_mirror: Callable[[], None],
+    start: Start,
+    notes: Sequence[str] = (),
+) -> Result:
+    """Train in a directory that this process owns; the mirror starts after all checks have passed."""
+    path, keep, processes = directory.path, setup.config.checkpoint.keep, setup.processes
+    writer = checkpoint.Writer(path, keep, processes) if keep else None
+    # Of several processes, the first one alone logs.
+    logger = make_logger(setup.config.logger, path, setup.loggers) if processes.is_first else MultiLogger([])
+    videos = Videos(setup, path) if setup.drawn_env is not None and processes.is_first else None
+    callbacks = Callbacks(setup)
+    profile = Profile(path, processes) if setup.config.arch.profile else None
     try:
-        with processes.watched(f"continue from its last checkpoint with: stoix-like resume {run_dir}"):
-            loop, info = (_restart if resuming else _start)(
-                run_dir, logger, setup, lambda: TrainingLoop(setup, logger, writer, videos, callbacks, profile)
-            )
-            start_mirror()
-            callbacks.start(info)
-            loop.train()
-            summary = loop.summary()
-            if writer is not None:
-                with loop.clock("checkpoints"):
-                    summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
-            summary["timing"] = loop.timing()
-            _write_summary(setup, run_dir, summary)
-            loop.report_checkpoint()
-            callbacks.end(summary)
-            logger.finish(summary)
-    except ConfigError:
-        raise
+        make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile)
+        loop, info = start(setup, directory, logger, make_loop)
+        start_mirror()
+        callbacks.start(info)
+        loop.train()
+        summary = loop.summary()
+        summary["notes"] += notes
+        if writer is not None:
+            with loop.clock("checkpoints"):
+                summary["checkpoint/env_steps"] = _secure_last_checkpoint(loop, writer)
+        summary["timing"] = loop.timing()
+        directory.write_summary(summary)
+        loop.report_checkpoint()
+        callbacks.end(summary)
+        logger.finish(summary)
     except Exception as error:
-        if processes.is_first:
-            directory.write_failure(run_dir, error)
         if writer is not None and processes.count > 1 and not is_agreed(error):
             writer.abandon()
         raise
@@ -379,18 +326,22 @@ def _train(setup: RunSetup, run_dir: Path, start_mirror: Callable[[], None], res
                 part.close()
     if writer is not None and summary["checkpoint/env_steps"] is None:
         processes.say(
-            f"no usable checkpoint was kept in {run_dir}: what was trained is lost; free space or choose another"
+            f"no usable checkpoint was kept in {path}: what was trained is lost; free space or choose another"
             " directory, and train again"
         )
-    return _result(setup, run_dir, loop.progress, summary)
+    return _result(setup, path, loop.progress, summary)
 
 
 def _start(
-    run_dir: Path, logger: MultiLogger, setup: RunSetup, make_loop: Callable[[], TrainingLoop]
+    source: warm_start.Source | None,
+    notes: Sequence[str],
+    setup: RunSetup,
+    directory: RunDirectory,
+    logger: MultiLogger,
+    make_loop: Callable[[], TrainingLoop],
 ) -> tuple[TrainingLoop, RunInfo]:
     """Start a run; return its loop, and its description for callbacks."""
-    source = setup.processes.together(lambda: warm_start.find(setup))
-    info = _info(setup, run_dir, () if source is None else (source.note,))
+    info = _info(setup, directory.path, notes if source is None else (*notes, source.note))
     logger.start(info)
     loop = make_loop()
     if source is not None:
@@ -399,35 +350,15 @@ def _start(
 
 
 def _restart(
-    run_dir: Path, logger: MultiLogger, setup: RunSetup, make_loop: Callable[[], TrainingLoop]
+    setup: RunSetup, directory: RunDirectory, logger: MultiLogger, make_loop: Callable[[], TrainingLoop]
 ) -> tuple[TrainingLoop, RunInfo]:
     """Restore a run; return its loop, and its description for callbacks."""
     loop = make_loop()
     with loop.clock("checkpoints"):
-        notes = _restore(loop, run_dir)
-    info = _info(setup, run_dir, notes, loop.history)._replace(env_steps=loop.env_steps)
+        notes = _restore(loop, directory.path)
+    info = _info(setup, directory.path, notes, loop.history)._replace(env_steps=loop.env_steps)
     logger.start(info)
     return loop, info
-
-
-def _make_logger(setup: RunSetup, run_dir: Path) -> MultiLogger:
-    """Build the loggers; of several processes, the first one alone logs."""
-    if not setup.processes.is_first:
-        return MultiLogger([])
-    return make_logger(setup.config.logger, run_dir, make_own_loggers(setup.config))
-
-
-def _make_videos(setup: RunSetup, run_dir: Path) -> Videos | None:
-    return Videos(setup, run_dir) if setup.drawn_env is not None and setup.processes.is_first else None
-
-
-def _write_summary(setup: RunSetup, run_dir: Path, summary: dict[str, Any]) -> None:
-    if not setup.processes.is_first:
-        return
-    try:
-        write_json(run_dir / directory.SUMMARY, summary)
-    except OSError as error:
-        print(f"cannot write {run_dir / directory.SUMMARY}: {error}", file=sys.stderr)
 
 
 def _secure_last_checkpoint(loop: TrainingLoop, writer: checkpoint.Writer) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ from jax.sharding import Mesh
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.axes import DEVICE_AXIS, make_axes
 from stoix_like.base_types import RolloutState, System, SystemSpec
+from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.loggers import check_available
+from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.requirements import MisfitError, check_networks
 from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
@@ -27,10 +29,13 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
 from stoix_like.run.devices import RunDevices, devices_of, make_mesh
+from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
+from stoix_like.storage.run_dir import is_address
+from stoix_like.storage.store import normalised
 from stoix_like.versions import versions
 
 
@@ -50,6 +55,8 @@ class RunSetup(NamedTuple):
         actor_devices: with Sebulba, the device of each actor.
         started: when the program or the call that starts the run began, on the clock of `time.perf_counter`.
         processes: the processes that the run spans.
+        callbacks: called in this order.
+        loggers: loggers of the user's own; they open and write nothing before `start`.
     """
 
     config: RunConfig
@@ -64,6 +71,8 @@ class RunSetup(NamedTuple):
     actor_devices: tuple[jax.Device, ...] = ()
     started: float = 0.0
     processes: Processes = ALONE
+    callbacks: Sequence[Callback] = ()
+    loggers: Sequence[Logger] = ()
 
     @property
     def evolves(self) -> bool:
@@ -94,6 +103,9 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
         ConfigError: names the key, the value and what would work.
     """
     started = time.perf_counter() if started is None else started
+    resume_from = config.arch.resume_from
+    if resume_from is not None and config.checkpoint.mirror is None and is_address(resume_from):
+        config = config.with_mirror(normalised(resume_from))
     check_available(config.logger)
     devices = devices_of(config.arch)
     _check_same(config, devices.processes)
@@ -147,6 +159,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
         actor_devices=devices.actors,
         started=started,
         processes=devices.processes,
+        callbacks=make_callbacks(config),
+        loggers=make_own_loggers(config),
     )
 
 

@@ -26,8 +26,8 @@ from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
-from stoix_like.run.signals import Signals, stop_if_received
 from stoix_like.run.videos import Videos
+from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
 from stoix_like.utils.replay import end_episodes
 from stoix_like.versions import versions

@@ -17,7 +17,7 @@ from pathlib import Path
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
-from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY, holds_run, is_address
+from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0
@@ -231,33 +231,6 @@ def mirrored(run_dir: Path, config: CheckpointConfig) -> Iterator[Callable[[], N
         yield mirror.start
     finally:
         mirror.close(config.mirror_wait)
-
-
-def resumed_dir(resume_from: str | None, run_dir: Path, address: str | None) -> Path | None:
-    """Return the local directory of the run to resume, copied from its store if it is there alone.
-
-    Args:
-        resume_from: `arch.resume_from`: a directory, or an address.
-        run_dir: the directory of the run to start otherwise; if it is `resume_from` and holds no run, the run comes
-            from the mirror, or starts there.
-        address: `checkpoint.mirror`.
-
-    Returns:
-        The directory; None where a new run starts.
-
-    Raises:
-        ConfigError: the store cannot be read, or holds no run at `resume_from`.
-    """
-    if resume_from is None:
-        return None
-    if is_address(resume_from):
-        return remote.working_copy(resume_from)
-    if Path(resume_from).resolve() != run_dir.resolve() or holds_run(run_dir):
-        return Path(resume_from).absolute()
-    if address is None or not remote.holds_run(address):
-        return None
-    remote.fetch(address, run_dir)
-    return run_dir.absolute()
 
 
 def _plain_files(run_dir: Path) -> Iterator[str]:

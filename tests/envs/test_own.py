@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import own_envs
 import pytest
+from recorded import write_config
 
 import stoix_like
 from stoix_like.base_types import Observation
@@ -14,7 +15,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs import Discrete, make_eval
 from stoix_like.envs.own import adapt, as_overrides
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
-from stoix_like.storage import config_file, run_dir, trust
+from stoix_like.storage import config_file, trust
 
 TINY = [
     "arch.total_timesteps=512", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4",
@@ -90,16 +91,14 @@ def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_pa
     for i, (key, overrides) in enumerate(refused.items()):
         directory = tmp_path / str(i)
         directory.mkdir()
-        run_dir.write_new_config(directory, composed(*overrides).resolved)
+        write_config(directory, composed(*overrides).resolved)
         with pytest.raises(ConfigError, match=f"{key}.* is executed when the run is loaded.*--trust"):
             config_file.read_config(directory)
         trust.record_trusted(config_file.flatten(config_file.plain_config(directory)))
         config_file.read_config(directory)
     trusted = tmp_path / "trusted"
     trusted.mkdir()
-    run_dir.write_new_config(
-        trusted, composed("env.wrappers=[{_target_: stoix_like.envs.wrappers.ClipReward, limit: 1}]").resolved
-    )
+    write_config(trusted, composed("env.wrappers=[{_target_: stoix_like.envs.wrappers.ClipReward, limit: 1}]").resolved)
     config_file.read_config(trusted)
 
 

@@ -13,7 +13,8 @@ from trained_runs import SMALL
 
 import stoix_like
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage import mirror, recorded_runs, remote, run_dir
+from stoix_like.storage import mirror, recorded_runs, remote
+from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.storage.store import Store
 
 ADDRESS = "faulty://bucket/run"
@@ -236,7 +237,7 @@ def test_a_run_is_not_copied_into_itself(run):
 def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
-        run_dir.check_new(tmp_path.__class__("s3://bucket/run"))
+        RunDirectory(tmp_path.__class__("s3://bucket/run")).check_new()
 
 
 @pytest.mark.parametrize("other", [False, True])

@@ -9,8 +9,10 @@ from omegaconf import OmegaConf
 from stoix_like.config import GROUPS
 from stoix_like.errors import ConfigError
 from stoix_like.storage import config_file, run_dir
+from stoix_like.storage.run_directory import RunDirectory
 
 CONFIG = "".join(f"{group}: {{a: 1}}\n" for group in GROUPS)
+RESOLVED = {group: {"a": 1} for group in GROUPS}
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
 
 
@@ -55,18 +57,18 @@ def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
     path = tmp_path / "config.yaml"
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="already holds a run"):
-        run_dir.check_new(tmp_path)
+        RunDirectory(tmp_path).check_new()
     with pytest.raises(ConfigError, match="holds a run already"):
-        run_dir.write_new_config(tmp_path, {"a": 1})
+        RunDirectory(tmp_path).write_config(RESOLVED)
     assert not (tmp_path / "elsewhere").exists()
     path.unlink()
-    run_dir.write_new_config(tmp_path, {"a": 1})
-    assert OmegaConf.load(path) == {"a": 1}
+    RunDirectory(tmp_path).write_config(RESOLVED)
+    assert OmegaConf.load(path) == RESOLVED
 
 
 def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), run_dir.locked(tmp_path):
+    with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), RunDirectory(tmp_path).locked():
         pass
     assert not (tmp_path / "elsewhere").exists()
 

@@ -6,13 +6,14 @@ import sys
 
 import pytest
 import toys
+from recorded import write_config
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
-from stoix_like.storage import config_file, run_dir, trust
+from stoix_like.storage import config_file, trust
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def state(tmp_path, monkeypatch):
 def configuration(directory, *overrides):
     directory.mkdir()
     composed = compose_config([*toys.overrides(rollout_length=4), "env=probe/observed_value", *overrides])
-    run_dir.write_new_config(directory, parse_config(composed).resolved)
+    write_config(directory, parse_config(composed).resolved)
     return config_file.flatten(config_file.plain_config(directory))
 
 
@@ -47,10 +48,10 @@ def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_
 def test_a_run_that_sends_data_needs_a_word_unless_this_user_trained_it(tmp_path, state):
     directory, sending = tmp_path / "run", ["system=ppo/ff_ppo", "logger.wandb.enabled=true"]
     directory.mkdir()
-    run_dir.write_new_config(directory, parse_config(compose_config(sending)).resolved)
+    write_config(directory, parse_config(compose_config(sending)).resolved)
     (tmp_path / "other").mkdir()
     mirrored = ["system=ppo/ff_ppo", "checkpoint.mirror=s3://bucket/run"]
-    run_dir.write_new_config(tmp_path / "other", parse_config(compose_config(mirrored)).resolved)
+    write_config(tmp_path / "other", parse_config(compose_config(mirrored)).resolved)
     with pytest.raises(ConfigError, match="checkpoint.mirror=s3://bucket/run copies the run elsewhere"):
         config_file.read_config(tmp_path / "other")
     config_file.read_config(tmp_path / "other", ["checkpoint.mirror=null"])

@@ -5,6 +5,11 @@ import json
 from omegaconf import OmegaConf
 
 
+def write_config(directory, values):
+    """Write a configuration that is not remembered as this user's own."""
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(values)))
+
+
 def write_run(
     directory,
     finals=(1.0,),

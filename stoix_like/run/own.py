@@ -1,15 +1,50 @@
-"""Loggers of the user's own, from import paths or as Python objects."""
+"""Callbacks and loggers of the user's own, from import paths or as Python objects."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stoix_like.config import RunConfig
+from stoix_like.callbacks import Callback, StopAtReturn
+from stoix_like.config import CALLBACKS, RunConfig
 from stoix_like.envs.own import build_target
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import Logger
 
 _METHODS = ("start", "log", "finish", "close")
+
+
+def make_callbacks(config: RunConfig) -> list[Callback]:
+    """Build the callbacks of a run: of `arch.stop_at_return`, of the configuration, and those passed from Python.
+
+    Args:
+        config: the typed configuration.
+
+    Returns:
+        The callbacks, in the order in which they are called.
+
+    Raises:
+        ConfigError: a callback cannot be imported or built, or does not extend `Callback`.
+    """
+    built = [_build(entry, f"{CALLBACKS}.{number}") for number, entry in enumerate(config.callbacks)]
+    stop = config.arch.stop_at_return
+    short = [] if stop is None else [StopAtReturn(stop)]
+    for callback in config.own_callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"callbacks has a {type(callback).__name__}: use an object of a subclass of"
+                " stoix_like.callbacks.Callback"
+            )
+    return [*short, *built, *config.own_callbacks]
+
+
+def _build(entry: Any, key: str) -> Callback:
+    built = build_target(entry, key, "my_module.MyCallback")
+    if not isinstance(built, Callback):
+        raise ConfigError(
+            f"{key}._target_={entry['_target_']} returned a {type(built).__name__}: use a subclass of"
+            " stoix_like.callbacks.Callback"
+        )
+    return built
 
 
 def make_own_loggers(config: RunConfig) -> list[Logger]:

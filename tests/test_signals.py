@@ -14,7 +14,7 @@ from stoix_like.config import parse_config
 from stoix_like.processes import ALONE
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
-from stoix_like.run.signals import Signals, received, stop_if_received
+from stoix_like.signals import Signals, received, stop_if_received
 from stoix_like.storage import checkpoint
 
 RUN = [
@@ -72,7 +72,7 @@ def test_a_signal_that_no_check_answered_goes_to_the_caller():
 PROGRAM = """
 import signal, sys, time
 from stoix_like.processes import ALONE
-from stoix_like.run.signals import Signals
+from stoix_like.signals import Signals
 with Signals(owns_process=True):
     with Signals() as signals:
         signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,261 @@
+"""The directory of a run, which all of its processes share and the first one writes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import filelock
+from omegaconf import OmegaConf
+
+from stoix_like.config import CheckpointConfig
+from stoix_like.errors import ConfigError
+from stoix_like.processes import ALONE, Processes
+from stoix_like.signals import Signals
+from stoix_like.storage import mirror, remote, run_dir, trust
+from stoix_like.storage.config_file import flatten, plain_config
+from stoix_like.storage.files import read_bytes, write_json, write_text
+from stoix_like.storage.run_dir import CONFIG, FAILURE, METRICS, SUMMARY
+
+# Shows that all processes of a run see one directory.
+_TOKEN = ".shared"
+_FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
+
+
+class RunDirectory:
+    """The directory of a run.
+
+    All processes of the run call each method; the first one acts, and all of them fail if it fails.
+
+    Attributes:
+        path: the directory; that of the first process.
+        processes: the processes of the run.
+
+    Args:
+        path: the directory; it need not exist.
+        processes: the processes of the run.
+    """
+
+    def __init__(self, path: Path, processes: Processes = ALONE) -> None:
+        self.path, self.processes = Path(processes.first(lambda: str(path))), processes
+
+    def resumed(self, resume_from: str | None, address: str | None) -> RunDirectory | None:
+        """Return the directory of the run to resume, copied from its store if it is there alone.
+
+        Args:
+            resume_from: `arch.resume_from`: a directory, or an address. If it is this directory and holds no run, the
+                run comes from the mirror, or starts here.
+            address: `checkpoint.mirror`.
+
+        Returns:
+            The directory; None where a new run starts.
+
+        Raises:
+            ConfigError: the store cannot be read, or there is no run at `resume_from`.
+        """
+
+        def find() -> str | None:
+            if resume_from is None:
+                return None
+            if run_dir.is_address(resume_from):
+                return str(remote.working_copy(resume_from))
+            if Path(resume_from).resolve() == self.path.resolve() and not run_dir.holds_run(self.path):
+                if address is None or not remote.holds_run(address):
+                    return None
+                remote.fetch(address, self.path)
+            return str(Path(resume_from).absolute())
+
+        found = self.processes.first(find)
+        return None if found is None else RunDirectory(Path(found), self.processes)
+
+    def check_is_run(self) -> None:
+        """Refuse a directory that holds no run, in any process; see `run_dir.check_is_run`."""
+        self.processes.together(lambda: run_dir.check_is_run(self.path))
+
+    def check_new(self, address: str | None = None) -> None:
+        """Refuse places of a new run that cannot be written, or hold a run.
+
+        Args:
+            address: `checkpoint.mirror`.
+
+        Raises:
+            ConfigError: names the place.
+        """
+
+        def check() -> None:
+            _check_new(self.path)
+            remote.check_new(address)
+
+        self.processes.first(check)
+
+    @contextlib.contextmanager
+    def own(self, config: CheckpointConfig) -> Iterator[Callable[[], None]]:
+        """Create the directory if needed, lock it, record signals, and mirror it; write why the run fails.
+
+        Args:
+            config: the mirror, and the longest time to wait for it at exit.
+
+        Yields:
+            A function that starts the mirror.
+
+        Raises:
+            ConfigError: another process holds the lock, the directory cannot be written, or processes do not share it.
+            ProcessLostError: another process of the run ended.
+        """
+        lost = f"continue from its last checkpoint with: stoix-like resume {self.path}"
+        with (
+            self.processes.watched(lost),
+            self.processes.in_first(self.locked),
+            Signals(),
+            self.processes.in_first(lambda: mirror.mirrored(self.path, config)) as start_mirror,
+        ):
+            if self.processes.count > 1:
+                self._check_shared()
+            try:
+                with self.processes.watched(lost):
+                    yield start_mirror or (lambda: None)
+            except ConfigError:
+                raise
+            except Exception as error:
+                self._fail(error)
+                raise
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training here; the operating system releases the lock at exit.
+
+        Raises:
+            ConfigError: another process holds the lock, or the directory cannot be written.
+        """
+        path = self.path / ".lock"
+        # The lock would be created at the target of a link.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ConfigError(f"{path} is not a regular file: remove it")
+        # `is_locked` holds it for a moment.
+        lock = filelock.FileLock(path, timeout=0.2, poll_interval=0.02)
+        with self._refused_if_unwritable():
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except filelock.Timeout:  # an OSError, too
+                raise ConfigError(f"{self.path} is in use: another process is training there") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def write_config(self, config: Mapping[str, Any], resumed: bool = False) -> None:
+        """Write the configuration of a run, and remember that this user trained it.
+
+        Args:
+            config: the resolved configuration as plain values.
+            resumed: replace the one that is there, and remove how the run ended.
+
+        Raises:
+            ConfigError: it cannot be written, or another process wrote one first.
+        """
+
+        def write() -> None:
+            with self._refused_if_unwritable():
+                if resumed:
+                    (self.path / SUMMARY).unlink(missing_ok=True)
+                    (self.path / FAILURE).unlink(missing_ok=True)
+                elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
+                    raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
+                write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+            trust.record_trusted(flatten(plain_config(self.path)))
+
+        self.processes.first(write)
+
+    def discard(self) -> None:
+        """Remove the files that keep another run from starting here, after nothing was trained."""
+        for name in (METRICS, CONFIG) if self.processes.is_first else ():
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return the summary of the run; empty if it is not complete."""
+        return self.processes.first(lambda: run_dir.read_summary(self.path))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write the results of a complete run; a failure is reported.
+
+        Args:
+            summary: the results.
+        """
+        if not self.processes.is_first:
+            return
+        try:
+            write_json(self.path / SUMMARY, summary)
+        except OSError as error:
+            print(f"cannot write {self.path / SUMMARY}: {error}", file=sys.stderr)
+
+    def _fail(self, error: Exception) -> None:
+        """Write why the run failed, as far as the directory can be written."""
+        if self.processes.is_first:
+            with contextlib.suppress(OSError):
+                write_text(self.path / FAILURE, f"{type(error).__name__}: {error}\n")
+
+    def _check_shared(self) -> None:
+        """Refuse a directory that is not that of the first process, which writes a random text for the others."""
+
+        def write() -> str:
+            token = secrets.token_hex()
+            with self._refused_if_unwritable():
+                write_text(self.path / _TOKEN, token)
+            return token
+
+        token = self.processes.first(write)
+
+        def check() -> None:
+            try:
+                found = read_bytes(self.path / _TOKEN, 2 * len(token)).decode(errors="replace")
+            except OSError:
+                found = ""
+            if found != token:
+                raise ConfigError(
+                    f"hydra.run.dir={self.path} is not on a file system that all processes of the run share: choose a"
+                    " directory that is"
+                )
+
+        self.processes.together(check)
+        if self.processes.is_first:
+            with contextlib.suppress(OSError):
+                (self.path / _TOKEN).unlink()
+
+    @contextlib.contextmanager
+    def _refused_if_unwritable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(f"hydra.run.dir={self.path} cannot be written: {error}") from error
+
+
+def _check_new(path: Path) -> None:
+    if run_dir.is_address(path):
+        raise ConfigError(
+            f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
+            " checkpoint.mirror to copy the run to an address while it trains"
+        )
+    present = path.absolute()
+    while not present.exists() and present != present.parent:
+        present = present.parent
+    try:
+        # Permissions alone do not reveal read-only and special file systems.
+        tempfile.TemporaryDirectory(dir=present).cleanup()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(f"hydra.run.dir={path} cannot be written: {present}: {reason}") from error
+    for name in _FILES_OF_A_RUN:
+        if os.path.lexists(path / name):
+            raise ConfigError(
+                f"hydra.run.dir={path} already holds a run ({name}): choose another directory, or resume the run"
+                f" with: stoix-like resume {path}"
+            )
