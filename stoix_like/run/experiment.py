@@ -25,10 +25,11 @@ from stoix_like.processes import is_agreed
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.profile import Profile
+from stoix_like.run.recording import Progress
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.suggestions import tuned_experiment
-from stoix_like.run.training_loop import Progress, TrainingLoop
+from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote

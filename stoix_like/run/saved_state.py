@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,24 @@ class Best(NamedTuple):
     episode_return: np.ndarray
     env_steps: np.ndarray
     hyperparams: Mapping[str, np.ndarray]
+
+    def unless_better(self, before: Best | None, select: Callable[[Any, Any, np.ndarray], Any]) -> Best:
+        """Return these parameters, but those of `before` of each member that did not improve.
+
+        Args:
+            before: the best parameters so far; None for none.
+            select: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
+        """
+        best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
+        better = self.episode_return > best.episode_return
+        if before is not None and not better.any():
+            return before
+        return Best(
+            select(self.shared, best.shared, better),
+            np.where(better, self.episode_return, best.episode_return),
+            np.where(better, self.env_steps, best.env_steps),
+            {name: np.where(better, values, best.hyperparams[name]) for name, values in self.hyperparams.items()},
+        )
 
     def host_values(self) -> dict[str, Any]:
         """Return all but the parameters, in JSON values."""

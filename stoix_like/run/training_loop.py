@@ -17,15 +17,17 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import blocks, records, warm_start
+from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.clock import Clock
 from stoix_like.run.compile import compile_run, traced_hyperparams
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
+from stoix_like.run.recording import Progress, Recording, aggregated, evaluated
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup
+from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.run.videos import Videos
 from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
@@ -35,49 +37,7 @@ from stoix_like.versions import versions
 ABSOLUTE_FACTOR = 10
 # Signals are handled between two calls of the program.
 SECONDS_PER_CALL = 1.0
-LOGGING_MEANWHILE = "logging_while_training"
-ENVIRONMENT = "training_environment"
-LEARNING = "training_learning"
 _REGARDLESS = "arch.on_nan=ignore continues regardless"
-
-
-@dataclasses.dataclass
-class Progress:
-    """The progress of a run, in JSON values.
-
-    Attributes:
-        updates: number of updates so far.
-        interval_start: updates before the current interval.
-        history: one record per evaluation.
-        failures: by member, what became non-finite and in which update.
-        train_seconds: time spent in updates.
-        interval_seconds: time spent in updates since the last evaluation.
-        wall_seconds: time since the run started, without the pause between a stop and its resumption.
-        stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
-        hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
-        block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
-        seconds: time spent, by phase.
-        trained: metrics of an interval that is complete and not yet evaluated; None otherwise.
-    """
-
-    updates: int = 0
-    interval_start: int = 0
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    failures: dict[int, str] = dataclasses.field(default_factory=dict)
-    train_seconds: float = 0.0
-    interval_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    stopped_by: str | None = None
-    hyperparams: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    trained: dict[str, Any] | None = None
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Progress:
-        """Return the progress that a checkpoint holds in JSON, where keys are strings."""
-        failures = {int(member): failure for member, failure in values["failures"].items()}
-        return Progress(**{**values, "failures": failures})
 
 
 class TrainingLoop:
@@ -121,9 +81,7 @@ class TrainingLoop:
         self._started = time.perf_counter()
         self.clock = Clock()
         self.clock.add({"startup": self._started - setup.started})
-        self._num_logged = 0
-        # Records of blocks of updates that are not logged yet; they come before the next evaluation.
-        self._blocks: list[dict[str, Any]] = []
+        self._recording = Recording(setup, self.progress, logger, self.clock, videos)
         # Updates per call of the program, adapted so that a call takes about `SECONDS_PER_CALL`.
         self._updates_per_call = 1
         self._best: Best | None = None
@@ -132,19 +90,14 @@ class TrainingLoop:
         self._set_population(setup.population)
         with self.clock("compilation"), no_collection():
             self._compiled = compile_run(setup)
-            self._evolution = self._make_evolution()
+            state, processes = self._compiled.state, setup.processes
+            self._evolution = Evolution(setup.config, setup.population, state, processes) if setup.evolves else None
         stop_if_received(setup.processes)
 
     def _check(self, env: VectorEnvironment) -> None:
         """Raise the failure of an environment on the host, of any process."""
         if env.on_host:
             self.setup.processes.together(env.check)
-
-    def _make_evolution(self) -> Evolution | None:
-        setup = self.setup
-        if not setup.evolves:
-            return None
-        return Evolution(setup.config, setup.population, self._compiled.state, setup.processes)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -205,7 +158,7 @@ class TrainingLoop:
         self._state = to_state(items["shared"], rest, local)
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
         self._set_population(self._population.with_hyperparams(self.progress.hyperparams))
-        self._num_logged = len(self.history)
+        self._recording = Recording(self.setup, self.progress, self._logger, self.clock, self._videos)
         self._started -= self.progress.wall_seconds
         self.clock.add(self.progress.seconds)
         if self._callbacks:
@@ -255,10 +208,10 @@ class TrainingLoop:
                     self._record_video()
                     self._evolve()
                     if len(self.history) == 2:
-                        self._log()  # The first record of training does not wait for the first checkpoint.
+                        self._recording.log()  # The first record of training does not wait for the first checkpoint.
                     self._save_regularly()
                     self._stop_if_asked(signals)
-            self._log()
+            self._recording.log()
             if self.setup.config.arch.absolute_metric and self._best is not None:
                 self._absolute = self._evaluate_best(self._best, signals)
             self._stop_if_asked(signals)
@@ -275,61 +228,18 @@ class TrainingLoop:
             The metrics of the interval.
         """
         metrics = self._train_until(self.progress.updates + num_updates, Signals())
-        self._end_interval()
+        self.progress.end_interval()
         return metrics
 
     def summary(self) -> dict[str, Any]:
         """Return the results of the run, for `summary.json`."""
-        config, devices = self.setup.config, self.setup.mesh.devices
-        trained_steps = self.progress.updates * self.setup.plan.steps_per_update * self.setup.population.num_members
-        return {
-            "system": config.system_name,
-            "environment": self.setup.config.environment_name,
-            "seed": config.arch.seed,
-            "env_steps": self.env_steps,
-            "updates": self.progress.updates,
-            **{name: value for name, value in self.history[-1].items() if name.startswith(("eval/", "population/"))},
-            **self._absolute,
-            **({} if self._alone else self._population_summary()),
-            "stopped_by": self.progress.stopped_by,
-            **({} if self._profile is None else self._profile.summary()),
-            "compile_seconds": self._compiled.seconds,
-            "programs": self._compiled.program_seconds,
-            "steps_per_second": trained_steps / self.progress.train_seconds if trained_steps else None,
-            "wall_seconds": self._elapsed(),
-            "notes": list(self.setup.plan.notes),
-            "versions": versions(),
-            "devices": [f"{device.platform}:{device.device_kind}" for device in devices.flat],
-        }
+        return summarise(
+            self.setup, self._population, self.progress, self._compiled, self._absolute, self._profile, self._elapsed()
+        )
 
     def timing(self) -> dict[str, float]:
-        """Return where the time of the run went, for `summary.json`.
-
-        Returns:
-            Seconds by phase; `total` is their sum, apart from `LOGGING_MEANWHILE`, `ENVIRONMENT` and `LEARNING`, which
-            are parts of `training`. The last two are estimates, for a run with a profile alone.
-        """
-        seconds = self.clock.read()
-        total = seconds["startup"] + self._elapsed()
-        counted = sum(value for phase, value in seconds.items() if phase != LOGGING_MEANWHILE)
-        if self._profile is not None and self._profile.rollout_seconds is not None:
-            # Without the sharing of the devices that one program allows.
-            training = seconds.get("training", 0.0)
-            environment = min(self._profile.rollout_seconds * self.progress.updates, training)
-            seconds |= {ENVIRONMENT: environment, LEARNING: training - environment}
-        return {**seconds, "other": total - counted, "total": total}
-
-    def _population_summary(self) -> dict[str, Any]:
-        population = self._population
-        members = records.members(population, self.history[-1], self._absolute, self.progress.failures)
-        points = records.points(population, members) if self._evolution is None else []
-        return {
-            "population/size": len(members),
-            "population/varied": list(population.hyperparams),
-            "population/best": members[self.history[-1]["population/best_member"]],
-            **({"population/best_point": records.best_point(points), "population/points": points} if points else {}),
-            "population/members": members,
-        }
+        """Return where the time of the run went, see `summary.timing`."""
+        return timing(self.clock.read(), self._elapsed(), self.progress.updates, self._profile)
 
     def _train_until(self, target: int, signals: Signals) -> dict[str, Any]:
         """Train up to `target` updates, in calls of about `SECONDS_PER_CALL`, which do not change the results."""
@@ -337,7 +247,7 @@ class TrainingLoop:
         while True:
             is_traced = self._start_trace()
             most = 1 if self._profile is not None and self._profile.pending else self._updates_per_call
-            num_updates = self._fit(min(most, target - progress.updates), target)
+            num_updates = self._recording.fit(min(most, target - progress.updates), target)
             new_interval = np.bool_(progress.updates == progress.interval_start)
             before = self._copy_without_replay() if self.setup.env.on_host else None
             state = self.state
@@ -349,7 +259,7 @@ class TrainingLoop:
                     )
                     # The host logs the last interval while the device computes this one.
                     with self.clock.beside(LOGGING_MEANWHILE):
-                        self._pass_on_records()
+                        self._recording.pass_on()
                     interval = self.setup.processes.fetch(interval)
                     self._check(self.setup.env)
             except HostEnvironmentError:
@@ -359,7 +269,7 @@ class TrainingLoop:
             seconds = self.setup.processes.largest(time.perf_counter() - start)
             if is_traced:
                 self._stop_trace()
-            self._take_blocks(interval, num_updates, target)
+            self._recording.take_blocks(interval, num_updates, target)
             progress.updates += num_updates
             progress.train_seconds += seconds
             progress.interval_seconds += seconds
@@ -397,36 +307,6 @@ class TrainingLoop:
             self._play(self.state.shared, self._hyperparams, self.progress.updates)
             self._profile.stop()
 
-    def _fit(self, num_updates: int, target: int) -> int:
-        """Shorten a call to whole blocks of `logger.every_updates` updates."""
-        every = self.setup.config.logger.every_updates
-        if every is None:
-            return num_updates
-        call = self._call(num_updates, target)
-        return blocks.fit(call, every, blocks.max_blocks(self.setup.population.num_members)).num_updates
-
-    def _take_blocks(self, interval: IntervalMetrics, num_updates: int, target: int) -> None:
-        """Record the blocks of updates that a call completed."""
-        every, progress, plan = self.setup.config.logger.every_updates, self.progress, self.setup.plan
-        if every is None:
-            return
-        call = self._call(num_updates, target)
-        ends, found, after = blocks.split(interval.blocks, call, every, progress.block_start)
-        progress.block_start = dict(after)
-        for done, metrics in zip(ends, found, strict=True):
-            updates = progress.interval_start + done
-            env_steps = plan.warmup_steps + updates * plan.steps_per_update
-            self._blocks.append({"env_steps": env_steps, "updates": updates, **metrics})
-
-    def _call(self, num_updates: int, target: int) -> blocks.Call:
-        start = self.progress.interval_start
-        return blocks.Call(self.progress.updates - start, num_updates, target - start)
-
-    def _end_interval(self) -> None:
-        self.progress.interval_start, self.progress.interval_seconds = self.progress.updates, 0.0
-        self.progress.trained = None
-        self.progress.block_start = {}
-
     def _copy_without_replay(self) -> LearnerState:
         """Copy what the next call donates, but for a replay buffer, of which there might not be room for two."""
         shards = self.state.shards._replace(local=())
@@ -444,12 +324,12 @@ class TrainingLoop:
             what = f"train/{bad[0]} became non-finite" if bad else "a parameter became non-finite"
             failure = f"{what} in update {start + int(healthy_updates) + 1}"
             if self._alone:
-                self._log()
+                self._recording.log()
                 raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
             self.progress.failures[member] = failure
             self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
         if len(self.progress.failures) == self.setup.population.num_members:
-            self._log()
+            self._recording.log()
             raise TrainingError(
                 f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}; {_REGARDLESS}"
             )
@@ -475,7 +355,7 @@ class TrainingLoop:
             return
         # A checkpoint holds the records of evaluations, and no others.
         with self.clock("logging"):
-            self._pass_on_blocks()
+            self._recording.pass_on_blocks()
         self.progress.wall_seconds, self.progress.seconds = self._elapsed(), self.clock.read()
         items = to_items(self.state, None, self._saves_local)
         host_state: dict[str, Any] = {
@@ -517,7 +397,7 @@ class TrainingLoop:
 
     def _save_now(self) -> str:
         """Log and save, unless there is a checkpoint of this step; return what to tell the user."""
-        self._log()
+        self._recording.log()
         if self.writer is None:
             return "nothing was saved"
         self.writer.wait()
@@ -535,23 +415,10 @@ class TrainingLoop:
         record = records.evaluation("eval", episodes, arch.num_eval_episodes)
         scores = np.asarray(record["eval/episode_return_mean"])
         if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
-            self._keep_best(scores)
-        return record if self._alone else {**record, **self._aggregate("eval", scores)}
-
-    def _keep_best(self, scores: np.ndarray) -> None:
-        """Copy the parameters of the members that improved, for training donates its state."""
-        steps = np.full(scores.shape, self.env_steps)
-        hyperparams = self._population.arrays()
-        best = self._best or Best(self.state.shared, np.full(scores.shape, -np.inf), steps, hyperparams)
-        better = scores > best.episode_return
-        if self._best is not None and not better.any():
-            return
-        self._best = Best(
-            self._compiled.select(self.state.shared, best.shared, better),
-            np.where(better, scores, best.episode_return),
-            np.where(better, steps, best.env_steps),
-            {name: np.where(better, values, best.hyperparams[name]) for name, values in hyperparams.items()},
-        )
+            steps = np.full(scores.shape, self.env_steps)
+            current = Best(self.state.shared, scores, steps, self._population.arrays())
+            self._best = current.unless_better(self._best, self._compiled.select)
+        return record if self._alone else {**record, **evaluated(self._population, scores, self.progress.failures)}
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
         count = self.setup.config.arch.num_eval_episodes
@@ -567,7 +434,7 @@ class TrainingLoop:
         record["absolute/env_steps"] = best.env_steps.tolist()
         if self._alone:
             return record
-        return {**record, **self._aggregate("absolute", np.asarray(record["absolute/episode_return_mean"]))}
+        return {**record, **aggregated("absolute", self._population, record["absolute/episode_return_mean"])}
 
     def _play(self, shared: Any, hyperparams: Mapping[str, Any], number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
@@ -579,24 +446,9 @@ class TrainingLoop:
             self._check(self.setup.eval_env)
         return episodes
 
-    def _aggregate(self, prefix: str, scores: np.ndarray) -> dict[str, Any]:
-        population = self._population
-        statistics = records.aggregate(scores.tolist(), population.strata)
-        named = {f"{prefix}/episode_return_{name}": value for name, value in statistics.items()}
-        if prefix != "eval":
-            return named
-        return {
-            **named,
-            # NaN is worse than any number.
-            "population/best_member": int(np.argmax(np.where(np.isnan(scores), -np.inf, scores))),
-            "population/worst_member": int(np.argmin(np.where(np.isnan(scores), -np.inf, scores))),
-            "population/failed": sorted(self.progress.failures),
-            **{f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()},
-        }
-
     def _record(self, metrics: dict[str, Any]) -> None:
         """Record an evaluation, which ends its interval, and tell the callbacks."""
-        self._end_interval()
+        self.progress.end_interval()
         self.history.append(
             {
                 "env_steps": self.env_steps,
@@ -643,24 +495,6 @@ class TrainingLoop:
             # A copy of a healthy member trains again.
             if member != source:
                 self.progress.failures.pop(member, None)
-
-    def _log(self) -> None:
-        """Log what has been recorded since the last call."""
-        with self.clock("logging"):
-            self._pass_on_records()
-
-    def _pass_on_records(self) -> None:
-        self._pass_on_blocks()
-        for record in self.history[self._num_logged :]:
-            self._logger.log(record)
-        self._num_logged = len(self.history)
-        if self._videos is not None:
-            self._videos.log(self._logger)
-
-    def _pass_on_blocks(self) -> None:
-        for record in self._blocks:
-            self._logger.log_updates(record)
-        self._blocks.clear()
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started

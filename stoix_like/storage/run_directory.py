@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import filelock
 from omegaconf import OmegaConf
@@ -26,7 +27,25 @@ from stoix_like.storage.run_dir import CONFIG, FAILURE, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
+P = ParamSpec("P")
+T = TypeVar("T")
 _FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, "multirun.yaml")
+
+
+def by_first(method: Callable[P, T]) -> Callable[P, T]:
+    """Let the first process alone call a method of `RunDirectory`, with its result and its errors in all of them.
+
+    Args:
+        method: returns JSON values.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        directory = args[0]
+        assert isinstance(directory, RunDirectory)
+        return directory.processes.first(lambda: method(*args, **kwargs))
+
+    return call
 
 
 class RunDirectory:
@@ -60,25 +79,26 @@ class RunDirectory:
         Raises:
             ConfigError: the store cannot be read, or there is no run at `resume_from`.
         """
-
-        def find() -> str | None:
-            if resume_from is None:
-                return None
-            if run_dir.is_address(resume_from):
-                return str(remote.working_copy(resume_from))
-            if Path(resume_from).resolve() == self.path.resolve() and not run_dir.holds_run(self.path):
-                if address is None or not remote.holds_run(address):
-                    return None
-                remote.fetch(address, self.path)
-            return str(Path(resume_from).absolute())
-
-        found = self.processes.first(find)
+        found = self._find(resume_from, address)
         return None if found is None else RunDirectory(Path(found), self.processes)
+
+    @by_first
+    def _find(self, resume_from: str | None, address: str | None) -> str | None:
+        if resume_from is None:
+            return None
+        if run_dir.is_address(resume_from):
+            return str(remote.working_copy(resume_from))
+        if Path(resume_from).resolve() == self.path.resolve() and not run_dir.holds_run(self.path):
+            if address is None or not remote.holds_run(address):
+                return None
+            remote.fetch(address, self.path)
+        return str(Path(resume_from).absolute())
 
     def check_is_run(self) -> None:
         """Refuse a directory that holds no run, in any process; see `run_dir.check_is_run`."""
         self.processes.together(lambda: run_dir.check_is_run(self.path))
 
+    @by_first
     def check_new(self, address: str | None = None) -> None:
         """Refuse places of a new run that cannot be written, or hold a run.
 
@@ -88,12 +108,28 @@ class RunDirectory:
         Raises:
             ConfigError: names the place.
         """
-
-        def check() -> None:
-            _check_new(self.path)
-            remote.check_new(address)
-
-        self.processes.first(check)
+        path = self.path
+        if run_dir.is_address(path):
+            raise ConfigError(
+                f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
+                " checkpoint.mirror to copy the run to an address while it trains"
+            )
+        present = path.absolute()
+        while not present.exists() and present != present.parent:
+            present = present.parent
+        try:
+            # Permissions alone do not reveal read-only and special file systems.
+            tempfile.TemporaryDirectory(dir=present).cleanup()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(f"hydra.run.dir={path} cannot be written: {present}: {reason}") from error
+        for name in _FILES_OF_A_RUN:
+            if os.path.lexists(path / name):
+                raise ConfigError(
+                    f"hydra.run.dir={path} already holds a run ({name}): choose another directory, or resume the run"
+                    f" with: stoix-like resume {path}"
+                )
+        remote.check_new(address)
 
     @contextlib.contextmanager
     def own(self, config: CheckpointConfig) -> Iterator[Callable[[], None]]:
@@ -117,7 +153,10 @@ class RunDirectory:
             self.processes.in_first(lambda: mirror.mirrored(self.path, config)) as start_mirror,
         ):
             if self.processes.count > 1:
-                self._check_shared()
+                token = self._write_token()
+                self.processes.together(lambda: self._check_token(token))
+                with contextlib.suppress(OSError):
+                    (self.path / _TOKEN).unlink()
             try:
                 with self.processes.watched(lost):
                     yield start_mirror or (lambda: None)
@@ -151,6 +190,7 @@ class RunDirectory:
         finally:
             lock.release()
 
+    @by_first
     def write_config(self, config: Mapping[str, Any], resumed: bool = False) -> None:
         """Write the configuration of a run, and remember that this user trained it.
 
@@ -161,18 +201,14 @@ class RunDirectory:
         Raises:
             ConfigError: it cannot be written, or another process wrote one first.
         """
-
-        def write() -> None:
-            with self._refused_if_unwritable():
-                if resumed:
-                    (self.path / SUMMARY).unlink(missing_ok=True)
-                    (self.path / FAILURE).unlink(missing_ok=True)
-                elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
-                    raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
-                write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-            trust.record_trusted(flatten(plain_config(self.path)))
-
-        self.processes.first(write)
+        with self._refused_if_unwritable():
+            if resumed:
+                (self.path / SUMMARY).unlink(missing_ok=True)
+                (self.path / FAILURE).unlink(missing_ok=True)
+            elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
+                raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
+            write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        trust.record_trusted(flatten(plain_config(self.path)))
 
     def discard(self) -> None:
         """Remove the files that keep another run from starting here, after nothing was trained."""
@@ -180,9 +216,10 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
 
+    @by_first
     def read_summary(self) -> dict[str, Any]:
         """Return the summary of the run; empty if it is not complete."""
-        return self.processes.first(lambda: run_dir.read_summary(self.path))
+        return run_dir.read_summary(self.path)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the results of a complete run; a failure is reported.
@@ -203,32 +240,25 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 write_text(self.path / FAILURE, f"{type(error).__name__}: {error}\n")
 
-    def _check_shared(self) -> None:
-        """Refuse a directory that is not that of the first process, which writes a random text for the others."""
+    @by_first
+    def _write_token(self) -> str:
+        """Write a random text that the other processes must find."""
+        token = secrets.token_hex()
+        with self._refused_if_unwritable():
+            write_text(self.path / _TOKEN, token)
+        return token
 
-        def write() -> str:
-            token = secrets.token_hex()
-            with self._refused_if_unwritable():
-                write_text(self.path / _TOKEN, token)
-            return token
-
-        token = self.processes.first(write)
-
-        def check() -> None:
-            try:
-                found = read_bytes(self.path / _TOKEN, 2 * len(token)).decode(errors="replace")
-            except OSError:
-                found = ""
-            if found != token:
-                raise ConfigError(
-                    f"hydra.run.dir={self.path} is not on a file system that all processes of the run share: choose a"
-                    " directory that is"
-                )
-
-        self.processes.together(check)
-        if self.processes.is_first:
-            with contextlib.suppress(OSError):
-                (self.path / _TOKEN).unlink()
+    def _check_token(self, token: str) -> None:
+        """Refuse a directory that is not that of the first process."""
+        try:
+            found = read_bytes(self.path / _TOKEN, 2 * len(token)).decode(errors="replace")
+        except OSError:
+            found = ""
+        if found != token:
+            raise ConfigError(
+                f"hydra.run.dir={self.path} is not on a file system that all processes of the run share: choose a"
+                " directory that is"
+            )
 
     @contextlib.contextmanager
     def _refused_if_unwritable(self) -> Iterator[None]:
@@ -236,26 +266,3 @@ class RunDirectory:
             yield
         except OSError as error:
             raise ConfigError(f"hydra.run.dir={self.path} cannot be written: {error}") from error
-
-
-def _check_new(path: Path) -> None:
-    if run_dir.is_address(path):
-        raise ConfigError(
-            f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
-            " checkpoint.mirror to copy the run to an address while it trains"
-        )
-    present = path.absolute()
-    while not present.exists() and present != present.parent:
-        present = present.parent
-    try:
-        # Permissions alone do not reveal read-only and special file systems.
-        tempfile.TemporaryDirectory(dir=present).cleanup()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"hydra.run.dir={path} cannot be written: {present}: {reason}") from error
-    for name in _FILES_OF_A_RUN:
-        if os.path.lexists(path / name):
-            raise ConfigError(
-                f"hydra.run.dir={path} already holds a run ({name}): choose another directory, or resume the run"
-                f" with: stoix-like resume {path}"
-            )

@@ -19,7 +19,8 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import memory, records
 from stoix_like.run.compile import make_keys
 from stoix_like.run.plan import spread_members
-from stoix_like.run.population import float_fields, make_population
+from stoix_like.run.population import Population, float_fields, make_population
+from stoix_like.run.recording import evaluated
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
@@ -354,9 +355,7 @@ def test_a_member_without_a_return_counts_as_the_worst():
     assert found["iqm"] == 4.5
     # Of four scores one is trimmed at each end.
     assert math.isnan(records.aggregate([1.0, math.nan, math.nan, 2.0], [0] * 4)["iqm"])
-    run = parse_config(compose_config([*TOY, "arch.population.hyperparams={nan_at: [-1.0, -1.0, -1.0]}"]))
-    loop = TrainingLoop(set_up(run), MultiLogger([]))
-    found = loop._aggregate("eval", np.asarray([1.0, math.nan, 2.0]))
+    found = evaluated(Population((0, 1, 2), {}, (0, 0, 0)), np.asarray([1.0, math.nan, 2.0]), ())
     assert (found["population/best_member"], found["population/worst_member"]) == (2, 1)
 
 

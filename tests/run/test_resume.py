@@ -26,7 +26,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment, training_loop
+from stoix_like.run import experiment, resume_checks, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint, config_file, remote, trust

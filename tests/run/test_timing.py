@@ -15,7 +15,7 @@ from stoix_like.loggers.formats import format_timing
 from stoix_like.run import experiment
 from stoix_like.run.clock import Clock
 from stoix_like.run.setup import set_up
-from stoix_like.run.training_loop import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE
+from stoix_like.run.summary import ENVIRONMENT, LEARNING, LOGGING_MEANWHILE
 
 
 def test_phases_within_others_are_not_counted_twice(monkeypatch):
