@@ -73,15 +73,21 @@ def compose_config(
     """
     overrides = complete_overrides(overrides)
     parsed = parse_overrides(overrides)
-    search = [f"file://{Path(directory).resolve()}" for directory in config_dirs]
     with hydra_session():
-        search_override = [f"hydra.searchpath=[{','.join(map(quoted, search))}]"] if search else []
         try:
-            return compose(PRIMARY, [*overrides, *search_override], return_hydra_config=return_hydra_config)
+            return compose(
+                PRIMARY, [*overrides, *search_override(config_dirs)], return_hydra_config=return_hydra_config
+            )
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
         except _COMPOSE_ERRORS as error:
             raise ConfigError(_refusal(error, parsed, config_dirs)) from error
+
+
+def search_override(config_dirs: Sequence[str | Path]) -> list[str]:
+    """Return the override that lets Hydra find YAML files in further directories; none without directories."""
+    search = ",".join(quoted(f"file://{Path(directory).resolve()}") for directory in config_dirs)
+    return [f"hydra.searchpath=[{search}]"] if search else []
 
 
 def complete_overrides(overrides: Sequence[str]) -> list[str]:

@@ -27,9 +27,9 @@ def lines(what: str, everything: bool = False) -> list[str]:
         Lines of text.
     """
     listings: dict[str, Callable[[], list[str]]] = {
-        "systems": lambda: [f"system={choice}" for choice in group_choices("system")],
+        "systems": lambda: _with_comments("system"),
         "envs": lambda: _envs(everything),
-        "networks": _networks,
+        "networks": lambda: _with_comments("network"),
         "experiments": _experiments,
     }
     return listings[what]()
@@ -48,22 +48,16 @@ def _envs(everything: bool) -> list[str]:
     return listed
 
 
-def _networks() -> list[str]:
-    from stoix_like.run.suggestions import fitting_systems
+def _with_comments(group: str) -> list[str]:
+    from stoix_like.run.suggestions import about
 
-    listed = []
-    for network in group_choices("network"):
-        listed += [f"network={network}", f"  fits {', '.join(fitting_systems(network))}"]
-    return listed
+    return [line for name in group_choices(group) for line in (f"{group}={name}", f"  {about(group, name)}")]
 
 
 def _experiments() -> list[str]:
     from stoix_like.run.suggestions import experiments
 
-    listed = []
-    for experiment in experiments():
-        listed += [f"+experiment={experiment.name}", f"  {experiment.about}"]
-    return listed
+    return [line for each in experiments() for line in (f"+experiment={each.name}", f"  {each.about}")]
 
 
 def run_lines(directory: Path) -> list[str]:

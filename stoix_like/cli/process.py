@@ -19,7 +19,6 @@ STARTED = time.perf_counter()
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
-FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 @contextlib.contextmanager
@@ -117,7 +116,7 @@ def _stop_unexpectedly(error: Exception) -> None:
     if _has_others():
         traceback.print_exc()
         _leave_others()
-    if os.environ.get(FULL_ERROR):
+    if os.environ.get("HYDRA_FULL_ERROR"):
         return
     if isinstance(error, OSError):
         _discard_output()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stoix_like.cli.process import FULL_ERROR, STARTED, one_line_errors, program, show
+from stoix_like.cli.process import STARTED, one_line_errors, program, show
 from stoix_like.errors import ConfigError
 from stoix_like.interpreter import make_importable, no_collection
 from stoix_like.overrides import is_hydras
@@ -50,8 +49,12 @@ def train(system: str | None, arguments: Sequence[str]) -> None:
         if args.help:
             show(_help(args))
             return
-        alone = None if args.hydra_help or args.shell_completion or args.experimental_rerun else _check(args)
-    _run_hydra([*args.overrides, *flags], alone)
+        is_hydras_own = args.hydra_help or args.shell_completion or args.experimental_rerun
+        alone = None if is_hydras_own else _check(args)
+    if is_hydras_own or args.cfg or args.info:
+        _show_hydra([*args.overrides, *flags])
+    else:
+        _run_hydra(args, alone)
 
 
 def _parse_hydra(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -186,39 +189,23 @@ def _check_sweep_dir(directory: Path, overrides: Sequence[str]) -> None:
         raise ConfigError(f"hydra.sweep.dir={directory} is not empty: choose another directory")
 
 
-def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
-    """Start what Hydra's command line starts, or the one run that is set up already."""
-    import hydra
+def _run_hydra(args: argparse.Namespace, alone: _LoneRun | None) -> None:
+    """Start the one run that is set up already, or the runs of a multirun."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from stoix_like import composition
-    from stoix_like.run import jobs
-
-    chosen = os.environ.get(FULL_ERROR)
+    from stoix_like.run import experiment, jobs
 
     def task(config: DictConfig) -> float:
-        from stoix_like.run import experiment
-
-        _set_environment(FULL_ERROR, chosen)
         # Hydra would print a traceback.
         with one_line_errors():
-            score = jobs.train(config) if alone is None else experiment.run_job(alone.setup)
-        _set_environment(FULL_ERROR, "1")
-        return score
+            return jobs.train(config) if alone is None else experiment.run_job(alone.setup)
 
-    program = sys.argv
-    sys.argv = [program[0], *arguments]
-    main = hydra.main(version_base="1.3", config_path=str(composition.config_dir()), config_name=composition.PRIMARY)
-    # Of a file that it cannot write, Hydra would print a traceback, too.
-    _set_environment(FULL_ERROR, "1")
     try:
         if alone is not None:
-            jobs.run_composed(alone.config, task)
-            return
-        with jobs.recorded() as multirun:
-            main(task)()
-        jobs.check(multirun)
+            jobs.run(alone.config, task)
+        else:
+            jobs.check(jobs.run_all(args.overrides, config_dirs(args), task))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -229,15 +216,23 @@ def _run_hydra(arguments: Sequence[str], alone: _LoneRun | None) -> None:
         if not jobs.is_lost(error):
             raise
         raise jobs.failure(error) from error
+
+
+def _show_hydra(arguments: Sequence[str]) -> None:
+    """Print what Hydra's own flags ask for."""
+    import hydra
+
+    from stoix_like import composition
+    from stoix_like.run import jobs
+
+    program = sys.argv
+    sys.argv = [program[0], *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(composition.config_dir()), config_name=composition.PRIMARY)(
+            jobs.train
+        )()
     finally:
-        _set_environment(FULL_ERROR, chosen)
         sys.argv = program
-
-
-def _set_environment(name: str, value: str | None) -> None:
-    os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
 
 
 def _help(args: argparse.Namespace) -> str:

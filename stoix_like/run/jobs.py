@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from hydra._internal.hydra import Hydra
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, configure_log
-from hydra.types import TaskFunction
+from hydra.core.utils import JobReturn, configure_log, run_job
+from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig
 
-from stoix_like.composition import PRIMARY, hydra_session
+from stoix_like.composition import PRIMARY, hydra_session, search_override
 from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage.run_dir import read_failure, read_summary
@@ -56,41 +54,41 @@ def train(config: DictConfig) -> float:
         return math.nan
 
 
-def run_composed(config: DictConfig, task: TaskFunction) -> None:
-    """Run one job as `hydra.main` does, which would compose the configuration twice: for its mode and for the job.
+def run(config: DictConfig, task: TaskFunction) -> None:
+    """Run one job as `hydra.main` does, which would compose its configuration again.
 
     Args:
         config: the composed configuration, with that of Hydra.
         task: the job; what it raises is raised here.
     """
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    config.hydra.mode = RunMode.RUN
+    callbacks = Callbacks(config)
+    with hydra_session():
+        context = HydraContext(GlobalHydra.instance().config_loader(), callbacks)
+        callbacks.on_run_start(config=config, config_name=PRIMARY)
+        job = run_job(task, config, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=config, config_name=PRIMARY, job_return=job)
+    _ = job.return_value  # raises what the job raised
+
+
+def run_all(overrides: Sequence[str], config_dirs: Sequence[str | Path], task: TaskFunction) -> list[JobReturn]:
+    """Run the jobs of a multirun, as `hydra.main` does, which would drop what they return.
+
+    Args:
+        overrides: Hydra overrides with swept values.
+        config_dirs: further directories of YAML files.
+        task: the job.
+
+    Returns:
+        The jobs; none with a sweeper that returns none.
+    """
     with hydra_session():
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.compose_config = lambda *_, **__: config  # type: ignore[method-assign]
-        hydra.run(PRIMARY, task, overrides=[])
-
-
-@contextlib.contextmanager
-def recorded() -> Iterator[list[JobReturn]]:
-    """Record what the jobs of a multirun return, which `hydra.main` drops.
-
-    Yields:
-        The jobs, once the multirun is over; none with a sweeper that returns none.
-    """
-    jobs: list[JobReturn] = []
-    multirun = Hydra.multirun
-
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        batches = multirun(*args, **kwargs)
-        jobs.extend(job for batch in batches or () for job in batch)
-        return batches
-
-    Hydra.multirun = recording  # type: ignore[method-assign]
-    try:
-        yield jobs
-    finally:
-        Hydra.multirun = multirun  # type: ignore[method-assign]
+        given = [*overrides, *search_override(config_dirs), "hydra.mode=MULTIRUN"]
+        batches = hydra.multirun(PRIMARY, task, given)
+    return [job for batch in batches or () for job in batch]
 
 
 def check(jobs: Sequence[JobReturn]) -> None:

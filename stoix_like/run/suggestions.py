@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -13,34 +15,14 @@ from omegaconf import OmegaConf
 
 from stoix_like.composition import PRIMARY, config_dir, group_choices
 from stoix_like.config import RunConfig
-from stoix_like.envs.spaces import Box, Discrete, ObservationSpace, Space, fits
+from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
 from stoix_like.networks.requirements import check_networks
 from stoix_like.networks.utils import build_networks
 
-# Spaces of actions that every system and every network of this package is for one of.
-_ACTION_SPACES = (Discrete(2), Box(-1.0, 1.0, (1,)))
-
-
-def fitting_systems(network: str) -> list[str]:
-    """List the systems of this package that a network fits in some environment.
-
-    Args:
-        network: choice of the network.
-
-    Returns:
-        Choices of systems, sorted.
-    """
-    config = _load_network(network)
-    return [
-        name
-        for name, schema in _systems()
-        if any(fits(schema, space) and _network_fits(config, schema, name, space) for space in _ACTION_SPACES)
-    ]
-
 
 def suggest_systems(system_name: str, action_space: Space) -> str:
-    """Name the systems that support an action space, those of the same family if there are any.
+    """Name the systems of the same family that support an action space, or else those of the default family.
 
     Args:
         system_name: name of the system that does not fit, `sac/ff_sac`.
@@ -49,17 +31,17 @@ def suggest_systems(system_name: str, action_space: Space) -> str:
     Returns:
         `choose system=a, b or c`.
     """
-    fitting = [name for name, schema in _systems() if fits(schema, action_space)]
-    family = [name for name in fitting if name.partition("/")[0] == system_name.partition("/")[0]]
-    return f"choose system={listed(family or fitting, 'or')}"
+    families = (name.partition("/")[0] for name in (system_name, _chosen(_load(".", PRIMARY), "system")))
+    fitting = (_fitting(family, action_space) for family in families)
+    return f"choose system={listed(next(filter(None, fitting)), 'or')}"
 
 
-def _systems() -> Iterator[tuple[str, Any]]:
-    """Yield the name and the class of hyperparameters of every system of this package."""
-    for name in group_choices("system"):
-        module: Any = OmegaConf.load(config_dir() / "system" / f"{name}.yaml")
-        build = importlib.import_module(module.module).build
-        yield name, typing.get_type_hints(build)["config"]
+def _fitting(family: str, action_space: Space) -> list[str]:
+    """List the systems of a family of this package that support an action space."""
+    systems = [name for name in group_choices("system") if name.startswith(f"{family}/")]
+    modules = [importlib.import_module(_load("system", name)["module"]) for name in systems]
+    schemas = [typing.get_type_hints(module.build)["config"] for module in modules]
+    return [name for name, schema in zip(systems, schemas, strict=True) if fits(schema, action_space)]
 
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:
@@ -90,13 +72,13 @@ def suggest_network(config: RunConfig, action_space: Space, observation_space: O
 
 @functools.cache
 def _load_network(name: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{name}.yaml"), resolve=True)
+    return OmegaConf.to_container(OmegaConf.load(_path("network", name)), resolve=True)
 
 
 def _network_fits(
-    network: Any, config: Any, system_name: str, action_space: Space, observation_space: ObservationSpace | None = None
+    network: Any, config: Any, system_name: str, action_space: Space, observation_space: ObservationSpace
 ) -> bool:
-    """Return whether a network can be built for an environment and has what a system needs; `config` may be a class."""
+    """Return whether a network can be built for an environment and has what a system needs."""
     try:
         check_networks(build_networks(network, action_space, observation_space), config, system_name)
     except ConfigError:
@@ -106,12 +88,8 @@ def _network_fits(
 
 def _default_network(system_name: str) -> str:
     """Return the network that a system of this package chooses, or that of the primary configuration."""
-    path = config_dir() / "system" / f"{system_name}.yaml"
-    system: Any = OmegaConf.load(path) if path.is_file() else {}
-    primary: Any = OmegaConf.load(config_dir() / f"{PRIMARY}.yaml")
-    entries = [dict(entry) for entry in (*system.get("defaults", ()), *primary.defaults) if not isinstance(entry, str)]
-    keys = ("override /network@_global_.network", "network")
-    return next(entry[key] for entry in entries for key in keys if key in entry)
+    own = _load("system", system_name) if system_name in group_choices("system") else {}
+    return _chosen(own, "network") or _chosen(_load(".", PRIMARY), "network")
 
 
 def _distance(network: Any, other: Any) -> tuple[int, int]:
@@ -175,16 +153,11 @@ def _task(env: str) -> str:
 
 
 def _read_experiment(name: str) -> Experiment:
-    text = (config_dir() / "experiment" / f"{name}.yaml").read_text()
-    comments = [line[2:] for line in text.split("defaults:")[0].splitlines() if not line.startswith("# @")]
-    about = " ".join(comment.replace(f": +experiment={name}", ":") for comment in comments).rstrip(":")
+    said = about("experiment", name).replace(f": +experiment={name}", ":").rstrip(":")
     loaded = _with_bases(name)
-    system, env = (
-        next(_overridden(part, group, "") for part in loaded if _overridden(part, group, ""))
-        for group in ("system", "env")
-    )
-    keys = frozenset(key for part in loaded for key in _keys({k: v for k, v in part.items() if k != "defaults"}))
-    return Experiment(name, about, system, env, keys)
+    system, env = (next(filter(None, (_chosen(part, group) for part in loaded))) for group in ("system", "env"))
+    keys = frozenset(path[1:] for part in loaded for path, _ in _leaves({**part, "defaults": {}}))
+    return Experiment(name, said, system, env, keys)
 
 
 def _with_bases(name: str) -> list[dict[str, Any]]:
@@ -194,20 +167,27 @@ def _with_bases(name: str) -> list[dict[str, Any]]:
     return [loaded, *(part for base in bases for part in _with_bases(base))]
 
 
-def _overridden(loaded: dict[str, Any], group: str, default: str) -> str:
-    """Return what a defaults list chooses for another group."""
-    for entry in loaded.get("defaults", ()):
-        if isinstance(entry, dict) and f"override /{group}" in entry:
-            return entry[f"override /{group}"]
-    return default
+def _chosen(loaded: dict[str, Any], group: str) -> str:
+    """Return what a defaults list chooses for a group; empty if it chooses nothing."""
+    keys = (group, f"override /{group}", f"override /{group}@_global_.{group}")
+    entries = [entry for entry in loaded.get("defaults", ()) if isinstance(entry, dict)]
+    return next((entry[key] for entry in entries for key in keys if key in entry), "")
 
 
-def _keys(node: dict[str, Any], path: Sequence[str] = ()) -> list[str]:
-    found = []
-    for name, value in node.items():
-        found += _keys(value, (*path, name)) if isinstance(value, dict) else [".".join((*path, name))]
-    return found
+def about(group: str, name: str) -> str:
+    """Return the comment at the head of the file of a choice.
+
+    Args:
+        group: a group of the configuration.
+        name: a choice of it.
+    """
+    lines = itertools.takewhile(lambda line: line.startswith("#"), _path(group, name).read_text().splitlines())
+    return " ".join(line.removeprefix("# ") for line in lines if not line.startswith("# @"))
 
 
 def _load(group: str, name: str) -> dict[str, Any]:
-    return yaml.safe_load((config_dir() / group / f"{name}.yaml").read_text())
+    return yaml.safe_load(_path(group, name).read_text())
+
+
+def _path(group: str, name: str) -> Path:
+    return config_dir() / group / f"{name}.yaml"

@@ -17,7 +17,7 @@ TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_epi
     ("what", "expected"),
     [
         ("systems", ["system=ppo/ff_ppo"]),
-        pytest.param("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"], marks=pytest.mark.slow),
+        ("networks", ["network=mlp", "network=cnn", "network=mlp_continuous"]),
         ("envs", ["env=gymnax/cartpole", "env=gymnax env.scenario.name=Acrobot-v1"]),
         ("envs --all", ["env=gymnax/cartpole", "env=probe/value", "env=probe env.scenario.name=value"]),
         ("experiments", ["+experiment=ppo_cartpole"]),

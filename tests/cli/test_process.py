@@ -8,9 +8,7 @@ import pytest
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
 
-@pytest.mark.parametrize(
-    "command", ["list systems", pytest.param("list networks", marks=pytest.mark.slow), "--help", "--version"]
-)
+@pytest.mark.parametrize("command", ["list systems", "list networks", "--help", "--version"])
 def test_closed_output_is_no_error(command):
     module = [sys.executable, "-m", "stoix_like", *command.split()]
     process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -81,7 +81,7 @@ def test_invalid_input_prints_one_line_and_exits_with_code_2(arguments, message,
 def test_garbage_is_collected_again_after_the_start(monkeypatch):
     paused = []
     monkeypatch.setattr(train, "_check", lambda args: paused.append(not gc.isenabled()) or None)
-    monkeypatch.setattr(train, "_run_hydra", lambda arguments, alone: paused.append(not gc.isenabled()))
+    monkeypatch.setattr(train, "_run_hydra", lambda args, alone: paused.append(not gc.isenabled()))
     cli.main(["train"])
     with pytest.raises(SystemExit):
         cli.main(["train", "--config-name", "mine"])

@@ -1,13 +1,19 @@
 """Refusals of networks and systems that do not fit name a choice that does."""
 
+import importlib
 import re
+import typing
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from stoix_like.composition import compose_config
+from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import check_networks
+from stoix_like.networks.utils import build_networks
 from stoix_like.run.setup import set_up
 from stoix_like.run.suggestions import experiments, tuned_experiment
 
@@ -75,12 +81,8 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
     [
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
         (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac or sac/ff_tqc"),
-        (
-            (*DQN, *CONTINUOUS),
-            "awr/ff_awr, ddpg/ff_d4pg, ddpg/ff_ddpg, ddpg/ff_td3, impala/ff_impala, impala/rec_impala, mpo/ff_mpo,"
-            " mpo/ff_vmpo, ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty, ppo/rec_ppo, reppo/ff_reppo, sac/ff_crossq,"
-            " sac/ff_sac, sac/ff_tqc, vpg/ff_a2c or vpg/ff_reinforce",
-        ),
+        # No Q-learning acts continuously: those of the default family.
+        ((*DQN, *CONTINUOUS), "ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty or ppo/rec_ppo"),
     ],
 )
 def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):
@@ -126,3 +128,63 @@ def test_the_listed_systems_and_environments_of_experiments_are_those_that_they_
 )
 def test_a_tuned_experiment_is_found_by_system_and_environment(system, scenario, expected):
     assert tuned_experiment(system, scenario) == expected
+
+
+def fitting_systems(network):
+    """Return the systems that a network fits, for discrete or for continuous actions."""
+    config = OmegaConf.to_container(OmegaConf.load(config_dir() / "network" / f"{network}.yaml"), resolve=True)
+
+    def fit(system, space):
+        module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
+        schema = typing.get_type_hints(importlib.import_module(module).build)["config"]
+        try:
+            check_networks(build_networks(config, space), schema, system)
+        except ConfigError:
+            return False
+        return fits(schema, space)
+
+    spaces = (Discrete(2), Box(-1.0, 1.0, (1,)))
+    return [system for system in group_choices("system") if any(fit(system, space) for space in spaces)]
+
+
+@pytest.mark.slow
+def test_every_system_has_a_network_that_fits():
+    stochastic = [
+        "awr/ff_awr",
+        "impala/ff_impala",
+        "mpo/ff_vmpo",
+        "ppo/ff_dpo",
+        "ppo/ff_ppo",
+        "ppo/ff_ppo_penalty",
+        "vpg/ff_a2c",
+        "vpg/ff_reinforce",
+    ]
+    assert fitting_systems("cnn") == fitting_systems("mlp_continuous") == stochastic
+    assert {system for network in group_choices("network") for system in fitting_systems(network)} == set(
+        group_choices("system")
+    )
+
+
+def takes_discrete_actions(network):
+    try:
+        build_networks(network, Discrete(2))
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
+    for network in group_choices("network"):
+        for system in fitting_systems(network):
+            config = compose_config(choice := [f"system={system}", f"network={network}"])
+            spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
+            discrete = Discrete in spaces and takes_discrete_actions(config.network)
+            vectors, images = (
+                ("env=gymnax/cartpole", "env=gymnax/breakout")
+                if discrete
+                else ("env=gymnax/pendulum", "env._target_=own_envs.Spot")
+            )
+            env = "env=navix/empty_5x5" if network == "grid" else vectors
+            env = images if network.startswith(("cnn", "resnet")) else env
+            set_up(parse_config(compose_config([*choice, env])))
