@@ -20,7 +20,8 @@ from stoix_like.architectures.types import Hyperparams, IntervalMetrics, Learner
 from stoix_like.architectures.update import ShardProgram, make_update
 from stoix_like.base_types import EpisodeMetrics, RolloutState, System, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.host import HostStep, SplitSteps
+from stoix_like.envs.host_batches import HostStep
+from stoix_like.envs.split_steps import SplitSteps
 
 
 class Choice(NamedTuple):

@@ -36,7 +36,7 @@ def lines(what: str, everything: bool = False) -> list[str]:
 
 
 def _envs(everything: bool) -> list[str]:
-    from stoix_like.envs.factory import list_scenarios
+    from stoix_like.envs.suites import list_scenarios
 
     choices = group_choices("env")
     if not everything:

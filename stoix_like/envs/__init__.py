@@ -2,8 +2,9 @@
 
 from stoix_like.envs.check import check_environment
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
-from stoix_like.envs.factory import EnvConfig, ScenarioConfig, list_scenarios, make, make_eval
+from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.suites import list_scenarios
 
 __all__ = [
     "Box",

@@ -1,52 +1,18 @@
-"""Construction of environments from a configuration: registry of suites, and order of wrappers."""
+"""Construction of environments from a configuration, and the order of their wrappers."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from stoix_like.envs import auto_reset, own, wrappers
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.envs.host import HostOptions
+from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict
-from stoix_like.errors import ConfigError, MissingExtraError, nearest
+from stoix_like.envs.suites import SUITES, load_suite
+from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
-
-
-class Suite(NamedTuple):
-    """A suite of environments.
-
-    Attributes:
-        module: import path of a module with `scenarios() -> list[str]` and
-            `make(name, kwargs, params) -> VectorEnvironment`.
-        package: the package that the module imports.
-        extra: the extra of stoix_like that installs the package.
-        on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
-    """
-
-    module: str
-    package: str
-    extra: str
-    on_host: bool = False
-
-
-SUITES: dict[str, Suite] = {
-    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
-    "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
-    "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
-    "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
-    "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
-    "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
-    "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
-    "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
-    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground"),
-    "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
-    "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
-    "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),
-}
 
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
@@ -219,21 +185,6 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
     return wrappers.CountSteps(env) if config.step_count else env
 
 
-def list_scenarios() -> dict[str, list[str]]:
-    """List the values of `env.scenario.name`.
-
-    Returns:
-        The scenarios by suite; empty if the suite's package is not installed.
-    """
-    scenarios = {}
-    for name in SUITES:
-        try:
-            scenarios[name] = load_suite(name).scenarios()
-        except MissingExtraError:
-            scenarios[name] = []
-    return scenarios
-
-
 def make_scenario(
     config: EnvConfig, own_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
@@ -268,24 +219,3 @@ def make_scenario(
         options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
         arguments = (*arguments, options)
     return own.wrap(module.make(*arguments), config.wrappers)
-
-
-def load_suite(name: str) -> ModuleType:
-    """Import the adapter of a suite.
-
-    Args:
-        name: name of the suite, a key of `SUITES`.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: if the suite's package is not installed.
-    """
-    suite = SUITES[name]
-    try:
-        return importlib.import_module(suite.module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != suite.package:
-            raise
-        raise MissingExtraError(f"env.env_name={name}", suite.package, suite.extra) from error

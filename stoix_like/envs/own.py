@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from stoix_like.envs.arguments import construct
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box
+from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 OWN = "own"
@@ -212,9 +213,6 @@ def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
         raise FaultyEnvironmentError(
             [f"{_name(env)} has no is_truncated(state, params): subclass the Environment of gymnax 1.0"]
         )
-    # The suite's package is optional.
-    from stoix_like.envs.factory import load_suite
-
     adapted: VectorEnvironment = load_suite("gymnax").adapt(env, params, _name(env))
     return adapted
 

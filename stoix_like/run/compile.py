@@ -18,7 +18,7 @@ from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.architectures.types import Hyperparams, LearnerState, ProgramSpec
 from stoix_like.base_types import System
 from stoix_like.config import AnakinConfig, SebulbaConfig
-from stoix_like.envs.host import SplitSteps
+from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.loggers.formats import columns
 from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline

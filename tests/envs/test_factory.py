@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, factory, list_scenarios, make, make_eval
+from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
@@ -125,7 +125,7 @@ def test_missing_package_error_names_the_extra(monkeypatch):
 
 
 def test_missing_module_of_another_package_propagates(monkeypatch):
-    monkeypatch.setitem(factory.SUITES, "broken", factory.Suite("stoix_like.envs.broken", "gymnax", "envs"))
+    monkeypatch.setitem(suites.SUITES, "broken", suites.Suite("stoix_like.envs.broken", "gymnax", "envs"))
     with pytest.raises(ModuleNotFoundError, match=r"stoix_like\.envs\.broken"):
         make(EnvConfig("broken", ScenarioConfig("x")))
 

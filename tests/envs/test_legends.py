@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stoix_like.envs import factory
+from stoix_like.envs import suites
 from stoix_like.envs.environment import Environment
 from stoix_like.envs.legends import Feature, all_features, find_feature, find_legend
 from stoix_like.envs.spaces import Box, Dict
@@ -42,7 +42,7 @@ def test_unknown_features_are_refused(name, message):
 
 
 def test_named_features_follow_the_wrappers():
-    env = factory.load_suite("gymnax").make("Pendulum-v1", {}, {})
+    env = suites.load_suite("gymnax").make("Pendulum-v1", {}, {})
     assert env.legend().features[0].places == (0, 1)
     chosen = SelectEntries(FlattenObservation(env), [2, 1, 0])
     assert [(feature.name, feature.places) for feature in chosen.legend().features] == [

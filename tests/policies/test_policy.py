@@ -16,7 +16,7 @@ from trained_runs import SMALL, train_members, train_pendulum
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
-from stoix_like.envs import factory
+from stoix_like.envs import factory, suites
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract
 from stoix_like.inference.load import load_policy, load_shared, open_run
@@ -293,7 +293,7 @@ def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, t
 
 
 def test_policy_takes_only_legal_actions(tmp_path, monkeypatch):
-    monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
     overrides = ["env=gymnax", "env.env_name=masked", "env.scenario.name=masked", "env.step_count=true"]
     policy = make_policy(*untrained(*SMALL, *overrides), {})
     assert policy.inputs == ("agent_view", "action_mask", "step_count")

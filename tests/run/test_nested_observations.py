@@ -8,7 +8,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.envs import factory
+from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
 
@@ -27,7 +27,7 @@ NUM_ENTRIES = 3 + 6 * 6
 
 @pytest.fixture(autouse=True)
 def suite(monkeypatch):
-    monkeypatch.setitem(factory.SUITES, "nested", factory.Suite("nested", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "nested", suites.Suite("nested", "jax", ""))
 
 
 def prepare(*overrides):

@@ -22,7 +22,7 @@ from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import EnvConfig, ScenarioConfig, make
-from stoix_like.envs.host import SplitSteps
+from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment

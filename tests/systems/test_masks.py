@@ -17,7 +17,7 @@ import pytest
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.envs import Discrete, factory
+from stoix_like.envs import Discrete, suites
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical, mask_logits
 from stoix_like.run.setup import set_up
@@ -48,7 +48,7 @@ B, A, ATOMS = 16, 3, 4
 
 @pytest.fixture(autouse=True)
 def masked(monkeypatch):
-    monkeypatch.setitem(factory.SUITES, "masked", factory.Suite("masked", "jax", ""))
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
 
 
 def prepare(system, *overrides, scenario="masked"):

@@ -1,1 +1,78 @@
-"""Adapters for suites of environments, registered in `envs.factory`."""
+"""Adapters for suites of environments, and their registry; a suite is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import NamedTuple
+
+from stoix_like.errors import MissingExtraError
+
+
+class Suite(NamedTuple):
+    """A suite of environments.
+
+    Attributes:
+        module: import path of a module with `scenarios() -> list[str]` and
+            `make(name, kwargs, params) -> VectorEnvironment`.
+        package: the package that the module imports.
+        extra: the extra of stoix_like that installs the package.
+        on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
+    """
+
+    module: str
+    package: str
+    extra: str
+    on_host: bool = False
+
+
+SUITES: dict[str, Suite] = {
+    "brax": Suite("stoix_like.envs.suites.brax", "brax", "brax"),
+    "craftax": Suite("stoix_like.envs.suites.craftax", "craftax", "craftax"),
+    "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
+    "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
+    "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
+    "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
+    "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
+    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground"),
+    "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
+    "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
+    "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),
+}
+
+
+def load_suite(name: str) -> ModuleType:
+    """Import the adapter of a suite.
+
+    Args:
+        name: name of the suite, a key of `SUITES`.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: if the suite's package is not installed.
+    """
+    suite = SUITES[name]
+    try:
+        return importlib.import_module(suite.module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != suite.package:
+            raise
+        raise MissingExtraError(f"env.env_name={name}", suite.package, suite.extra) from error
+
+
+def list_scenarios() -> dict[str, list[str]]:
+    """List the values of `env.scenario.name`.
+
+    Returns:
+        The scenarios by suite; empty if the suite's package is not installed.
+    """
+    scenarios = {}
+    for name in SUITES:
+        try:
+            scenarios[name] = load_suite(name).scenarios()
+        except MissingExtraError:
+            scenarios[name] = []
+    return scenarios

@@ -15,7 +15,8 @@ from stoix_like.base_types import PyTree
 from stoix_like.envs.arguments import check_names, check_scenario
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
-from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
+from stoix_like.envs.host import HostEnvironment
+from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
 from stoix_like.errors import ConfigError
 from stoix_like.schema import scalar
 

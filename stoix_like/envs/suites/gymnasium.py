@@ -25,7 +25,9 @@ from stoix_like.base_types import PyTree
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
-from stoix_like.envs.host import HostBatch, HostEnvironment, HostOptions, HostStep
+from stoix_like.envs.host import HostEnvironment
+from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
+from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
 
 if importlib.util.find_spec("ale_py") is not None:
@@ -144,9 +146,6 @@ def make(
     """
     options = options or HostOptions()
     if options.vectorization == "envpool":
-        # The package is optional.
-        from stoix_like.envs.factory import load_suite
-
         envpool = load_suite("envpool")
         pool: VectorEnvironment = envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
         return pool

@@ -1,0 +1,89 @@
+"""Steps of environments on the host, split into what is traced and the call to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.host import HostEnvironment, HostState
+from stoix_like.envs.host_batches import HostStep
+
+
+class SplitSteps:
+    """The traced parts of a step around the call to the host, for programs that leave the call to others.
+
+    Args:
+        env: environments on the host, with their wrappers.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        host = env.unwrapped
+        assert isinstance(host, HostEnvironment)
+        self._env, self.host = env, host
+
+    def start(self, keys: jax.Array, view: PyTree) -> tuple[Any, TimeStep]:
+        """Build the result of `VectorEnvironment.reset`.
+
+        Args:
+            keys: `[N]` typed PRNG keys.
+            view: of `DirectBatch.reset`.
+
+        Returns:
+            The state and the first time step `[N, ...]`.
+        """
+        return self._env.rebased(_Answered(self.host, view)).reset(keys)
+
+    def host_action(self, keys: jax.Array, state: Any, action: jax.Array) -> jax.Array:
+        """Convert actions to those that the environments on the host take.
+
+        Args:
+            keys: `[N]` typed PRNG keys.
+            state: the state before the step.
+            action: `[N, ...]` elements of the action space.
+
+        Returns:
+            `[N, ...]`, for `DirectBatch.step`.
+        """
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.host.step_spec(len(keys)))
+        base = _Answered(self.host, zeros)
+        self._env.rebased(base).step(keys, state, action)
+        return base.action
+
+    def finish(self, keys: jax.Array, state: Any, action: jax.Array, outcome: HostStep) -> tuple[Any, TimeStep]:
+        """Build the result of `VectorEnvironment.step`.
+
+        Args:
+            keys: `[N]`, those of `host_action`.
+            state: the state before the step.
+            action: `[N, ...]`, those of `host_action`.
+            outcome: of `DirectBatch.step`.
+
+        Returns:
+            The next state and the time step `[N, ...]`.
+        """
+        return self._env.rebased(_Answered(self.host, outcome)).step(keys, state, action)
+
+
+class _Answered(VectorEnvironment):
+    """Environments on the host whose answer is already known; they remember the action."""
+
+    on_host = True
+
+    def __init__(self, host: HostEnvironment, answer: Any) -> None:
+        self.observation_space, self.action_space = host.observation_space, host.action_space
+        self._host, self._answer = host, answer
+        self.action: Any = None
+
+    def reset(self, keys: jax.Array) -> tuple[HostState, TimeStep]:
+        return self._host.started(jnp.zeros(keys.shape, jnp.int32), self._answer)
+
+    def step(self, keys: jax.Array, state: HostState, action: jax.Array) -> tuple[HostState, TimeStep]:
+        self.action = action
+        return self._host.stepped(state.batch, self._answer)
+
+    def next_episodes(self, state: HostState) -> tuple[HostState, TimeStep]:
+        return self._host.next_episodes(state)

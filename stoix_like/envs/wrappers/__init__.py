@@ -1,0 +1,36 @@
+"""Wrappers of vector environments."""
+
+from stoix_like.envs.wrappers.actions import ClipActions, RandomStarts, RepeatActions, RescaleActions, StickyActions
+from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, StatefulWrapper, Wrapper
+from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
+from stoix_like.envs.wrappers.observations import (
+    AddTime,
+    ClipObservation,
+    CountSteps,
+    FlattenObservation,
+    SelectEntries,
+    StackFrames,
+)
+
+__all__ = [
+    "AddTime",
+    "ClipActions",
+    "ClipObservation",
+    "ClipReward",
+    "CountSteps",
+    "CountingWrapper",
+    "FlattenObservation",
+    "ObservationWrapper",
+    "RandomStarts",
+    "RecordEpisode",
+    "RepeatActions",
+    "RescaleActions",
+    "RewardWrapper",
+    "ScaleReward",
+    "SelectEntries",
+    "StackFrames",
+    "StatefulWrapper",
+    "StickyActions",
+    "TimeLimit",
+    "Wrapper",
+]

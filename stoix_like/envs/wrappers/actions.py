@@ -1,0 +1,195 @@
+"""Wrappers of actions: sticky, repeated, random at the start of an episode, rescaled and clipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.spaces import Box, MultiDiscrete, Space
+from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
+
+# Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
+_STICKY_STREAM = 0x571C
+
+
+class StickyState(NamedTuple):
+    """The state of the wrapped environments, the action `[N, ...]` last taken, whether there is one, and the mask."""
+
+    env_state: State
+    previous: jax.Array
+    has_previous: jax.Array
+    mask: jax.Array | None
+
+
+class StickyActions(StatefulWrapper):
+    """A wrapper that repeats the previous action with some probability (Machado et al. 2018, arXiv:1709.06009).
+
+    The first action of an episode is always taken, and so is one whose predecessor has become illegal.
+
+    Args:
+        env: the environments to wrap.
+        probability: probability of a repetition in each step.
+    """
+
+    def __init__(self, env: VectorEnvironment, probability: float) -> None:
+        super().__init__(env)
+        self.probability = probability
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StickyState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        space, shape = self.action_space, timestep.reward.shape
+        none = jnp.zeros((*shape, *space.shape), space.dtype)
+        return StickyState(env_state, none, jnp.zeros(shape, bool), timestep.observation.action_mask), timestep
+
+    def step(self, keys: jax.Array, state: StickyState, action: jax.Array) -> tuple[StickyState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        drawn = jax.vmap(jax.random.bernoulli, (0, None))(_fold_in(keys, _STICKY_STREAM), self.probability)
+        repeats = drawn & state.has_previous & _is_legal(self.action_space, state.previous, state.mask)
+        action = _where(repeats, state.previous, action.astype(state.previous.dtype))
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        return StickyState(env_state, action, jnp.ones_like(repeats), timestep.observation.action_mask), timestep
+
+
+class RepeatActions(Wrapper):
+    """A wrapper that takes each action several times and sums the rewards.
+
+    It stops at the end of an episode, whose last observation is the true successor, and where the action becomes
+    illegal.
+
+    Args:
+        env: the environments to wrap.
+        repeats: steps per action.
+    """
+
+    def __init__(self, env: VectorEnvironment, repeats: int) -> None:
+        super().__init__(env)
+        self.repeats = repeats
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+
+        def again(i: jax.Array, carry: tuple[State, TimeStep]) -> tuple[State, TimeStep]:
+            state, timestep = carry
+            legal = _is_legal(self.action_space, action, timestep.observation.action_mask)
+            continues = legal & ~(timestep.terminated | timestep.truncated)
+            after, successor = self.env.step(_fold_in(keys, i), state, action)
+            successor = successor._replace(reward=timestep.reward + successor.reward)
+            return _where(continues, (after, successor), carry)
+
+        return jax.lax.fori_loop(1, self.repeats, again, self.env.step(keys, state, action))
+
+
+class RandomStarts(Wrapper):
+    """A wrapper that starts episodes after a random number of random legal actions.
+
+    Their rewards are dropped. Where they would end the episode, it starts in the last state before its end. A limit of
+    the environment's own counts their steps.
+
+    Args:
+        env: the environments to wrap.
+        max_steps: the largest number of actions; each number from 0 on is equally likely.
+    """
+
+    def __init__(self, env: VectorEnvironment, max_steps: int) -> None:
+        super().__init__(env)
+        self.max_steps = max_steps
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        keys, random_keys = _fold_in(keys, 0), _fold_in(keys, 1)
+        num_steps = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.max_steps + 1))(random_keys)
+        start = self.env.reset(keys)
+
+        def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            (state, timestep), active = carry
+            step_keys = _fold_in(random_keys, i + 1)
+            action = _sample(self.action_space, _fold_in(step_keys, 0), timestep.observation.action_mask)
+            state, successor = self.env.step(_fold_in(step_keys, 1), state, action)
+            active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
+            return _where(active, (state, successor), carry[0]), active
+
+        everywhere = jnp.ones(keys.shape, bool)
+        (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
+        return state, start[1]._replace(observation=timestep.observation, next_observation=timestep.next_observation)
+
+
+class RescaleActions(Wrapper):
+    """A wrapper that rescales actions from `[-1, 1]` to the bounds of the environment.
+
+    Args:
+        env: environments whose action space is a bounded `Box`.
+
+    Raises:
+        ValueError: if the action space is not a bounded `Box`.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, Box) or not space.bounded:
+            raise ValueError(f"action_space={space} is not a bounded Box: RescaleActions needs finite bounds")
+        low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
+        self._middle, self._half_range = ((high + low) / 2)[None], ((high - low) / 2)[None]
+        self.action_space = replace(space, low=-1.0, high=1.0)
+
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """Rescale actions to the bounds of the wrapped environments."""
+        return self._middle + self._half_range * action
+
+
+class ClipActions(Wrapper):
+    """A wrapper that clips actions to the bounds of the action space.
+
+    Args:
+        env: environments whose action space is a `Box`.
+
+    Raises:
+        ValueError: if the action space is not a `Box`.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        if not isinstance(env.action_space, Box):
+            raise ValueError(f"action_space={env.action_space} is not a Box: ClipActions needs bounds")
+        self._low, self._high = _per_env(env.action_space.low), _per_env(env.action_space.high)
+
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """Clip actions to the bounds of the action space."""
+        return jnp.clip(action, self._low, self._high)
+
+
+def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+
+
+def _sample(space: Space, keys: jax.Array, mask: jax.Array | None) -> jax.Array:
+    return jax.vmap(space.sample)(keys) if mask is None else jax.vmap(space.sample)(keys, mask)
+
+
+def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return whether the mask `[N, A]` allows each action: `[N]` bool."""
+    if mask is None or isinstance(space, Box):
+        return jnp.ones(action.shape[:1], bool)
+    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
+    entries = action.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
+    return jnp.take_along_axis(mask, entries.astype(jnp.int32), axis=-1).all(-1)
+
+
+def _where(condition: jax.Array, taken: Any, other: Any) -> Any:
+    """Select each environment's leaves `[N, ...]` from one of two trees."""
+
+    def select(one: jax.Array, two: jax.Array) -> jax.Array:
+        return jnp.where(condition.reshape(condition.shape + (1,) * (one.ndim - 1)), one, two)
+
+    return jax.tree.map(select, taken, other)
+
+
+def _per_env(bound: np.ndarray | float) -> np.ndarray | float:
+    """Add a leading axis to the bound of one action, to broadcast it over N environments."""
+    return np.asarray(bound)[None] if np.ndim(bound) else bound

@@ -1,0 +1,201 @@
+"""Base classes of wrappers: what is forwarded, what is counted, and what maps observations or rewards alone."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.legends import Legend
+from stoix_like.envs.scenes.base import Scene
+
+
+class Wrapper(VectorEnvironment):
+    """Base class that forwards every call to `env`; subclasses override what they change.
+
+    Args:
+        env: the environments to wrap.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        self.env = env
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self.on_host = env.on_host
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        return self.on_start(*self.env.reset(keys))
+
+    def next_episodes(self, state: State) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        return self.on_start(*self.env.next_episodes(self.inner_state(state)))
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        return self.env.step(keys, state, self.inner_action(action))
+
+    def start_rollout(self, key: jax.Array, state: State) -> State:
+        """See `VectorEnvironment.start_rollout`."""
+        return self.with_inner_state(state, self.env.start_rollout(key, self.inner_state(state)))
+
+    def release(self, state: State) -> None:
+        """See `VectorEnvironment.release`."""
+        self.env.release(self.inner_state(state))
+
+    def check(self) -> None:
+        """See `VectorEnvironment.check`."""
+        self.env.check()
+
+    def close(self) -> None:
+        """See `VectorEnvironment.close`."""
+        self.env.close()
+
+    def scene(self) -> Scene | None:
+        """See `VectorEnvironment.scene`."""
+        return self.env.scene()
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return self.env.legend()
+
+    @property
+    def unwrapped(self) -> VectorEnvironment:
+        """See `VectorEnvironment.unwrapped`."""
+        return self.env.unwrapped
+
+    def rebased(self, base: VectorEnvironment) -> VectorEnvironment:
+        """See `VectorEnvironment.rebased`."""
+        wrapper = copy.copy(self)
+        wrapper.env = self.env.rebased(base)
+        return wrapper
+
+    @property
+    def params(self) -> Any:
+        """See `VectorEnvironment.params`."""
+        return self.env.params
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """Wrap the start of an episode.
+
+        Args:
+            env_state: the state of the wrapped environments.
+            timestep: their first time step `[N, ...]`.
+
+        Returns:
+            The state and the first time step with what the wrapper changes.
+        """
+        return env_state, timestep
+
+    def inner_action(self, action: jax.Array) -> jax.Array:
+        """Convert actions to those of the wrapped environments.
+
+        Args:
+            action: `[N, ...]`, elements of `action_space`.
+
+        Returns:
+            `[N, ...]`, elements of the wrapped environments' `action_space`.
+        """
+        return action
+
+    def inner_state(self, state: State) -> State:
+        """Return the state of the wrapped environments."""
+        return state
+
+    def with_inner_state(self, state: State, inner: State) -> State:
+        """Replace the state of the wrapped environments in `state`."""
+        del state
+        return inner
+
+    def native_action(self, action: jax.Array) -> jax.Array:
+        """See `VectorEnvironment.native_action`."""
+        return self.env.native_action(self.inner_action(action))
+
+    def native_state(self, state: State) -> State:
+        """See `VectorEnvironment.native_state`."""
+        return self.env.native_state(self.inner_state(state))
+
+
+class StatefulWrapper(Wrapper):
+    """Base class of wrappers with state: a named tuple whose `env_state` is the state of the wrapped environments."""
+
+    def inner_state(self, state: State) -> State:
+        """See `Wrapper.inner_state`."""
+        return state.env_state
+
+    def with_inner_state(self, state: State, inner: State) -> State:
+        """See `Wrapper.with_inner_state`."""
+        return state._replace(env_state=inner)
+
+
+class CountedState(NamedTuple):
+    """The state of the wrapped environments, and `steps` `[N]` int32 since the episode started."""
+
+    env_state: State
+    steps: jax.Array
+
+
+class CountingWrapper(StatefulWrapper):
+    """Base class of wrappers that need the number of steps since the episode started."""
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[CountedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        steps = jnp.zeros(timestep.reward.shape, jnp.int32)
+        return CountedState(env_state, steps), self.at_step(timestep, steps)
+
+    def step(self, keys: jax.Array, state: CountedState, action: jax.Array) -> tuple[CountedState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        steps = state.steps + 1
+        return CountedState(env_state, steps), self.at_step(timestep, steps)
+
+    @abstractmethod
+    def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
+        """Change a time step `[N, ...]` after `steps` `[N]` of its episode."""
+
+
+class ObservationWrapper(Wrapper):
+    """Base class of wrappers that change the agent's view and nothing else."""
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
+        """See `Wrapper.on_start`."""
+        return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
+
+    @abstractmethod
+    def view(self, view: PyTree) -> PyTree:
+        """Convert views `[N, ...]` of the wrapped environments to elements of `observation_space`."""
+
+
+class RewardWrapper(Wrapper):
+    """Base class of wrappers that change rewards and nothing else."""
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state, action)
+        return env_state, timestep._replace(reward=self.reward(timestep.reward))
+
+    @abstractmethod
+    def reward(self, reward: jax.Array) -> jax.Array:
+        """Convert rewards `[N]` of the wrapped environments."""
+
+
+def with_observation(timestep: TimeStep, **changes: PyTree) -> TimeStep:
+    """Replace fields of the observation `[N, ...]` of a time step before automatic resets."""
+    # Wrappers below the automatic reset see the true successor in both fields.
+    observation = timestep.observation._replace(**changes)
+    return timestep._replace(observation=observation, next_observation=observation)
+
+
+def with_view(timestep: TimeStep, view: PyTree) -> TimeStep:
+    """Replace the agent's view `[N, ...]` of a time step before automatic resets."""
+    return with_observation(timestep, agent_view=view)

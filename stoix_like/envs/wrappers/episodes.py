@@ -1,0 +1,91 @@
+"""Wrappers of episodes: their limit, their return and length, and their rewards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import EpisodeMetrics, TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.wrappers.base import CountingWrapper, RewardWrapper, StatefulWrapper
+
+
+class TimeLimit(CountingWrapper):
+    """A wrapper that truncates episodes at a time limit.
+
+    Args:
+        env: the environments to wrap.
+        limit: the largest number of steps per episode.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: int) -> None:
+        super().__init__(env)
+        self.limit = limit
+
+    def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
+        """See `CountingWrapper.at_step`."""
+        return timestep._replace(truncated=(timestep.truncated | (steps >= self.limit)) & ~timestep.terminated)
+
+
+class RecordedState(NamedTuple):
+    """The state of the wrapped environments, and the return and length `[N]` of the episode so far."""
+
+    env_state: State
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+class RecordEpisode(StatefulWrapper):
+    """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
+
+    Args:
+        env: the environments to wrap, before their rewards are scaled or clipped.
+    """
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        length = jnp.zeros(timestep.reward.shape, jnp.int32)
+        return RecordedState(env_state, jnp.zeros_like(timestep.reward), length), timestep
+
+    def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        total, length = state.episode_return + timestep.reward, state.episode_length + 1
+        episode = EpisodeMetrics(total, length, timestep.terminated | timestep.truncated)
+        return RecordedState(env_state, total, length), timestep._replace(episode=episode)
+
+
+class ScaleReward(RewardWrapper):
+    """A wrapper that multiplies rewards by a factor.
+
+    Args:
+        env: the environments to wrap.
+        scale: the factor.
+    """
+
+    def __init__(self, env: VectorEnvironment, scale: float) -> None:
+        super().__init__(env)
+        self.scale = scale
+
+    def reward(self, reward: jax.Array) -> jax.Array:
+        """See `RewardWrapper.reward`."""
+        return reward * self.scale
+
+
+class ClipReward(RewardWrapper):
+    """A wrapper that clips rewards to `[-limit, limit]`.
+
+    Args:
+        env: the environments to wrap.
+        limit: the largest absolute reward.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: float) -> None:
+        super().__init__(env)
+        self.limit = limit
+
+    def reward(self, reward: jax.Array) -> jax.Array:
+        """See `RewardWrapper.reward`."""
+        return jnp.clip(reward, -self.limit, self.limit)

@@ -1,0 +1,242 @@
+"""Wrappers of observations: flattened, selected, stacked, clipped, and with the time or the number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.legends import Legend
+from stoix_like.envs.spaces import Box, Dict, Discrete, ObservationSpace, Space, entries
+from stoix_like.envs.wrappers.base import (
+    CountingWrapper,
+    ObservationWrapper,
+    StatefulWrapper,
+    with_observation,
+    with_view,
+)
+from stoix_like.errors import ConfigError
+from stoix_like.utils.jax_utils import as_floats
+
+
+class FlattenObservation(ObservationWrapper):
+    """A wrapper that flattens the agent's view to a vector.
+
+    The entries of a dictionary become one float32 vector: converted by `as_floats`, and concatenated sorted by name.
+
+    Args:
+        env: the environments to wrap.
+    """
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        self.observation_space = _flat_box(env.observation_space)
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`: arrays keep the order of their entries, dictionaries lose their names."""
+        legend = self.env.legend()
+        return legend._replace(features=()) if isinstance(self.env.observation_space, Dict) else legend
+
+    def view(self, view: PyTree) -> jax.Array:
+        """See `ObservationWrapper.view`."""
+        if not isinstance(view, Mapping):
+            return view.reshape(view.shape[0], -1)
+        parts = [as_floats(entry).reshape(entry.shape[0], -1) for entry in entries(view).values()]
+        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+
+
+class SelectEntries(ObservationWrapper):
+    """A wrapper that keeps some entries of a vector view and drops the others, such as velocities.
+
+    Args:
+        env: environments whose observations are vectors.
+        indices: the entries to keep, in their new order.
+
+    Raises:
+        ConfigError: if the observations are not vectors, or the indices are not distinct entries of them.
+    """
+
+    def __init__(self, env: VectorEnvironment, indices: Sequence[int]) -> None:
+        super().__init__(env)
+        setting, space = f"env.observation_indices={list(indices)}", env.observation_space
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ConfigError(f"{setting} needs observations that are vectors, not {space}: flatten them, or leave it")
+        size = space.shape[0]
+        if not indices or len(set(indices)) < len(indices) or not set(indices) <= set(range(size)):
+            raise ConfigError(f"{setting} must be distinct entries of observations [{size}]: use 0 to {size - 1}")
+        self._indices = np.asarray(indices)
+        self.observation_space = _box_of_shape(space, lambda bound: bound[self._indices])
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`."""
+        return self.env.legend().select(self._indices.tolist())
+
+    def view(self, view: jax.Array) -> jax.Array:
+        """See `ObservationWrapper.view`."""
+        return view[:, self._indices]
+
+
+class StackedState(NamedTuple):
+    """The state of the wrapped environments, and the last k `frames` `[N, ..., C * k]`, oldest first."""
+
+    env_state: State
+    frames: jax.Array
+
+
+class StackFrames(StatefulWrapper):
+    """A wrapper that stacks the last views along their last axis; a reset fills the stack with the first view.
+
+    Args:
+        env: the environments to wrap.
+        num_frames: views per stack, k.
+
+    Raises:
+        ConfigError: if the views are dictionaries or scalars.
+    """
+
+    def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
+        super().__init__(env)
+        if isinstance(env.observation_space, Dict):
+            raise ConfigError(
+                f"env.frame_stack={num_frames} stacks arrays, but the observation is a dictionary of"
+                f" {', '.join(entries(env.observation_space))}: set env.flatten_observation=true, or env.frame_stack=1"
+            )
+        if not env.observation_space.shape:
+            raise ConfigError(
+                f"env.frame_stack={num_frames} stacks along the last axis, but the observation is a scalar: set"
+                " env.flatten_observation=true, or env.frame_stack=1"
+            )
+        self.num_frames = num_frames
+        stacks = _box_of_shape(env.observation_space, lambda bound: _repeat(bound, num_frames))
+        self.observation_space = replace(stacks, stacked=num_frames)
+
+    def on_start(self, env_state: State, timestep: TimeStep) -> tuple[StackedState, TimeStep]:
+        """See `Wrapper.on_start`."""
+        frames = jnp.concatenate([timestep.observation.agent_view] * self.num_frames, axis=-1)
+        return StackedState(env_state, frames), with_view(timestep, frames)
+
+    def step(self, keys: jax.Array, state: StackedState, action: jax.Array) -> tuple[StackedState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        env_state, timestep = self.env.step(keys, state.env_state, action)
+        newest = timestep.observation.agent_view
+        frames = jnp.concatenate([state.frames[..., newest.shape[-1] :], newest], axis=-1)
+        return StackedState(env_state, frames), with_view(timestep, frames)
+
+    def legend(self) -> Legend:
+        """See `VectorEnvironment.legend`: a feature would be one of several frames."""
+        return self.env.legend()._replace(features=())
+
+
+class ClipObservation(ObservationWrapper):
+    """A wrapper that clips the agent's view to `[-limit, limit]`.
+
+    Args:
+        env: environments with float observations.
+        limit: the largest absolute value.
+
+    Raises:
+        ConfigError: if the observations are not floats.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: float) -> None:
+        super().__init__(env)
+        self.limit = limit
+        space = _float_box(env, f"env.observation_clip={limit}", "leave it null, or flatten dictionaries")
+        low, high = np.clip(space.low, -limit, limit), np.clip(space.high, -limit, limit)
+        self.observation_space = replace(space, low=low, high=high)
+
+    def view(self, view: jax.Array) -> jax.Array:
+        """See `ObservationWrapper.view`."""
+        return jnp.clip(view, -self.limit, self.limit)
+
+
+class AddTime(CountingWrapper):
+    """A wrapper that appends the remaining fraction of the time limit, from 1 down to 0, to vectors.
+
+    Args:
+        env: environments whose observations are float vectors.
+        limit: the time limit in steps.
+
+    Raises:
+        ConfigError: if the observations are not float vectors.
+    """
+
+    def __init__(self, env: VectorEnvironment, limit: int) -> None:
+        super().__init__(env)
+        self.limit = limit
+        space = _float_box(env, "env.time_in_observation=True", "use env.step_count=true")
+        if len(space.shape) != 1:
+            raise ConfigError(
+                f"env.time_in_observation=True needs vectors, but observations have the shape {list(space.shape)}:"
+                " set env.flatten_observation=true"
+            )
+        low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
+        ends = np.append(low, low.dtype.type(0.0)), np.append(high, high.dtype.type(1.0))
+        self.observation_space = Box(*ends, (space.shape[0] + 1,), space.dtype)
+
+    def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
+        """See `CountingWrapper.at_step`."""
+        view = timestep.observation.agent_view
+        remaining = (1.0 - steps / self.limit).astype(view.dtype)
+        return with_view(timestep, jnp.concatenate([view, remaining[:, None]], axis=-1))
+
+
+class CountSteps(CountingWrapper):
+    """A wrapper that sets `Observation.step_count` to the number of steps since the episode started.
+
+    Args:
+        env: the environments to wrap.
+    """
+
+    def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
+        """See `CountingWrapper.at_step`."""
+        return with_observation(timestep, step_count=steps)
+
+
+def _float_box(env: VectorEnvironment, setting: str, advice: str) -> Box:
+    space = env.observation_space
+    if not isinstance(space, Box) or not jnp.issubdtype(space.dtype, jnp.floating):
+        raise ConfigError(f"{setting} needs observations that are arrays of floats, not {space}: {advice}")
+    return space
+
+
+def _flat_box(space: ObservationSpace) -> Box:
+    """Return the box of views from `space` after `FlattenObservation`."""
+    if not isinstance(space, Dict):
+        return _box_of_shape(space, lambda bound: bound.reshape(-1))
+    bounds = [_float_bounds(entry) for entry in entries(space).values()]
+    low, high = (np.concatenate(parts) for parts in zip(*bounds, strict=True))
+    return Box(low, high, low.shape)
+
+
+def _float_bounds(space: Space) -> list[np.ndarray]:
+    """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
+    bounds: tuple[Any, Any]
+    if isinstance(space, Box):
+        bounds = (space.low, space.high)
+    else:
+        bounds = (0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1)
+    scale = 255 if space.dtype == jnp.uint8 else 1
+    return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds]
+
+
+def _repeat(bound: np.ndarray, times: int) -> np.ndarray:
+    return np.concatenate([bound] * times, axis=-1)
+
+
+def _box_of_shape(space: ObservationSpace, reshape: Callable[[np.ndarray], np.ndarray]) -> Box:
+    """Return the box of views from `space` after `reshape`."""
+    if not isinstance(space, Box):
+        raise ConfigError(
+            f"observation_space={space} is not a Box: observe a one-hot vector, or leave out env.flatten_observation"
+            " and env.frame_stack"
+        )
+    bounds = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
+    low, high = (reshape(bound) for bound in bounds)
+    return Box(low, high, low.shape, space.dtype)
