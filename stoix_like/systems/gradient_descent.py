@@ -8,10 +8,9 @@ from functools import partial
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Metrics, PyTree, SystemConfig, SystemSpec
+from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
 from stoix_like.schema import above
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
@@ -80,26 +79,27 @@ def make_optimiser(
     return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
 
 
-def join_optimisers(*optims: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Combine optimisers of several trees into one optimiser of a tuple of them.
+def join_optimisers(
+    *optims: optax.GradientTransformation, states: Callable[..., Any] = lambda *states: states
+) -> optax.GradientTransformation:
+    """Combine the optimisers of the parts of a tuple into one.
 
     Args:
-        *optims: one optimiser per tree.
+        *optims: one optimiser per part.
+        states: builds the container of their states, such as a named tuple; by default a tuple.
 
     Returns:
-        An optimiser of tuples, whose state is a tuple.
+        An optimiser of tuples, named or not.
     """
 
-    def init(params: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
-        return tuple(optim.init(tree) for optim, tree in zip(optims, params, strict=True))
+    def init(params: Any) -> Any:
+        return states(*(optim.init(part) for optim, part in zip(optims, params, strict=True)))
 
-    def update(
-        grads: tuple[PyTree, ...], states: tuple[PyTree, ...], params: tuple[PyTree, ...] | None = None
-    ) -> tuple[tuple[PyTree, ...], tuple[PyTree, ...]]:
-        trees = (None,) * len(optims) if params is None else params
-        steps = [optim.update(*args) for optim, *args in zip(optims, grads, states, trees, strict=True)]
-        updates, states = zip(*steps, strict=True)
-        return updates, states
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        parts = (None,) * len(optims) if params is None else params
+        steps = [optim.update(*args) for optim, *args in zip(optims, grads, state, parts, strict=True)]
+        updates, state = zip(*steps, strict=True)
+        return jax.tree.unflatten(jax.tree.structure(grads), jax.tree.leaves(updates)), states(*state)
 
     return optax.GradientTransformation(init, update)
 
@@ -143,46 +143,3 @@ def advance_schedules(opt_states: PyTree, steps: jax.Array) -> PyTree:
         return isinstance(state, optax.ScaleByScheduleState)
 
     return jax.tree.map(advance, opt_states, is_leaf=is_schedule)
-
-
-def periodically(
-    step: Callable[[PyTree], tuple[PyTree, Metrics]], operand: PyTree, count: jax.Array, period: int
-) -> tuple[PyTree, Metrics]:
-    """Take a step every `period` calls.
-
-    Args:
-        step: `(operand) -> (operand, metrics)`.
-        operand: the argument of the step.
-        count: number of calls before this one; over a mapped axis, such as a population, the largest count decides for
-            all entries.
-        period: calls per step, at least 1.
-
-    Returns:
-        The new operand, and the metrics: multiplied by `period` if the step was taken and zero otherwise, so that their
-        mean over a whole number of periods is the mean over steps.
-    """
-    if period == 1:
-        return step(operand)
-    _, metrics = jax.eval_shape(step, operand)
-
-    def taken(operand: PyTree) -> tuple[PyTree, Metrics]:
-        operand, metrics = step(operand)
-        return operand, jax.tree.map(lambda metric: period * metric, metrics)
-
-    def skipped(operand: PyTree) -> tuple[PyTree, Metrics]:
-        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
-
-    return jax.lax.cond((_common_count(count) + 1) % period == 0, taken, skipped, operand)
-
-
-@jax.custom_batching.custom_vmap
-def _common_count(count: jax.Array) -> jax.Array:
-    return count
-
-
-@_common_count.def_vmap
-def _common_count_of_batch(axis_size: int, in_batched: list[bool], count: jax.Array) -> tuple[jax.Array, bool]:
-    # With one predicate per member, vmap would take the step every time and select afterwards. All members share the
-    # count, except diverged ones: their state is frozen, and their count with it.
-    del axis_size, in_batched
-    return _common_count(jnp.max(count)), False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from stoix_like.base_types import SystemConfig
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Metrics, PyTree, SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
@@ -87,3 +90,46 @@ def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:
                 " of the system"
             )
     return head.clone(**hyperparams)
+
+
+def periodically(
+    step: Callable[[PyTree], tuple[PyTree, Metrics]], operand: PyTree, count: jax.Array, period: int
+) -> tuple[PyTree, Metrics]:
+    """Take a step every `period` calls.
+
+    Args:
+        step: `(operand) -> (operand, metrics)`.
+        operand: the argument of the step.
+        count: number of calls before this one; over a mapped axis, such as a population, the largest count decides for
+            all entries.
+        period: calls per step, at least 1.
+
+    Returns:
+        The new operand, and the metrics: multiplied by `period` if the step was taken and zero otherwise, so that their
+        mean over a whole number of periods is the mean over steps.
+    """
+    if period == 1:
+        return step(operand)
+    _, metrics = jax.eval_shape(step, operand)
+
+    def taken(operand: PyTree) -> tuple[PyTree, Metrics]:
+        operand, metrics = step(operand)
+        return operand, jax.tree.map(lambda metric: period * metric, metrics)
+
+    def skipped(operand: PyTree) -> tuple[PyTree, Metrics]:
+        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
+
+    return jax.lax.cond((_common_count(count) + 1) % period == 0, taken, skipped, operand)
+
+
+@jax.custom_batching.custom_vmap
+def _common_count(count: jax.Array) -> jax.Array:
+    return count
+
+
+@_common_count.def_vmap
+def _common_count_of_batch(axis_size: int, in_batched: list[bool], count: jax.Array) -> tuple[jax.Array, bool]:
+    # With one predicate per member, vmap would take the step every time and select afterwards. All members share the
+    # count, except diverged ones: their state is frozen, and their count with it.
+    del axis_size, in_batched
+    return _common_count(jnp.max(count)), False

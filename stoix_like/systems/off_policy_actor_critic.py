@@ -30,9 +30,9 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
-from stoix_like.systems.exploration_noise import initial_noise_keys, persist_noise_keys
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.off_policy import OffPolicyBaseConfig
+from stoix_like.utils.exploration import initial_noise_keys, persist_noise_keys
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
 from stoix_like.utils.replay import Batch, Replay, make_replay
 

@@ -1,37 +1,61 @@
-"""Components of systems that learn only from their last rollout."""
+"""Parts of systems that learn only from their last rollout."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
+import jax.numpy as jnp
 
-from stoix_like.base_types import PyTree
+from stoix_like.base_types import Metrics, PyTree
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import GradientConfig
-from stoix_like.utils.jax_utils import random_order
+from stoix_like.utils.jax_utils import Scalar, random_order
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(GradientConfig):
-    """Hyperparameters of systems that learn only from their last rollout.
+    """Hyperparameters of which some may change linearly over the run.
 
     Attributes:
-        gamma: discount per step.
-        reward_scale: factor by which rewards are multiplied.
-        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        annealed: names of hyperparameters with a second one, the same name after `final_`: the value at the end of the
+            run, or None for one that does not change.
     """
 
-    gamma: Annotated[float, between(0.0, 1.0)]
-    reward_scale: Annotated[float, above(0.0)]
-    normalize_rewards: bool = False
+    annealed: ClassVar[tuple[str, ...]] = ()
 
     @property
     def gradient_steps(self) -> int:
         """Gradient steps per update: one, on the whole rollout."""
         return 1
+
+    @property
+    def final_values(self) -> dict[str, Scalar]:
+        """The values at the end of the run, of the hyperparameters that change."""
+        finals = {name: getattr(self, f"final_{name}") for name in self.annealed}
+        return {name: value for name, value in finals.items() if value is not None}
+
+    def init_updates(self) -> Any:
+        """Return the count of updates that `at` needs, `()` if nothing changes."""
+        return jnp.zeros((), jnp.int32) if self.final_values else ()
+
+    def at(self, updates: Any, num_updates: int) -> Self:
+        """Return the hyperparameters after a number of updates: `x + (final_x - x) min(1, updates / num_updates)`."""
+        finals = self.final_values
+        if not finals:
+            return self
+        fraction = jnp.minimum(1.0, updates / num_updates)
+        starts = {name: getattr(self, name) for name in finals}
+        return replace(
+            self, **{name: starts[name] + fraction * (final - starts[name]) for name, final in finals.items()}
+        )
+
+    def schedules(self, updates: int, num_updates: int) -> dict[str, float]:
+        """See `SystemConfig.schedules`."""
+        now = self.at(updates, num_updates)
+        return {name: float(getattr(now, name)) for name in self.final_values} | super().schedules(updates, num_updates)
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that there is no warm-up; see `SystemConfig.check`."""
@@ -42,17 +66,16 @@ class OnPolicyConfig(GradientConfig):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
 class MinibatchConfig(OnPolicyConfig):
-    """Hyperparameters of systems that learn from minibatches of their last rollout.
+    """Hyperparameters with `epochs` and `num_minibatches`, which each system declares.
 
     Attributes:
         epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
     """
 
-    epochs: Annotated[int, between(1, 1_000_000)]
-    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    epochs: int
+    num_minibatches: int
 
     @property
     def gradient_steps(self) -> int:
@@ -70,16 +93,63 @@ class MinibatchConfig(OnPolicyConfig):
             )
 
 
-def make_minibatches(key: jax.Array, batch: PyTree, num_minibatches: int) -> PyTree:
-    """Shuffle a batch and split it into minibatches.
+Step = Callable[[Any, Any], tuple[Any, Metrics]]
+"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
+
+
+class Stop(NamedTuple):
+    """Functions around the gradient steps of one update, which may end it early.
+
+    Attributes:
+        start: `(shared) -> carry`, before the first step.
+        guard: `(step on shared) -> step on carry`.
+        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
+    """
+
+    start: Callable[[Any], Any]
+    guard: Callable[[Step], Step]
+    finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
+
+
+NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
+"""All gradient steps are taken."""
+
+
+def minibatch_epochs(
+    sgd_step: Callable[..., tuple[Any, Metrics]],
+    shared: Any,
+    batch: PyTree,
+    key: jax.Array,
+    config: MinibatchConfig,
+    stop: Stop = NEVER,
+    step_keys: bool = True,
+) -> tuple[Any, Metrics]:
+    """Take gradient steps on the shuffled minibatches of a rollout, for several epochs.
 
     Args:
-        key: one key.
+        sgd_step: `(shared, minibatch, key) -> (shared, metrics)`.
+        shared: the state before the update.
         batch: arrays `[B, ...]`.
-        num_minibatches: M, a divisor of B.
+        key: one key.
+        config: the number of epochs and of minibatches, a divisor of B.
+        stop: ends the update early, if it is to.
+        step_keys: whether each step receives a key; otherwise None.
 
     Returns:
-        Arrays `[M, B / M, ...]`, all shuffled in the same order.
+        The state after the update, and the mean metrics.
     """
+    step = stop.guard(lambda shared, inputs: sgd_step(shared, *inputs))
+
+    def epoch(carry: Any, key: jax.Array) -> tuple[Any, Metrics]:
+        shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
+        minibatches = make_minibatches(shuffle_key, batch, config.num_minibatches)
+        keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
+        return jax.lax.scan(step, carry, (minibatches, keys))
+
+    return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, config.epochs)))
+
+
+def make_minibatches(key: jax.Array, batch: PyTree, num_minibatches: int) -> PyTree:
+    """Shuffle arrays `[B, ...]` in the same order and split them into minibatches `[M, B / M, ...]`."""
     order = random_order(key, jax.tree.leaves(batch)[0].shape[0])
     return jax.tree.map(lambda x: x[order].reshape(num_minibatches, -1, *x.shape[1:]), batch)

@@ -1,4 +1,4 @@
-"""Components of recurrent on-policy actor-critic systems."""
+"""Recurrent networks of on-policy actor-critics, and the sequences that they learn from."""
 
 from __future__ import annotations
 
@@ -13,26 +13,15 @@ import jax.numpy as jnp
 from stoix_like.base_types import (
     ActorCriticHiddenStates,
     ActorCriticParams,
-    Agent,
-    Metrics,
-    NetworkOutputs,
     Observation,
     PyTree,
-    RolloutState,
-    TimeStep,
     Trajectory,
 )
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems import recurrent
-from stoix_like.systems.on_policy_actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    OnPolicyTransition,
-    SharedTorsoCritic,
-    critic_variables,
-)
+from stoix_like.systems.actor_critic import ActorCriticConfig, ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.recurrent import RecurrentNetwork, split_sequences, states_at_starts, unroll_with_successors
 
 
@@ -101,169 +90,108 @@ class RecurrentLocal(NamedTuple):
     critic_hidden_state: PyTree
 
 
-class UnrolledNetwork(NamedTuple):
-    """A recurrent network as a function of `Sequences`.
-
-    Attributes:
-        network: the network.
-        state_name: the field of `ActorCriticHiddenStates` that holds its states.
-    """
-
-    network: RecurrentNetwork
-    state_name: str
-
-    def init(self, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters for observations `[N, ...]`."""
-        return recurrent.init_params(self.network, key, observation)
-
-    def apply(self, params: PyTree, sequences: Sequences) -> Any:
-        """Return the outputs of the head for each step."""
-        state = getattr(sequences.hidden_states, self.state_name)
-        return recurrent.unroll(self.network, params, state, sequences.observation, sequences.is_first)[1]
-
-
-class SharedCellsCritic(NamedTuple):
-    """A recurrent critic whose parameters are those of its head alone.
-
-    Attributes:
-        critic: the critic, with the torsos and cells of the actor.
-        both: the actor and the critic, which are unrolled together.
-    """
-
-    critic: UnrolledNetwork
-    both: UnrolledNetwork
-
-    @property
-    def network(self) -> RecurrentNetwork:
-        """The network of the critic."""
-        return self.critic.network
-
-    def init(self, key: jax.Array, observation: Observation) -> PyTree:
-        """Initialise the parameters of the head for observations `[N, ...]`."""
-        return SharedTorsoCritic(self.critic).init(key, observation)
-
-    def apply(self, params: PyTree, sequences: Sequences) -> Any:
-        """Return the values of each step."""
-        return self.critic.apply(params, sequences)
-
-
-class RecurrentActorCritic(ActorCritic):
-    """Base class of recurrent on-policy actor-critic algorithms: `Sequences` take the place of observations.
+@dataclass(frozen=True)
+class RecurrentNetworks(ActorCriticNetworks):
+    """Recurrent policy and value function, which share their cells if the critic has no more than a head.
 
     The carry of `act` is the state of the actor. That of the critic is part of `Agent.local`: values are computed at
-    the start of each update, in one pass over the rollout. If they share their cells, values start from the actor's
-    state.
+    the start of each update, in one pass over the rollout. With shared cells, they start from the actor's state.
+
+    Attributes:
+        pair: both networks in one, if they share their cells.
+        length: steps per sequence, L.
     """
 
-    @staticmethod
-    def make_networks(networks: SimpleNamespace) -> tuple[UnrolledNetwork, UnrolledNetwork | SharedCellsCritic]:
-        """Build the actor and the critic from the modules of the network configuration."""
-        actor, critic = networks.actor_network, networks.critic_network
-        policy = UnrolledNetwork(recurrent.make_actor(actor), "policy_hidden_state")
-        if not shares_torso(critic):
-            return policy, UnrolledNetwork(recurrent.make_critic(critic), "critic_hidden_state")
-        heads = SimpleNamespace(**vars(actor), critic_head=critic.critic_head)
-        pair = recurrent.make_critic(heads), recurrent.make_actor_critic(heads)
-        return policy, SharedCellsCritic(*(UnrolledNetwork(each, "critic_hidden_state") for each in pair))
+    pair: RecurrentNetwork | None
+    length: int
+
+    def init_params(self, network: Any, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters of one network."""
+        return recurrent.init_params(network, key, observation)
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the state of the actor at the start of an episode, `[N, H]`."""
-        return self.actor.network.initialize_carry(num_envs)
+        return self.actor.initialize_carry(num_envs)
 
-    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
-        """Initialise the agent."""
-        agent = super().init(key, timestep)
-        state = self.critic.network.initialize_carry(len(timestep.reward))
-        return agent._replace(local=RecurrentLocal(agent.local, state))
+    def step(
+        self, params: ActorCriticParams, carry: PyTree, observation: Observation, is_first: jax.Array
+    ) -> tuple[PyTree, Any]:
+        """Return the state of the actor after one time step `[N, ...]`, and the policy."""
+        return recurrent.step(self.actor, params.actor_params, carry, observation, is_first)
 
-    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
-        """Choose an action for each environment; the extras are the log-probabilities."""
-        timestep = state.timestep
-        observation = self.normalizer.apply(shared.statistics, timestep.observation)
-        params, starts = shared.params.actor_params, timestep.starts_episode
-        carry, pi = recurrent.step(self.actor.network, params, state.carry, observation, starts)
-        if greedy:
-            return carry, pi.mode(), ()
-        action = pi.sample(seed=key)
-        return carry, action, pi.log_prob(action)
+    def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
+        """Compute the policy and the values at first observations of episodes."""
+        pi = recurrent.first_output(self.actor, params.actor_params, observation)
+        return pi, recurrent.first_output(self.critic, self.critic_params(params), observation)
 
-    def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
-        """Return the policy and the values of first observations `[B, ...]`."""
-        observation = self.normalizer.apply(shared.statistics, observation)
-        pi = recurrent.first_output(self.actor.network, shared.params.actor_params, observation)
-        value = recurrent.first_output(self.critic.network, critic_variables(shared.params), observation)
-        return NetworkOutputs(pi, value)
+    def policy(self, params: ActorCriticParams, obs: Sequences) -> Any:
+        """Compute the policy of sequences."""
+        state = obs.hidden_states.policy_hidden_state
+        return recurrent.unroll(self.actor, params.actor_params, state, obs.observation, obs.is_first)[1]
 
-    def outputs(self, params: ActorCriticParams, observation: Sequences) -> tuple[Any, jax.Array]:
+    def value(self, params: ActorCriticParams, obs: Sequences, network: RecurrentNetwork | None = None) -> Any:
+        """Compute the values of sequences, or other outputs of a network with all parameters of the critic."""
+        network, state = network or self.critic, obs.hidden_states.critic_hidden_state
+        return recurrent.unroll(network, self.critic_params(params), state, obs.observation, obs.is_first)[1]
+
+    def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, jax.Array]:
         """Compute the policy and the values of sequences, in one pass if they share their cells."""
-        if not isinstance(self.critic, SharedCellsCritic):
-            return super().outputs(params, observation)
-        pi, value = self.critic.both.apply(critic_variables(params), observation)
+        if self.pair is None:
+            return super().both(params, obs)
+        pi, value = self.value(params, obs, self.pair)
         return pi, value
 
-    def evaluate(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
-        """Compute the values and advantages of a rollout, in one pass over all steps.
+    def init_local(self, returns: Any, num_envs: int) -> RecurrentLocal:
+        """Return the initial state of a shard."""
+        return RecurrentLocal(returns, self.critic.initialize_carry(num_envs))
 
-        Args:
-            agent: the agent before the update.
-            trajectory: the rollout `[T, N]`.
+    def returns(self, local: RecurrentLocal) -> Any:
+        """Return the discounted returns in the state of a shard."""
+        return local.returns
 
-        Returns:
-            The agent with new statistics of returns and the state of the critic after the rollout, and the sequences to
-            learn from, `[S, L]`.
-        """
-        returns, critic_state = agent.local
-        if isinstance(self.critic, SharedCellsCritic):
-            # The policy that acted may be an older one, and its state another one.
-            critic_state = trajectory.first_carry
-        shared, returns, steps = self.normalize(agent.shared, returns, trajectory.transitions)
+    def with_returns(self, local: RecurrentLocal, returns: Any) -> RecurrentLocal:
+        """Replace the discounted returns in the state of a shard."""
+        return local._replace(returns=returns)
+
+    def evaluate(
+        self, params: ActorCriticParams, local: RecurrentLocal, trajectory: Trajectory
+    ) -> tuple[RecurrentLocal, Values]:
+        """Compute the values of a rollout `[T, N]`; also return the state of the shard after it."""
+        steps, first_carry = trajectory
+        # With shared cells: the behaviour policy may be older; start from its state.
+        critic_state = first_carry if self.shared else local.critic_hidden_state
         states, v_tm1, v_t = unroll_with_successors(
-            self.critic.network,
-            critic_variables(shared.params),
+            self.critic,
+            self.critic_params(params),
             critic_state,
             steps.observation,
             steps.is_first,
             steps.next_observation,
         )
-        first = ActorCriticHiddenStates(trajectory.first_carry, critic_state)
-        sequences: Any = Sequences(steps.observation, steps.is_first, first)
-        batch = self.with_targets(shared, steps._replace(observation=sequences), v_tm1, v_t)
-        local = RecurrentLocal(returns, jax.tree.map(lambda state: state[-1], states))
-        return Agent(shared, local), self.split(shared.params, batch, states)
+        first = ActorCriticHiddenStates(first_carry, critic_state)
+        values = Values(Sequences(steps.observation, steps.is_first, first), v_tm1, v_t, states)
+        return local._replace(critic_hidden_state=jax.tree.map(lambda state: state[-1], states)), values
 
-    def split(self, params: ActorCriticParams, batch: OnPolicyTransition, critic_states: PyTree) -> OnPolicyTransition:
-        """Split a rollout into sequences, each with the states before its first step.
-
-        Args:
-            params: the parameters before the update.
-            batch: the rollout `[T, N]`.
-            critic_states: `[T, N, H]`, the states of the critic after each step.
-
-        Returns:
-            The sequences `[S, L]`.
-        """
-        sequences, length = batch.obs, self.config.steps_per_sequence
-        starts = sequences.hidden_states
-        if length < self.config.rollout_length:
-            actor_states = critic_states
-            if not isinstance(self.critic, SharedCellsCritic):
+    def examples(self, params: ActorCriticParams, batch: OnPolicyTransition, values: Values) -> OnPolicyTransition:
+        """Split a rollout `[T, N]` into sequences `[S, L]`, each with the states before its first step."""
+        sequences, starts = batch.obs, batch.obs.hidden_states
+        if self.length < len(batch.action):
+            actor_states = values.states
+            if not self.shared:
                 actor_states, _ = recurrent.unroll(
-                    self.actor.network,
+                    self.actor,
                     params.actor_params,
                     starts.policy_hidden_state,
                     sequences.observation,
                     sequences.is_first,
                 )
-            states = ActorCriticHiddenStates(actor_states, critic_states)
-            starts = states_at_starts(starts, states, length)
-        batch = _map_steps(lambda x: split_sequences(x, length), batch)
+            starts = states_at_starts(starts, ActorCriticHiddenStates(actor_states, values.states), self.length)
+        batch = _map_steps(lambda x: split_sequences(x, self.length), batch)
         return batch._replace(obs=batch.obs._replace(hidden_states=starts))
 
-    def loss(
-        self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        """Compute the policy loss, the value loss and the entropy bonus of sequences `[S, L]`."""
-        return super().loss(params, behaviour, _map_steps(lambda x: jnp.swapaxes(x, 0, 1), batch), key)
+    def arrange(self, minibatch: OnPolicyTransition) -> OnPolicyTransition:
+        """Return sequences `[S, L]` with time as their first axis."""
+        return _map_steps(lambda x: jnp.swapaxes(x, 0, 1), minibatch)
 
 
 def _map_steps(function: Callable[[jax.Array], jax.Array], batch: OnPolicyTransition) -> OnPolicyTransition:
@@ -271,3 +199,17 @@ def _map_steps(function: Callable[[jax.Array], jax.Array], batch: OnPolicyTransi
     states = batch.obs.hidden_states
     mapped: OnPolicyTransition = jax.tree.map(function, batch._replace(obs=batch.obs._replace(hidden_states=())))
     return mapped._replace(obs=mapped.obs._replace(hidden_states=states))
+
+
+def make_recurrent_networks(networks: SimpleNamespace, steps_per_sequence: int) -> RecurrentNetworks:
+    """Build recurrent networks from the network configuration; a critic with only a head shares the actor's cells."""
+    actor, critic = networks.actor_network, networks.critic_network
+    shared = shares_torso(critic)
+    heads = SimpleNamespace(**vars(actor), critic_head=critic.critic_head) if shared else critic
+    return RecurrentNetworks(
+        recurrent.make_actor(actor),
+        recurrent.make_critic(heads),
+        shared,
+        pair=recurrent.make_actor_critic(heads) if shared else None,
+        length=steps_per_sequence,
+    )

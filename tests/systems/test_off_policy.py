@@ -17,8 +17,9 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
-from stoix_like.systems.exploration_noise import initial_noise_keys, persist_noise_keys
-from stoix_like.systems.gradient_descent import gradient_step, make_optimiser, periodically
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.off_policy import periodically
+from stoix_like.utils.exploration import initial_noise_keys, persist_noise_keys
 from stoix_like.utils.normalizer import make_normalizer
 
 NETWORKS = {

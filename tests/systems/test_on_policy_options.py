@@ -1,5 +1,6 @@
 """Tests of the options of on-policy actor-critics: target KL, annealing, a shared torso, held noise."""
 
+import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +15,9 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.systems.exploration_noise import hold_noise_keys
-from stoix_like.systems.on_policy_actor_critic import OnPolicyShared
+from stoix_like.systems.actor_critic import OnPolicyShared
 from stoix_like.systems.ppo.kl_stop import make_kl_stop
+from stoix_like.utils.exploration import make_exploration
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",
@@ -98,7 +99,7 @@ def test_gradients_of_policy_and_value_reach_one_shared_torso():
     observation = step.observation._replace(agent_view=jnp.ones((2, 4)))
     params = jax.jit(algorithm.init)(jax.random.key(0), step._replace(observation=observation)).shared.params
     assert set(params.critic_params["params"]) == {"critic_head"}
-    grads = jax.grad(lambda params: algorithm.value(params, observation).sum())(params)
+    grads = jax.grad(lambda params: algorithm.networks.value(params, observation).sum())(params)
     assert np.abs(flat(grads.actor_params["params"]["torso"])).max() > 0.0
     assert np.abs(flat(grads.actor_params["params"]["action_head"])).max() == 0.0
     assert np.abs(flat(grads.critic_params)).max() > 0.0
@@ -110,11 +111,15 @@ def test_a_torso_is_shared_as_a_whole_and_only_where_the_system_can():
         set_up_small("~network.critic_network.pre_torso", f"+network.critic_network.input_layer={layer}")
 
 
-def test_noise_keys_are_held_for_some_steps_of_an_episode():
+def test_noise_keys_persist_for_some_steps_of_an_episode():
     """Steps 3 and 5 of an episode continue, 4 is a multiple of 2; an episode that ended and a new one start anew."""
     step = timestep([3, 5, 4, 3, 0], [False, False, False, True, False])
     before = jax.random.split(jax.random.key(1), 5)
-    after = hold_noise_keys(before, step, jax.random.key(2), 2)
+    exploration = make_exploration(2, lambda num_envs: ())
+    assert exploration.init_carry(5).shape == (5,)
+    pi = distrax.Normal(jnp.zeros(5), jnp.ones(5))
+    after, noise = exploration.sample(pi, before, step, jax.random.key(2))
+    np.testing.assert_allclose(noise, jax.vmap(jax.random.normal)(after))
     assert (jax.random.key_data(before) == jax.random.key_data(after)).all(-1).tolist() == [True, True, *[False] * 3]
 
 
@@ -130,18 +135,18 @@ def test_held_noise_is_a_function_of_the_state_and_its_probability_is_exact(syst
     overrides += ["network.actor_network.pre_torso.layer_sizes=[2]", "network.actor_network.action_head.min_scale=1e-6"]
     setup = set_up(parse_config(compose_config(overrides)))
     algorithm, batches = type(setup.build_system().init.__self__), []
-    evaluate = algorithm.evaluate
+    targets = algorithm.targets
 
     def spy(self, agent, trajectory):
-        pi = self.actor.apply(agent.shared.params.actor_params, trajectory.transitions.observation)
+        pi = self.networks.policy(agent.shared.params, trajectory.transitions.observation)
         steps = trajectory.transitions
         log_prob = pi.log_prob(steps.action)
         jax.debug.callback(
             lambda *x: batches.append(x), steps.action - pi.mode(), pi._features, steps.extras, log_prob, pi.stddev()
         )
-        return evaluate(self, agent, trajectory)
+        return targets(self, agent, trajectory)
 
-    monkeypatch.setattr(algorithm, "evaluate", spy)
+    monkeypatch.setattr(algorithm, "targets", spy)
     TrainingLoop(setup, MultiLogger([])).advance(1)
     jax.effects_barrier()
     noise, features, stored, log_prob, scale = (np.asarray(x) for x in batches[0])

@@ -20,7 +20,7 @@ from stoix_like.networks.base import RecurrentCritic
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
-from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, Sequences, UnrolledNetwork
+from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, Sequences
 
 NETWORKS = [
     f"network.{name}_network.{part}"
@@ -82,9 +82,9 @@ def agent(monkeypatch):
     overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
     found = set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))).build_system().init.__self__
-    critic = UnrolledNetwork(RecurrentCritic(First(), Same(), 1, "sum", Same()), "critic_hidden_state")
+    critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
     config = dataclasses.replace(found.config, standardize_advantages=False)
-    return dataclasses.replace(found, critic=critic, config=config)
+    return dataclasses.replace(found, networks=dataclasses.replace(found.networks, critic=critic), config=config)
 
 
 @pytest.mark.slow
@@ -108,14 +108,14 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
     actor = jax.jit(agent.init)(jax.random.key(0), example(views))
     first_carry = jax.random.normal(jax.random.key(1), (1, 8))
     before = Agent(actor.shared, RecurrentLocal((), jnp.full((1, 1), 10.0)))
-    after, batch = agent.evaluate(before, Trajectory(steps, first_carry))
+    after, batch = agent.targets(before, Trajectory(steps, first_carry))
     # Three sequences of two steps.
     np.testing.assert_allclose(batch.value, [[11, 13], [17, 8], [24, 32]])
     np.testing.assert_allclose(batch.target, [[6.5, 8.5], [58.5, 12], [0, 48]])
     np.testing.assert_allclose(batch.obs.hidden_states.critic_hidden_state, [[10], [13], [8]])
     np.testing.assert_allclose(after.local.critic_hidden_state, [[32]])
     # The actor's states before each sequence are those of a step-by-step rollout.
-    policy, params, state = agent.actor.network, actor.shared.params.actor_params, first_carry
+    policy, params, state = agent.networks.actor, actor.shared.params.actor_params, first_carry
     for t in range(6):
         if t % 2 == 0:
             np.testing.assert_allclose(batch.obs.hidden_states.policy_hidden_state[t // 2], state[0], rtol=1e-5)
@@ -157,10 +157,10 @@ def test_policy_and_value_share_torsos_and_cells():
     @jax.jit
     def compute(params, views):
         sequences = Sequences(Observation(views), starts, ActorCriticHiddenStates(state, state))
-        pi, values = agent.outputs(params, sequences)
-        alone = agent.actor.apply(params.actor_params, sequences)
+        pi, values = agent.networks.both(params, sequences)
+        alone = agent.networks.policy(params, sequences)
         variables = {"params": params.actor_params["params"] | params.critic_params["params"]}
-        _, values_alone = agent.critic.network.apply(variables, state, (Observation(views), starts))
+        _, values_alone = agent.networks.critic.apply(variables, state, (Observation(views), starts))
         return values[1].sum(), (pi.logits, alone.logits, values, values_alone)
 
     (grads, by_view), (logits, logits_alone, values, values_alone) = jax.jit(

@@ -30,10 +30,10 @@ from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.inputs import EmbeddingActionInput
+from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.on_policy_actor_critic import ActorCritic, critic_variables
 from stoix_like.systems.recurrent import make_actor, unroll
-from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic
+from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
@@ -115,8 +115,8 @@ def in_sequences(network, params):
 def recurrent_state_values(networks, shared, hyperparams):
     """Compute the values of the states in the sequences 0, 1, 2."""
     del hyperparams
-    _, critic = RecurrentActorCritic.make_networks(networks)
-    return in_sequences(critic.network, critic_variables(shared.params)).T.ravel()
+    built = make_recurrent_networks(networks, 1)
+    return in_sequences(built.critic, built.critic_params(shared.params)).T.ravel()
 
 
 def recurrent_q_values(networks, shared, hyperparams):
@@ -145,8 +145,7 @@ def critic_values(networks, shared, hyperparams):
 def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
-    _, critic = ActorCritic.make_networks(networks)
-    return critic.apply(critic_variables(shared.params), Observation(VIEWS))
+    return make_networks(networks).value(shared.params, Observation(VIEWS))
 
 
 REPLAY = [

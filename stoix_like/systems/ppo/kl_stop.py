@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Metrics, PyTree
 from stoix_like.systems.gradient_descent import advance_schedules
+from stoix_like.systems.on_policy import NEVER, Step, Stop
 from stoix_like.utils.jax_utils import Scalar
-
-Step = Callable[[PyTree, PyTree], tuple[PyTree, Metrics]]
-"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
 
 # As in Spinning Up and stable-baselines3.
 TOLERANCE = 1.5
 
 
-class KLStop(NamedTuple):
-    """Functions around the gradient steps of one update.
-
-    Attributes:
-        start: `(shared) -> carry`, before the first step.
-        guard: `(step on shared) -> step on carry`.
-        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
-    """
-
-    start: Callable[[PyTree], PyTree]
-    guard: Callable[[Step], Step]
-    finish: Callable[[PyTree, Metrics], tuple[PyTree, Metrics]]
-
-
-def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> KLStop:
+def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
     """Build a limit on the divergence of one update from its behaviour policy.
 
     The first minibatch whose `approx_kl` exceeds 1.5 times the target ends the update: its gradient step and those of
@@ -48,7 +29,7 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> KLStop:
         gradient steps that were not taken.
     """
     if target_kl is None:
-        return KLStop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
+        return NEVER
 
     def guard(step: Step) -> Step:
         def evaluate(shared: PyTree, inputs: PyTree) -> tuple[tuple[PyTree, jax.Array], Metrics]:
@@ -78,4 +59,4 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> KLStop:
         means = {name: total / evaluated for name, total in totals.items()}
         return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped}
 
-    return KLStop(lambda shared: (shared, jnp.ones((), bool)), guard, finish)
+    return Stop(lambda shared: (shared, jnp.ones((), bool)), guard, finish)

@@ -20,7 +20,8 @@ from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System,
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
-from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser, periodically
+from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
+from stoix_like.systems.off_policy import periodically
 from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
 from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss

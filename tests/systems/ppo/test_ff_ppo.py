@@ -108,19 +108,19 @@ def test_gradients_that_are_not_averaged_over_shards_raise(monkeypatch):
 def test_advantages_are_standardised_over_all_shards(monkeypatch):
     """With rewards of different scale in two shards, only their joint advantages have mean 0 and deviation 1."""
     recorded = []
-    evaluate = ff_ppo.PPO.evaluate
+    targets = ff_ppo.PPO.targets
 
     def spy(self, agent, trajectory):
         scale = 1.0 + 9.0 * jax.lax.axis_index("batch")
         steps = trajectory.transitions._replace(reward=scale * trajectory.transitions.reward)
-        agent, batch = evaluate(self, agent, trajectory._replace(transitions=steps))
+        agent, batch = targets(self, agent, trajectory._replace(transitions=steps))
         moments = jnp.stack([jnp.mean(batch.advantage), jnp.mean(batch.advantage**2)])
         jax.debug.callback(
             lambda all_moments: recorded.append(np.asarray(all_moments)), jax.lax.all_gather(moments, "batch")
         )
         return agent, batch
 
-    monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
+    monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
     overrides = [*SMALL, "arch.update_batch_size=2", "arch.num_devices=1"]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.advance(1)
@@ -170,12 +170,12 @@ def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
         for half in (0.0, 1.0):
             steps = trajectory.transitions
             stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + half * jnp.log(2.0)))
-            after, batch = evaluate(self, agent, stale)
+            after, batch = targets(self, agent, stale)
             jax.debug.callback(lambda batch, half=half: batches.update({(self.config.vtrace, half): batch}), batch)
         return after, batch
 
-    evaluate = ff_ppo.PPO.evaluate
-    monkeypatch.setattr(ff_ppo.PPO, "evaluate", spy)
+    targets = ff_ppo.PPO.targets
+    monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
     for vtrace in ("false", "true"):
         overrides = [*SMALL, "system.standardize_advantages=false", "arch.num_devices=1", f"system.vtrace={vtrace}"]
         TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([])).advance(1)

@@ -10,26 +10,26 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, Metrics, System, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
-from stoix_like.schema import above, between
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition, assemble
+from stoix_like.schema import above
+from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.vpg.anakin import ff_a2c
+from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import awr_loss
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig, ReplayConfig):
+class Config(ff_a2c.Config, ReplayConfig):
     """Hyperparameters of AWR.
 
     Attributes:
         whole_windows: see `ReplayConfig`.
-        gae_lambda: mixing parameter of the returns.
         beta: temperature of the weights, in the unit of the advantages.
         weight_max: largest weight.
     """
 
     whole_windows: ClassVar[bool] = True
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
     beta: Annotated[float, above(0.0)]
     weight_max: Annotated[float, above(0.0)]
 
@@ -47,7 +47,7 @@ class Config(ActorCriticConfig, ReplayConfig):
 
 
 @dataclass(frozen=True)
-class AWR(ActorCritic):
+class AWR(ff_a2c.A2C[Config]):
     """AWR: values by regression on lambda-returns, and the policy on the actions taken, weighted by advantages."""
 
     replay: Replay
@@ -68,23 +68,24 @@ class AWR(ActorCritic):
         def epoch(shared: Any, key: jax.Array) -> tuple[Any, Metrics]:
             sample_key, step_key = jax.random.split(key)
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
-            _, batch = self.evaluate(Agent(shared, ()), windows)
+            _, batch = self.targets(Agent(shared, ()), windows)
             return self.improve(shared, batch, step_key)
 
         shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
         shared = shared._replace(updates=jax.tree.map(lambda count: count + 1, shared.updates))
         return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the weighted log-likelihood of the actions taken (algorithm 1)."""
-        del behaviour
         return awr_loss(pi.log_prob(batch.action), batch.advantage, self.config.beta, self.config.weight_max), {}
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build AWR; see `on_policy_actor_critic.assemble`."""
+    """Build AWR; the floats of the hyperparameters may be traced."""
     # Rewards are scaled when a window is evaluated, and therefore not when they are stored.
-    return assemble(config, spec, AWR, replay=make_replay(replace(config, reward_scale=1.0), spec))
+    replay = make_replay(replace(config, reward_scale=1.0), spec)
+    advantages = make_advantages(config.gamma, config.gae_lambda)
+    return make_system(AWR(**make_parts(config, spec), advantages=advantages, replay=replay), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("awr/ff_awr", build)

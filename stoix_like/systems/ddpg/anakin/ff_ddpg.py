@@ -14,9 +14,9 @@ from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System,
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
-from stoix_like.systems.gradient_descent import gradient_step, periodically
+from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.off_policy import OffPolicyConfig, periodically
 from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch

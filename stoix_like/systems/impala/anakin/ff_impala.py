@@ -10,11 +10,10 @@ import optax
 
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.schema import above, between, one_of
-from stoix_like.systems.gradient_descent import Transform
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import assemble
+from stoix_like.systems.actor_critic import ActorCriticNetworks, make_parts
+from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.vpg.anakin import ff_a2c
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.advantages import make_advantages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,25 +35,27 @@ class Config(ff_a2c.Config):
     rms_eps: Annotated[float, above(0.0)]
 
 
-class IMPALA(ff_a2c.A2C):
-    """IMPALA: the policy gradient of A2C, with values and advantages by V-trace."""
+def assemble(config: Config, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> System:
+    """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace.
 
-    @property
-    def max_ratios(self) -> tuple[Scalar, Scalar]:
-        """Upper bounds of the probability ratios that weight value errors and advantages."""
-        return self.config.clip_rho_threshold, self.config.clip_pg_rho_threshold
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        networks: by default feed-forward.
 
-
-def make_transform(config: Config) -> Transform | None:
-    """Return the configured optimiser, a function of the learning rate; None for Adam."""
-    if config.optimiser == "adam":
-        return None
-    return partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
+    Returns:
+        The system.
+    """
+    rms_prop = partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
+    parts = make_parts(config, spec, networks, rms_prop if config.optimiser == "rmsprop" else None)
+    max_ratios = config.clip_rho_threshold, config.clip_pg_rho_threshold
+    advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, max_ratios)
+    return make_system(ff_a2c.A2C(**parts, advantages=advantages), spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build IMPALA; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, IMPALA, make_transform(config))
+    """Build IMPALA; see `assemble`."""
+    return assemble(config, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("impala/ff_impala", build)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.systems.impala.anakin import ff_impala
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import assemble
-from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic, RecurrentConfig
+from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,13 +15,9 @@ class Config(RecurrentConfig, ff_impala.Config):
     """Hyperparameters of recurrent IMPALA."""
 
 
-class RecurrentIMPALA(RecurrentActorCritic, ff_impala.IMPALA):
-    """IMPALA with recurrent networks; the current policy is unrolled from the states of the behaviour policy."""
-
-
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build recurrent IMPALA; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, RecurrentIMPALA, ff_impala.make_transform(config))
+    """Build IMPALA with recurrent networks; the policy is unrolled from the states of the behaviour policy."""
+    return ff_impala.assemble(config, spec, make_recurrent_networks(spec.networks, config.steps_per_sequence))
 
 
 run_experiment, hydra_entry_point = entry_points("impala/rec_impala", build)

@@ -25,7 +25,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
-from stoix_like.systems.gradient_descent import gradient_step, join_optimisers, periodically
+from stoix_like.systems.gradient_descent import gradient_step, join_optimisers
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
@@ -37,7 +37,7 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.off_policy import OffPolicyConfig, periodically
 from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -10,26 +11,29 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Agent, Metrics, System, SystemSpec, TimeStep
-from stoix_like.schema import Range, between
+from stoix_like.schema import INT32_MAX, Range, between
+from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
-from stoix_like.systems.on_policy import MinibatchConfig
-from stoix_like.systems.on_policy_actor_critic import ActorCriticConfig, OnPolicyTransition, assemble
-from stoix_like.systems.ppo.anakin import ff_ppo
+from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.vpg.anakin import ff_a2c
+from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import baseline_loss, vmpo_policy_loss, vmpo_temperature_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig, MinibatchConfig, DualConfig):
+class Config(MinibatchConfig, ff_a2c.Config, DualConfig):
     """Hyperparameters of V-MPO.
 
     Attributes:
-        gae_lambda: mixing parameter of n-step advantages.
+        epochs: passes over each rollout.
+        num_minibatches: minibatches per epoch.
         top_fraction: fraction of each minibatch that the policy learns from, the steps with the largest advantages.
     """
 
-    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
     top_fraction: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
@@ -46,26 +50,29 @@ class VMPOShared(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VMPO(ff_ppo.PPO):
-    """V-MPO: minibatches as PPO has them, and a policy loss of the best of their actions."""
+class VMPO(ff_a2c.A2C[Config]):
+    """V-MPO: a policy loss of the best actions of each minibatch, near the policy before the update."""
 
     dual_optim: optax.GradientTransformation
-    kl_limit = None
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         agent = super().init(key, timestep)
-        duals = init_duals(self.config, self.actor.apply(agent.shared.params.actor_params, timestep.observation))
+        duals = init_duals(self.config, self.networks.policy(agent.shared.params, timestep.observation))
         state = self.dual_optim.init(duals)
         return agent._replace(shared=VMPOShared(**agent.shared._asdict(), duals=duals, dual_opt_state=state))
 
+    def train(self, shared: VMPOShared, batch: OnPolicyTransition, key: jax.Array) -> tuple[VMPOShared, Metrics]:
+        """Train for several epochs of minibatches on one rollout."""
+        return minibatch_epochs(partial(self.sgd_step, shared), shared, batch, key, self.config)
+
     def sgd_step(
-        self, shared: VMPOShared, behaviour: VMPOShared, batch: OnPolicyTransition, key: jax.Array
+        self, behaviour: VMPOShared, shared: VMPOShared, batch: OnPolicyTransition, key: jax.Array
     ) -> tuple[VMPOShared, Metrics]:
         """Take one gradient step of actor, critic and duals; `behaviour` is the state before the update."""
-        batch = self.standardize_minibatch(batch)
+        batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
         (params, duals), (opt_states, dual_opt_state), metrics = gradient_step(
-            self.loss,
+            self.vmpo_loss,
             join_optimisers(self.optim, self.dual_optim),
             self.axes,
             (shared.params, shared.duals),
@@ -75,12 +82,12 @@ class VMPO(ff_ppo.PPO):
         learned = {"params": params, "opt_states": opt_states, "duals": duals, "dual_opt_state": dual_opt_state}
         return shared._replace(**learned), metrics
 
-    def loss(
+    def vmpo_loss(
         self, learned: tuple[ActorCriticParams, Duals], behaviour: VMPOShared, batch: OnPolicyTransition, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         """Compute the losses of the temperature, the policy and its multipliers, and the value (equations 1 to 5)."""
         (params, duals), config, axis_names = learned, self.config, self.axes.names
-        pi, b_pi = (self.actor.apply(p.actor_params, batch.obs) for p in (params, behaviour.params))
+        pi, b_pi = (self.networks.policy(p, batch.obs) for p in (params, behaviour.params))
         temperature = positive(duals.temperature)
         temperature_loss, weights = vmpo_temperature_loss(
             batch.advantage, temperature, config.epsilon, config.top_fraction, axis_names
@@ -88,7 +95,7 @@ class VMPO(ff_ppo.PPO):
         policy_loss, metrics = constrained_policy_loss(
             config, duals, pi, b_pi, lambda pi: vmpo_policy_loss(pi.log_prob(batch.action), weights, axis_names)
         )
-        value_loss = baseline_loss(self.value(params, batch.obs), batch.target)
+        value_loss = baseline_loss(self.networks.value(params, batch.obs), batch.target)
         entropy = jnp.mean(pi.entropy(seed=key))
         metrics |= {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         loss = temperature_loss + policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
@@ -96,8 +103,10 @@ class VMPO(ff_ppo.PPO):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build V-MPO; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, VMPO, dual_optim=optax.adam(config.dual_lr))
+    """Build V-MPO; the floats of the hyperparameters may be traced."""
+    advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
+    vmpo = VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.dual_lr))
+    return make_system(vmpo, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("mpo/ff_vmpo", build)

@@ -9,10 +9,9 @@ import jax
 
 from stoix_like.base_types import Metrics, System, SystemSpec
 from stoix_like.schema import above
+from stoix_like.systems.actor_critic import OnPolicyTransition
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.systems.ppo.ppo_types import PPOTransition
 from stoix_like.utils.loss import approximate_kl, dpo_loss
 
 
@@ -29,10 +28,10 @@ class Config(ff_ppo.Config):
     beta: Annotated[float, above(0.0)]
 
 
-class DPO(ff_ppo.PPO):
+class DPO(ff_ppo.PPO[Config]):
     """PPO with the discovered drift function in place of the clipped ratio."""
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its drift (section 5)."""
         del behaviour
         log_prob = pi.log_prob(batch.action)
@@ -41,8 +40,8 @@ class DPO(ff_ppo.PPO):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build DPO; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, DPO)
+    """Build DPO; see `ff_ppo.assemble`."""
+    return ff_ppo.assemble(config, spec, DPO)
 
 
 run_experiment, hydra_entry_point = entry_points("ppo/ff_dpo", build)

@@ -2,69 +2,147 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, System, SystemSpec
-from stoix_like.schema import above, at_least, between
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
-from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, assemble
+from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.systems.actor_critic import (
+    ActorCriticConfig,
+    ActorCriticNetworks,
+    OnPolicyActorCritic,
+    OnPolicyTransition,
+    make_parts,
+)
+from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.on_policy import NEVER, MinibatchConfig, Stop, minibatch_epochs
 from stoix_like.systems.ppo.kl_stop import make_kl_stop
-from stoix_like.systems.ppo.ppo_types import PPOShared, PPOTransition
-from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig, MinibatchConfig):
-    """Hyperparameters of PPO.
+class Config(MinibatchConfig, ActorCriticConfig):
+    """Hyperparameters of PPO; those of every gradient descent are in `GradientConfig`.
 
     Attributes:
         annealed: hyperparameters that may change over the run.
+        epochs: passes over each rollout.
+        num_minibatches: minibatches per epoch.
+        actor_lr: Adam learning rate of the actor.
+        critic_lr: Adam learning rate of the critic.
+        adam_eps: see `GradientConfig`.
+        gamma: discount per step.
         gae_lambda: mixing parameter of n-step advantages.
         clip_eps: clip range of the probability ratio and of the value change.
         final_clip_eps: clip range at the end of the run; None keeps it constant.
         clip_value: whether the value change is clipped.
         target_kl: divergence from the behaviour policy that an update aims at, in nats, see `make_kl_stop`; None for no
             limit.
+        ent_coef: weight of the entropy bonus.
+        final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
+        vf_coef: weight of the value loss.
+        reward_scale: factor by which rewards are multiplied.
+        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation, which
+            are frozen in evaluation.
+        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
+            (True or `batch`), over each minibatch (`minibatch`), or not.
+        vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
+            with Sebulba.
+        sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
     """
 
-    annealed: ClassVar[tuple[str, ...]] = (*ActorCriticConfig.annealed, "clip_eps")
+    annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
+    adam_eps: Annotated[float, above(0.0)] = 1e-5
+    gamma: Annotated[float, between(0.0, 1.0)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     clip_eps: Annotated[float, above(0.0)]
     final_clip_eps: Annotated[float | None, at_least(0.0)] = None
     clip_value: bool
     target_kl: Annotated[float | None, above(0.0)] = None
+    ent_coef: Annotated[float, at_least(0.0)]
+    final_ent_coef: Annotated[float | None, at_least(0.0)] = None
+    vf_coef: Annotated[float, at_least(0.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    normalize_rewards: bool = False
+    normalize_observations: bool
+    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
+    vtrace: bool = False
+    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
 
-class PPO(ActorCritic):
-    """PPO with the clipped surrogate objective."""
+ConfigT = TypeVar("ConfigT", bound=Config)
 
-    ratio_in_loss = True
 
-    def learn(self, shared: PPOShared, batch: PPOTransition, key: jax.Array) -> tuple[PPOShared, Metrics]:
+@dataclass(frozen=True)
+class PPO(OnPolicyActorCritic[ConfigT]):
+    """PPO with the clipped surrogate objective; `stop` may end an update early."""
+
+    stop: Stop = NEVER
+
+    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+        """Choose an action for each environment; the extras are the log-probabilities."""
+        timestep = state.timestep
+        observation = self.normalizer.apply(shared.statistics, timestep.observation)
+        carry, pi = self.networks.step(shared.params, state.carry, observation, timestep.starts_episode)
+        if greedy:
+            return carry, pi.mode(), ()
+        carry, action = self.exploration.sample(pi, carry, timestep, key)
+        return carry, action, pi.log_prob(action)
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        num_minibatches, behaviour = self.config.num_minibatches, shared
-        stop = make_kl_stop(self.kl_limit, self.axes)
-        step = stop.guard(lambda shared, inputs: self.sgd_step(shared, behaviour, *inputs))
+        agent, batch = self.targets(agent, trajectory)
+        behaviour, config = agent.shared, self.config.at(agent.shared.updates, self.num_updates)
+        sgd_step = partial(replace(self, config=config).sgd_step, behaviour)
+        shared, metrics = minibatch_epochs(sgd_step, behaviour, batch, key, config, self.stop)
+        return self.finish(Agent(shared, agent.local), trajectory), metrics | self.describe(config, batch)
 
-        def epoch(carry: Any, key: jax.Array) -> tuple[Any, Metrics]:
-            shuffle_key, loss_key = jax.random.split(key)
-            minibatches = make_minibatches(shuffle_key, batch, num_minibatches)
-            return jax.lax.scan(step, carry, (minibatches, jax.random.split(loss_key, num_minibatches)))
+    def targets(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
+        """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
 
-        return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, self.config.epochs)))
+        Returns:
+            The agent with new statistics of returns, and the batch `[B]` to learn from.
+        """
+        (shared, local), steps = self.normalize(agent, trajectory.transitions)
+        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps))
+        policy = partial(self.networks.policy, shared.params, values.obs)
+        advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
+        advantage = self.standardize(advantage, (True, "batch"))
+        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
+        return Agent(shared, local), self.networks.examples(shared.params, batch, values)
 
-    @property
-    def kl_limit(self) -> Scalar | None:
-        """The divergence that updates aim at, in nats; None for no limit."""
-        return self.config.target_kl
+    def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
+        batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
+        params, opt_states, metrics = gradient_step(
+            self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
+        )
+        return shared._replace(params=params, opt_states=opt_states), metrics
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def loss(
+        self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the policy loss, the value loss and the entropy bonus (equation 9)."""
+        batch = self.networks.arrange(batch)
+        pi, value = self.networks.both(params, batch.obs)
+        policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
+        entropy = jnp.mean(pi.entropy(seed=key))
+        value_loss = self.value_loss(value, batch)
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
+        return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
+
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the clipped surrogate loss (equation 7), and how far the policy is from the behaviour policy."""
         del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
@@ -74,16 +152,42 @@ class PPO(ActorCritic):
         }
         return ppo_clip_loss(log_prob, batch.log_prob, batch.advantage, clip_eps), metrics
 
-    def value_loss(self, value: jax.Array, batch: PPOTransition) -> jax.Array:
+    def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
         """Compute half the mean squared error of the values `[B]`, with the value change clipped if configured."""
         if self.config.clip_value:
             return clipped_value_loss(value, batch.value, batch.target, self.config.clip_eps)
         return baseline_loss(value, batch.target)
 
 
+def assemble(
+    config: Config,
+    spec: SystemSpec,
+    algorithm: type[PPO[Any]] = PPO,
+    networks: ActorCriticNetworks | None = None,
+    stop: Stop | None = None,
+) -> System:
+    """Build PPO or a variant.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        algorithm: PPO, or a subclass.
+        networks: by default feed-forward.
+        stop: by default at `target_kl`.
+
+    Returns:
+        The system.
+    """
+    parts = make_parts(config, spec, networks)
+    # The ratio in the policy loss weights advantages already.
+    advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
+    stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
+    return make_system(algorithm(**parts, advantages=advantages, stop=stop), spec)
+
+
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build PPO; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, PPO)
+    """Build PPO; see `assemble`."""
+    return assemble(config, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo", build)

@@ -19,10 +19,10 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.schema import above, at_least
+from stoix_like.systems.actor_critic import OnPolicyTransition
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import assemble
+from stoix_like.systems.on_policy import NEVER
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.systems.ppo.ppo_types import PPOTransition
 from stoix_like.utils.loss import ppo_penalty_loss
 
 # Limits of the coefficient: a run of small divergences must not bring it to 0, which no doubling would undo.
@@ -55,7 +55,7 @@ class PenaltyShared(NamedTuple):
     kl_coef: jax.Array
 
 
-class PenaltyPPO(ff_ppo.PPO):
+class PenaltyPPO(ff_ppo.PPO[Config]):
     """PPO with a penalty on the divergence from the policy before the update, in place of the clipped ratio."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -69,20 +69,16 @@ class PenaltyPPO(ff_ppo.PPO):
         before = agent.shared
         agent, metrics = super().update(agent, trajectory, key)
         observation = self.normalizer.apply(before.statistics, trajectory.transitions.observation)
-        b_pi, pi = (self.actor.apply(s.params.actor_params, observation) for s in (before, agent.shared))
+        b_pi, pi = (self.networks.policy(s.params, observation) for s in (before, agent.shared))
         kl = self.axes.mean(jnp.mean(b_pi.kl_divergence(pi)))
         if self.config.adapt_kl_coef:
             kl_coef = adapt_coefficient(before.kl_coef, kl, self.config.target_kl)
             agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
         return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
 
-    @property
-    def kl_limit(self) -> None:
-        """No limit: the penalty keeps the divergence near its target."""
-
-    def policy_loss(self, pi: Any, behaviour: Any, batch: PPOTransition) -> tuple[jax.Array, Metrics]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the surrogate loss with its penalty (equation 8)."""
-        log_prob, b_pi = pi.log_prob(batch.action), self.actor.apply(behaviour.params.actor_params, batch.obs)
+        log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
         loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.kl_coef, pi, b_pi)
         return loss, {}
 
@@ -105,8 +101,8 @@ def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: Any) -> jax.
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build PPO with a KL penalty; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, PenaltyPPO)
+    """Build PPO with a KL penalty; see `ff_ppo.assemble`. The penalty keeps the divergence near its target."""
+    return ff_ppo.assemble(config, spec, PenaltyPPO, stop=NEVER)
 
 
 run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo_penalty", build)

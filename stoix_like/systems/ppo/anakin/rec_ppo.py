@@ -6,23 +6,18 @@ from dataclasses import dataclass
 
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import assemble
 from stoix_like.systems.ppo.anakin import ff_ppo
-from stoix_like.systems.recurrent_actor_critic import RecurrentActorCritic, RecurrentConfig
+from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentConfig, ff_ppo.Config):
-    """Hyperparameters of recurrent PPO."""
-
-
-class RecurrentPPO(RecurrentActorCritic, ff_ppo.PPO):
-    """PPO with recurrent networks; its minibatches are sequences."""
+    """Hyperparameters of recurrent PPO; its minibatches are sequences."""
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build recurrent PPO; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, RecurrentPPO)
+    """Build PPO with recurrent networks; see `ff_ppo.assemble`."""
+    return ff_ppo.assemble(config, spec, networks=make_recurrent_networks(spec.networks, config.steps_per_sequence))
 
 
 run_experiment, hydra_entry_point = entry_points("ppo/rec_ppo", build)

@@ -28,10 +28,10 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import above, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
@@ -45,6 +45,11 @@ class Config(EpsilonConfig, MinibatchConfig):
 
     Attributes:
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
+        epochs: passes over each rollout.
+        num_minibatches: minibatches per epoch.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
+        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
         q_lr: learning rate of rectified Adam.
         q_lambda: mixing parameter of n-step returns.
     """
@@ -52,6 +57,11 @@ class Config(EpsilonConfig, MinibatchConfig):
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(ACTION_VALUES, layer_norm=True)
     }
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    normalize_rewards: bool = False
     q_lr: Annotated[float, above(0.0)]
     q_lambda: Annotated[float, between(0.0, 1.0)]
 
@@ -74,7 +84,7 @@ class PQNTransition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PQN:
+class PQN(Algorithm):
     """PQN with its hyperparameters, network and optimiser."""
 
     config: Config
@@ -95,10 +105,10 @@ class PQN:
         return self.network.init(key, observation)
 
     def act(
-        self, shared: PQNShared, state: RolloutState, key: jax.Array, epsilon: Any = None
+        self, shared: PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, tuple[()]]:
         """Choose the greedy action, or a random one with probability epsilon."""
-        epsilon = self.epsilon(shared.updates) if epsilon is None else epsilon
+        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         pi = self.network.apply(shared.params, state.timestep.observation, head_kwargs={"epsilon": epsilon})
         return state.carry, pi.sample(seed=key), ()
 
@@ -114,12 +124,8 @@ class PQN:
         agent = Agent(agent.shared._replace(return_statistics=statistics), returns)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = self.evaluate(agent.shared.params, trajectory)
-
-        def epoch(shared: PQNShared, key: jax.Array) -> tuple[PQNShared, Metrics]:
-            return jax.lax.scan(self.sgd_step, shared, make_minibatches(key, batch, self.config.num_minibatches))
-
-        shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
-        metrics = jax.tree.map(jnp.mean, metrics) | {"epsilon": self.epsilon(shared.updates)}
+        shared, metrics = minibatch_epochs(self.sgd_step, agent.shared, batch, key, self.config, step_keys=False)
+        metrics |= {"epsilon": self.epsilon(shared.updates)}
         return Agent(shared._replace(updates=shared.updates + 1), agent.local), metrics
 
     def evaluate(self, params: PyTree, trajectory: Trajectory) -> Any:
@@ -140,8 +146,9 @@ class PQN:
             time_major=True,
         )
 
-    def sgd_step(self, shared: PQNShared, batch: Any) -> tuple[PQNShared, Metrics]:
-        """Take one gradient step on one minibatch."""
+    def sgd_step(self, shared: PQNShared, batch: Any, key: None) -> tuple[PQNShared, Metrics]:
+        """Take one gradient step on one minibatch; it needs no key."""
+        del key
         params, opt_state, metrics = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_state, batch
         )
@@ -172,7 +179,7 @@ def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN
         algorithm: PQN, or a subclass.
 
     Returns:
-        The system, without a carry.
+        The system.
     """
     pqn = algorithm(
         config,
@@ -182,15 +189,7 @@ def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN
         epsilon=make_epsilon_schedule(config, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )
-    return System(
-        init=pqn.init,
-        act=pqn.act,
-        observe=lambda agent, _: agent,
-        update=pqn.update,
-        eval_act=partial(pqn.act, epsilon=config.evaluation_epsilon) if spec.evaluation_greedy else pqn.act,
-        init_carry=lambda _: (),
-        inspect=pqn.inspect,
-    )
+    return make_system(pqn, spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -54,15 +54,19 @@ class Sequences(NamedTuple):
 class RecurrentPQN(ff_pqn.PQN):
     """PQN on sequences; every gradient step unrolls its minibatch from the states of the behaviour policy."""
 
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the recurrent state at the start of an episode."""
+        return self.network.initialize_carry(num_envs)
+
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the network."""
         return recurrent.init_params(self.network, key, observation)
 
     def act(
-        self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, epsilon: Any = None
+        self, shared: ff_pqn.PQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, tuple[()]]:
         """Choose the greedy action, or a random one with probability epsilon."""
-        epsilon = self.epsilon(shared.updates) if epsilon is None else epsilon
+        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         timestep, head_kwargs = state.timestep, {"epsilon": epsilon}
         carry, pi = recurrent.step(
             self.network,
@@ -103,8 +107,7 @@ def _masked(pi: Any, observation: Observation) -> jax.Array:
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build recurrent PQN; see `ff_pqn.assemble`."""
-    network = recurrent.make_actor(spec.networks.actor_network)
-    return ff_pqn.assemble(config, spec, network, RecurrentPQN)._replace(init_carry=network.initialize_carry)
+    return ff_pqn.assemble(config, spec, recurrent.make_actor(spec.networks.actor_network), RecurrentPQN)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn", build)

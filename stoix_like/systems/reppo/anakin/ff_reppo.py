@@ -31,12 +31,12 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import above, between
+from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import AtomsConfig, configure_head
 from stoix_like.systems.off_policy_actor_critic import make_critics
-from stoix_like.systems.on_policy import MinibatchConfig, make_minibatches
+from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import hl_gauss_loss, sac_temperature_loss
@@ -51,6 +51,11 @@ class Config(AtomsConfig, MinibatchConfig):
     Attributes:
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs.
+        epochs: passes over each rollout.
+        num_minibatches: minibatches per epoch.
+        gamma: discount per step.
+        reward_scale: factor by which rewards are multiplied.
+        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
         actor_lr: Adam learning rate of the policy.
         q_lr: Adam learning rate of the critic.
         dual_lr: Adam learning rate of the logarithms of the temperature and the multiplier.
@@ -69,6 +74,11 @@ class Config(AtomsConfig, MinibatchConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
     }
+    epochs: Annotated[int, between(1, 1_000_000)]
+    num_minibatches: Annotated[int, between(1, INT32_MAX)]
+    gamma: Annotated[float, between(0.0, 1.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    normalize_rewards: bool = False
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
     dual_lr: Annotated[float, above(0.0)]
@@ -81,7 +91,7 @@ class Config(AtomsConfig, MinibatchConfig):
 
 
 @dataclass(frozen=True)
-class REPPO:
+class REPPO(Algorithm):
     """REPPO with its hyperparameters, networks and optimisers."""
 
     config: Config
@@ -134,17 +144,11 @@ class REPPO:
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(behaviour, trajectory, target_key))
 
-        def epoch(shared: REPPOShared, key: jax.Array) -> tuple[REPPOShared, Metrics]:
-            shuffle_key, loss_key = jax.random.split(key)
-            minibatches = make_minibatches(shuffle_key, batch, self.config.num_minibatches)
-            keys = jax.random.split(loss_key, self.config.num_minibatches)
-            step = partial(self.sgd_step, behaviour.params.actor_params)
-            return jax.lax.scan(lambda shared, inputs: step(shared, *inputs), shared, (minibatches, keys))
-
-        shared, metrics = jax.lax.scan(epoch, behaviour, jax.random.split(key, self.config.epochs))
+        sgd_step = partial(self.sgd_step, behaviour.params.actor_params)
+        shared, metrics = minibatch_epochs(sgd_step, behaviour, batch, key, self.config)
         # Updated last: the divergence from the behaviour policy needs its statistics.
         statistics = self.normalizer.update(shared.statistics, steps.observation)
-        return Agent(shared._replace(statistics=statistics), returns), jax.tree.map(jnp.mean, metrics)
+        return Agent(shared._replace(statistics=statistics), returns), metrics
 
     def evaluate(self, shared: REPPOShared, trajectory: Trajectory, key: jax.Array) -> REPPOTransition:
         """Compute soft lambda-returns `[T, N]`, with one action of the policy at each true successor."""
@@ -228,15 +232,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         target_entropy=float(np.log(space.half_width).sum()) - config.target_entropy_scale * space.half_width.size,
     )
-    return System(
-        init=reppo.init,
-        act=reppo.act,
-        observe=lambda agent, _: agent,
-        update=reppo.update,
-        eval_act=partial(reppo.act, greedy=spec.evaluation_greedy),
-        init_carry=lambda _: (),
-        inspect=reppo.inspect,
-    )
+    return make_system(reppo, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", build)

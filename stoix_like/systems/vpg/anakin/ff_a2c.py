@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
+import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, System, SystemSpec
-from stoix_like.schema import between
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.on_policy_actor_critic import ActorCritic, ActorCriticConfig, OnPolicyTransition, assemble
-from stoix_like.utils.loss import policy_gradient_loss
+from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.systems.actor_critic import ActorCriticConfig, OnPolicyActorCritic, OnPolicyTransition, make_parts
+from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.utils.advantages import make_advantages
+from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig):
+class BaseConfig(ActorCriticConfig):
+    """Hyperparameters that A2C shares with REINFORCE, IMPALA, AWR and V-MPO.
+
+    Attributes:
+        annealed: hyperparameters that may change over the run.
+        actor_lr: learning rate of the actor.
+        critic_lr: learning rate of the critic.
+        adam_eps: see `GradientConfig`.
+        gamma: discount per step.
+        ent_coef: weight of the entropy bonus.
+        final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
+        vf_coef: weight of the value loss.
+        reward_scale: factor by which rewards are multiplied.
+        normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation.
+        standardize_advantages: whether advantages are standardised to mean 0 and deviation 1: over the whole batch
+            (True or `batch`), over each minibatch (`minibatch`), or not.
+        vtrace: whether V-trace corrects values and advantages for the lag of the behaviour policy.
+        sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
+    """
+
+    annealed: ClassVar[tuple[str, ...]] = ("ent_coef",)
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
+    adam_eps: Annotated[float, above(0.0)] = 1e-5
+    gamma: Annotated[float, between(0.0, 1.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    final_ent_coef: Annotated[float | None, at_least(0.0)] = None
+    vf_coef: Annotated[float, at_least(0.0)]
+    reward_scale: Annotated[float, above(0.0)]
+    normalize_rewards: bool = False
+    normalize_observations: bool
+    standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
+    vtrace: bool = False
+    sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig):
     """Hyperparameters of A2C.
 
     Attributes:
@@ -25,18 +67,76 @@ class Config(ActorCriticConfig):
     gae_lambda: Annotated[float, between(0.0, 1.0)]
 
 
-class A2C(ActorCritic):
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
+
+
+@dataclass(frozen=True)
+class A2C(OnPolicyActorCritic[ConfigT]):
     """A2C: one step along the policy gradient per rollout."""
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
+        """Choose an action for each environment; the extras are the log-probabilities."""
+        timestep = state.timestep
+        observation = self.normalizer.apply(shared.statistics, timestep.observation)
+        carry, pi = self.networks.step(shared.params, state.carry, observation, timestep.starts_episode)
+        if greedy:
+            return carry, pi.mode(), ()
+        carry, action = self.exploration.sample(pi, carry, timestep, key)
+        return carry, action, pi.log_prob(action)
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Learn from one rollout."""
+        agent, batch = self.targets(agent, trajectory)
+        shared, metrics = self.improve(agent.shared, batch, key)
+        return self.finish(Agent(shared, agent.local), trajectory), metrics
+
+    def improve(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Learn from a batch `[B]` with the hyperparameters of this update."""
+        config = self.config.at(shared.updates, self.num_updates)
+        shared, metrics = replace(self, config=config).train(shared, batch, key)
+        return shared, metrics | self.describe(config, batch)
+
+    def targets(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
+        """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
+
+        Returns:
+            The agent with new statistics of returns, and the batch `[B]` to learn from.
+        """
+        (shared, local), steps = self.normalize(agent, trajectory.transitions)
+        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps))
+        policy = partial(self.networks.policy, shared.params, values.obs)
+        advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
+        advantage = self.standardize(advantage, (True, "batch"))
+        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
+        return Agent(shared, local), self.networks.examples(shared.params, batch, values)
+
+    def train(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
+        """Take one gradient step on the whole rollout."""
+        batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
+        params, opt_states, metrics = gradient_step(
+            self.loss, self.optim, self.axes, shared.params, shared.opt_states, batch, key
+        )
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def loss(self, params: ActorCriticParams, batch: OnPolicyTransition, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute the policy loss, the value loss and the entropy bonus."""
+        batch = self.networks.arrange(batch)
+        pi, value = self.networks.both(params, batch.obs)
+        policy_loss, metrics = self.policy_loss(pi, batch)
+        entropy = jnp.mean(pi.entropy(seed=key))
+        value_loss = baseline_loss(value, batch.target)
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
+        return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
+
+    def policy_loss(self, pi: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the policy-gradient loss of the advantages (section 4)."""
-        del behaviour
         return policy_gradient_loss(pi.log_prob(batch.action), batch.advantage), {}
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build A2C; see `on_policy_actor_critic.assemble`."""
-    return assemble(config, spec, A2C)
+    """Build A2C; the floats of the hyperparameters may be traced."""
+    advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace)
+    return make_system(A2C(**make_parts(config, spec), advantages=advantages), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("vpg/ff_a2c", build)

@@ -1,0 +1,73 @@
+"""Exploration by noise that may persist in time, as functions handed to algorithms.
+
+Noise persists as its key: the same key draws the same noise again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.utils.jax_utils import Scalar
+
+
+class Exploration(NamedTuple):
+    """How actions are drawn from a policy.
+
+    Attributes:
+        init_carry: `(num_envs) -> carry`, the carry of `act` at the start of an episode.
+        sample: `(policy, carry, timestep, key) -> (carry, action [N])`.
+    """
+
+    init_carry: Callable[[int], PyTree]
+    sample: Callable[[Any, PyTree, TimeStep, jax.Array], tuple[PyTree, jax.Array]]
+
+
+def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> Exploration:
+    """Build exploration by noise that each environment keeps for a number of steps (gSDE), or by independent samples.
+
+    Args:
+        steps: steps of an episode between two new keys of the noise, which the carry holds; None for new noise in each.
+        init_carry: the initial carry without persistent noise, such as a recurrent state, which sampling keeps.
+
+    Returns:
+        The functions.
+    """
+    if steps is None:
+        return Exploration(init_carry, lambda pi, carry, timestep, key: (carry, pi.sample(seed=key)))
+
+    def sample(pi: Any, keys: jax.Array, timestep: TimeStep, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        renew = timestep.starts_episode | (timestep.episode.episode_length % steps == 0)
+        keys = jnp.where(renew, jax.random.split(key, keys.shape), keys)
+        return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+
+    return Exploration(initial_noise_keys, sample)
+
+
+def initial_noise_keys(num_envs: int) -> jax.Array:
+    """Return placeholder keys `[N]` of noise, which the first step of an episode replaces."""
+    return jax.random.split(jax.random.key(0), num_envs)
+
+
+def persist_noise_keys(keys: jax.Array, timestep: TimeStep, key: jax.Array, correlation: Scalar) -> jax.Array:
+    """Keep the noise key of each environment with some probability, for noise that is correlated in time.
+
+    The marginal distribution of the noise is unchanged; the correlation between successive steps is the probability of
+    keeping the key. A new episode starts with a new key.
+
+    Args:
+        keys: `[N]` keys of the last step.
+        timestep: the time step to act on.
+        key: a new key.
+        correlation: probability of keeping a key, in [0, 1].
+
+    Returns:
+        `[N]` keys for the noise of this step.
+    """
+    new_key, keep_key = jax.random.split(key)
+    keep = jax.random.bernoulli(keep_key, correlation, keys.shape)
+    return jnp.where(keep & ~timestep.starts_episode, keys, jax.random.split(new_key, keys.shape))
