@@ -118,12 +118,9 @@ class ActorCriticNetworks:
         del num_envs
         return ()
 
-    def step(
-        self, params: ActorCriticParams, carry: PyTree, observation: Observation, is_first: jax.Array
-    ) -> tuple[PyTree, Any]:
+    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Any]:
         """Return the carry after one time step `[N, ...]`, and the policy."""
-        del is_first
-        return carry, self.policy(params, observation)
+        return carry, self.policy(params, timestep.observation)
 
     def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""

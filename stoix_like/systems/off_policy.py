@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from stoix_like.base_types import Metrics, PyTree, SystemConfig
-from stoix_like.errors import ConfigError
+from stoix_like.base_types import Metrics, OnlineAndTarget, PyTree
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.replay import ReplayConfig
-
-Head = TypeVar("Head", bound=Any)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyBaseConfig(GradientConfig, ReplayConfig):
+class OffPolicyConfig(GradientConfig, ReplayConfig):
     """Hyperparameters of systems with a replay buffer."""
 
     @property
@@ -29,7 +28,7 @@ class OffPolicyBaseConfig(GradientConfig, ReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(OffPolicyBaseConfig):
+class TargetConfig(OffPolicyConfig):
     """Hyperparameters of systems with a replay buffer and target networks.
 
     Attributes:
@@ -39,57 +38,53 @@ class OffPolicyConfig(OffPolicyBaseConfig):
     tau: Annotated[float, between(0.0, 1.0)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AtomsConfig(SystemConfig):
-    """Hyperparameters of a categorical distribution of returns, with or without a replay buffer.
+class Target(NamedTuple):
+    """Slowly updated copies of parameters.
 
     Attributes:
-        num_atoms: number of atoms.
-        vmin: value of the first atom, in units of scaled reward.
-        vmax: value of the last atom, likewise.
+        init: `(online) -> params`, with target parameters that are copies: one buffer cannot be donated twice.
+        update: `(params) -> params`, after a gradient step on the online parameters.
     """
 
-    num_atoms: Annotated[int, between(2, 100_000)]
-    vmin: float
-    vmax: float
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that the support is not empty; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        if self.vmin >= self.vmax:
-            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
-
-    @property
-    def support(self) -> dict[str, Any]:
-        """Attributes of a distributional head by name; the values may be traced."""
-        return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
+    init: Callable[[PyTree], OnlineAndTarget]
+    update: Callable[[OnlineAndTarget], OnlineAndTarget]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CategoricalConfig(AtomsConfig, OffPolicyConfig):
-    """Hyperparameters of systems with a replay buffer that learn a categorical distribution of returns."""
+NO_TARGET = Target(lambda online: OnlineAndTarget(online, ()), lambda params: params)
+"""There are no target parameters."""
 
 
-def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:
-    """Set those attributes of a head that are hyperparameters of the system.
+def make_soft_target(tau: Scalar) -> Target:
+    """Build target parameters that take a Polyak step of size `tau` towards the online ones."""
+
+    def update(params: OnlineAndTarget) -> OnlineAndTarget:
+        return params._replace(target=optax.incremental_update(params.online, params.target, tau))
+
+    return Target(lambda online: OnlineAndTarget(online, jax.tree.map(jnp.copy, online)), update)
+
+
+def replay_epochs(
+    step: Callable[..., tuple[Any, Metrics]], carry: Any, key: jax.Array, epochs: int, counts: jax.Array | None = None
+) -> tuple[Any, Metrics]:
+    """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
 
     Args:
-        head: a flax module.
-        hyperparams: attributes by name; the values may be traced.
+        step: `(carry, sample_key, step_key, count) -> (carry, metrics)`.
+        carry: the state before the first step.
+        key: one key.
+        epochs: number of steps.
+        counts: `[epochs]`, the last argument of each step; None where steps do not count.
 
     Returns:
-        A copy of the head with these attributes.
-
-    Raises:
-        ConfigError: if the head has no such attribute.
+        The state after the last step, and the mean metrics.
     """
-    for name in hyperparams:
-        if not hasattr(head, name):
-            raise ConfigError(
-                f"network: the head {type(head).__name__} has no {name}, which the system sets: use the default network"
-                " of the system"
-            )
-    return head.clone(**hyperparams)
+
+    def epoch(carry: Any, inputs: tuple[jax.Array | None, jax.Array]) -> tuple[Any, Metrics]:
+        count, key = inputs
+        return step(carry, *jax.random.split(key), count)
+
+    carry, metrics = jax.lax.scan(epoch, carry, (counts, jax.random.split(key, epochs)))
+    return carry, jax.tree.map(jnp.mean, metrics)
 
 
 def periodically(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import (
@@ -19,10 +18,7 @@ from stoix_like.base_types import (
     Metrics,
     NetworkOutputs,
     Observation,
-    OnlineAndTarget,
     PyTree,
-    RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -31,14 +27,15 @@ from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
-from stoix_like.systems.off_policy import OffPolicyBaseConfig
-from stoix_like.utils.exploration import initial_noise_keys, persist_noise_keys
+from stoix_like.systems.launch import Algorithm
+from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
+from stoix_like.utils.exploration import initial_noise_keys
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
-from stoix_like.utils.replay import Batch, Replay, make_replay
+from stoix_like.utils.replay import Replay, make_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig(OffPolicyBaseConfig):
+class OffPolicyActorCriticConfig(OffPolicyConfig):
     """Hyperparameters of a policy and its critics.
 
     Attributes:
@@ -60,14 +57,17 @@ class ActorCriticConfig(OffPolicyBaseConfig):
     normalize_observations: bool = False
 
 
-@dataclass(frozen=True)
-class ActorCritic(ABC):
-    """Base class of off-policy actor-critic algorithms; subclasses implement the abstract methods.
+ConfigT = TypeVar("ConfigT", bound=OffPolicyActorCriticConfig)
 
-    They never see a raw observation: `act` and `update` normalise, if the run does.
+
+@dataclass(frozen=True)
+class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
+    """Parts and state of an off-policy actor-critic; its losses never see a raw observation if the run normalises them.
+
+    The carry of `act` holds the keys of exploration noise, see `persist_noise_keys`.
     """
 
-    config: Any
+    config: ConfigT
     axes: Axes
     replay: Replay
     normalizer: Normalizer
@@ -89,7 +89,7 @@ class ActorCritic(ABC):
         """Compute the values `[B]` of actions, as the policy maximises them; or `[B, A]`, those of all actions."""
 
     @abstractmethod
-    def sgd_step(self, shared: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
+    def sgd_step(self, shared: Any, batch: Any, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on a batch."""
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
@@ -98,23 +98,9 @@ class ActorCritic(ABC):
         shared = shared._replace(statistics=self.normalizer.init(timestep.observation))
         return Agent(shared, self.replay.init(timestep))
 
-    def greedy_action(self, params: Any, observation: Observation) -> jax.Array:
-        """Compute the mode of the policy for each observation."""
-        return self.pi(params, observation).mode()
-
-    def exploring_action(self, params: Any, observation: Observation, keys: jax.Array) -> jax.Array:
-        """Choose an action for each observation `[N]`, with the noise of one key each, by default a sample."""
-        return jax.vmap(lambda pi, key: pi.sample(seed=key))(self.pi(params, observation), keys)
-
-    def act(
-        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[Any, jax.Array, tuple[()]]:
-        """Choose an action for each environment; the carry holds the noise keys, see `persist_noise_keys`."""
-        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        if greedy:
-            return state.carry, self.greedy_action(shared.params, observation), ()
-        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
-        return keys, self.exploring_action(shared.params, observation, keys), ()
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the noise keys at the start of an episode."""
+        return initial_noise_keys(num_envs)
 
     def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`."""
@@ -122,16 +108,12 @@ class ActorCritic(ABC):
         pi = self.pi(shared.params, observation)
         return NetworkOutputs(pi, self.value(shared.params, observation, pi.mode()))
 
-    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
-        """Apply a soft update to the target parameters."""
-        return params._replace(target=optax.incremental_update(params.online, params.target, self.config.tau))
-
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer and to the statistics of observations."""
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
-    def sample(self, agent: Agent, key: jax.Array) -> Batch:
+    def sample(self, agent: Agent, key: jax.Array) -> Any:
         """Sample a batch of normalised observations."""
         batch = self.replay.sample(agent.local, key)
         normalize = partial(self.normalizer.apply, agent.shared.statistics)
@@ -143,30 +125,18 @@ class ActorCritic(ABC):
         """Take several gradient steps, each on a new batch, and average their metrics."""
         del trajectory
 
-        def epoch(shared: PyTree, key: jax.Array) -> tuple[PyTree, Metrics]:
-            sample_key, step_key = jax.random.split(key)
+        def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+            del count
             return self.sgd_step(shared, self.sample(agent, sample_key), step_key)
 
-        shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
-        return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
-
-    def system(self, spec: SystemSpec) -> System:
-        """Return the functions of the system."""
-        return System(
-            init=self.init,
-            act=self.act,
-            observe=self.observe,
-            update=self.update,
-            eval_act=partial(self.act, greedy=spec.evaluation_greedy),
-            init_carry=initial_noise_keys,
-            inspect=self.inspect,
-        )
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        return agent._replace(shared=shared), metrics
 
 
 def make_parts(
-    config: ActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform | None = None
+    config: OffPolicyActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform | None = None
 ) -> dict[str, Any]:
-    """Build the attributes of an `ActorCritic`.
+    """Build the attributes of an `OffPolicyActorCritic`.
 
     Args:
         config: hyperparameters; the floats may be traced.

@@ -15,6 +15,7 @@ from stoix_like.base_types import (
     ActorCriticParams,
     Observation,
     PyTree,
+    TimeStep,
     Trajectory,
 )
 from stoix_like.errors import ConfigError
@@ -113,11 +114,10 @@ class RecurrentNetworks(ActorCriticNetworks):
         """Return the state of the actor at the start of an episode, `[N, H]`."""
         return self.actor.initialize_carry(num_envs)
 
-    def step(
-        self, params: ActorCriticParams, carry: PyTree, observation: Observation, is_first: jax.Array
-    ) -> tuple[PyTree, Any]:
+    def step(self, params: ActorCriticParams, carry: PyTree, timestep: TimeStep) -> tuple[PyTree, Any]:
         """Return the state of the actor after one time step `[N, ...]`, and the policy."""
-        return recurrent.step(self.actor, params.actor_params, carry, observation, is_first)
+        starts, actor_params = timestep.starts_episode, params.actor_params
+        return recurrent.step(self.actor, actor_params, carry, timestep.observation, starts)
 
     def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""

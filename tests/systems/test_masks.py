@@ -194,10 +194,10 @@ def test_soft_values_and_entropies_are_over_legal_actions():
     def evaluate(inflation):
         observation = batch_of(True, inflation).next_observation
         params = SACParams(None, OnlineAndTarget(None, None), jnp.zeros(()))
-        return *sac.evaluate_policy(params, None, observation, jax.random.key(0)), sac.target_entropy_of(observation)
+        return *sac.evaluate_policy(params, None, observation, jax.random.key(0)), sac.target_entropy(observation)
 
     value, log_prob, target = evaluate(0.0)
     np.testing.assert_allclose(log_prob, -math.log(2.0), rtol=1e-6)
     np.testing.assert_allclose(target, 0.5 * math.log(2.0), rtol=1e-6)
     np.testing.assert_allclose(evaluate(5.0)[0], value, rtol=1e-6)
-    assert sac.target_entropy_of(Observation(jnp.zeros((B, 2)))) == pytest.approx(0.5 * math.log(3.0))
+    assert sac.target_entropy(Observation(jnp.zeros((B, 2)))) == pytest.approx(0.5 * math.log(3.0))

@@ -256,7 +256,7 @@ def test_target_entropy_of_unbounded_actions():
     """Unbounded actions have unit 1, like those in [-1, 1]: the target is -1 nat for each of two dimensions."""
     for bound in (1.0, np.inf):
         sac = dataclasses.replace(algorithm("sac/ff_sac"), action_space=Box(-bound, bound, (2,)))
-        assert float(sac.target_entropy) == -2.0
+        assert float(sac.target_entropy(Observation(jnp.zeros((1, 1))))) == -2.0
 
 
 def test_warmup_shorter_than_a_batch_raises():

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
+from stoix_like.systems.sac.ensemble import make_ensemble
 from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 
+UNMASKED = Observation(jnp.zeros((1, 1)))
 FIXED = ["system.autotune=false", "system.ent_coef=0.0"]
 FAST = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "system.alpha_lr=1e-2"]
 
@@ -37,7 +39,8 @@ def test_temperature_decreases_above_the_target_entropy_and_increases_below():
     """A gradient step lowers the temperature where the gradient is positive."""
     sac = algorithm("sac/ff_sac")
     for entropy, sign in ((0.5, 1.0), (-3.0, -1.0)):
-        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy), sac.target_entropy)
+        target = sac.target_entropy(UNMASKED)
+        gradient, _ = jax.grad(sac.alpha_loss, has_aux=True)(jnp.zeros(()), jnp.asarray(entropy), target)
         assert float(gradient) * sign > 0.0
 
 
@@ -83,10 +86,10 @@ def test_losses_equal_those_of_the_paper(run):
 
 def test_target_entropy_scales_with_the_action_range():
     """The target is -1 nat on [-1, 1]; in a range k times as wide, the same policy has log k nats more."""
-    assert algorithm("sac/ff_sac").target_entropy == pytest.approx(-1.0)
+    assert algorithm("sac/ff_sac").target_entropy(UNMASKED) == pytest.approx(-1.0)
     wide = ["env=gymnax/pendulum", "env.rescale_actions=false"]
     # Torques are in [-2, 2].
-    assert algorithm("sac/ff_sac", *wide).target_entropy == pytest.approx(-1.0 + math.log(2.0))
+    assert algorithm("sac/ff_sac", *wide).target_entropy(UNMASKED) == pytest.approx(-1.0 + math.log(2.0))
 
 
 @pytest.mark.slow
@@ -119,7 +122,7 @@ def test_discrete_soft_values_match_hand_computed_values():
         "system.ent_coef=2.0",
         "system.target_entropy_scale=0.98",
     )
-    assert sac.target_entropy == pytest.approx(0.98 * math.log(2.0))
+    assert sac.target_entropy(UNMASKED) == pytest.approx(0.98 * math.log(2.0))
 
     class Constant:
         def __init__(self, output):
@@ -145,19 +148,19 @@ def test_discrete_soft_values_match_hand_computed_values():
 
 def test_targets_come_from_random_pairs_of_critics():
     """Three critics have three pairs, each drawn with probability 1/3; the policy then maximises their mean."""
-    sac = algorithm("sac/ff_sac", "system.num_critics=3", "system.num_target_critics=2")
+    ensemble = make_ensemble(2, 3)
     q = jnp.asarray([[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]])
-    targets = jax.vmap(sac.target_values, in_axes=(None, 0))(q, jax.random.split(jax.random.key(0), 3000))
+    targets = jax.vmap(ensemble.target, in_axes=(None, 0))(q, jax.random.split(jax.random.key(0), 3000))
     assert (targets == targets[..., :1]).all()
     # Critics 0 and 1, 0 and 2, or 1 and 2, the same for all rows of a batch.
     pairs, counts = np.unique(np.asarray(targets[..., 0]), axis=0, return_counts=True)
     assert pairs.tolist() == [[1.0, 4.0], [1.0, 5.0], [2.0, 4.0]]
     # The standard error of a share is sqrt(2 / 9 / 3000) = 0.009.
     np.testing.assert_allclose(counts / 3000, 1 / 3, atol=0.04)
-    np.testing.assert_allclose(sac.policy_values(q), [[2.0], [5.0]])
-    every = algorithm("sac/ff_sac", "system.num_critics=3", "system.num_target_critics=3")
-    assert every.target_values(q, jax.random.key(0)) is q
-    assert every.policy_values(q) is q
+    np.testing.assert_allclose(ensemble.policy(q), [[2.0], [5.0]])
+    every = make_ensemble(3, 3)
+    assert every.target(q, jax.random.key(0)) is q
+    assert every.policy(q) is q
 
 
 def test_more_target_critics_than_critics_raise():

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, Metrics, System, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
 from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import awr_loss
@@ -65,15 +65,15 @@ class AWR(ff_a2c.A2C[Config]):
         """Take several gradient steps, each on new windows of the replay buffer, and average their metrics."""
         del trajectory
 
-        def epoch(shared: Any, key: jax.Array) -> tuple[Any, Metrics]:
-            sample_key, step_key = jax.random.split(key)
+        def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+            del count
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
             _, batch = self.targets(Agent(shared, ()), windows)
             return self.improve(shared, batch, step_key)
 
-        shared, metrics = jax.lax.scan(epoch, agent.shared, jax.random.split(key, self.config.epochs))
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
         shared = shared._replace(updates=jax.tree.map(lambda count: count + 1, shared.updates))
-        return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics)
+        return agent._replace(shared=shared), metrics
 
     def policy_loss(self, pi: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the weighted log-likelihood of the actions taken (algorithm 1)."""

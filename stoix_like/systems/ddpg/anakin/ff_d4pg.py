@@ -17,8 +17,8 @@ from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
+from stoix_like.systems.distributional import CategoricalConfig, configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.utils.loss import categorical_td_learning_per_example
 from stoix_like.utils.replay import Batch
 
@@ -37,7 +37,7 @@ class Config(ff_ddpg.Config, CategoricalConfig):
     }
 
 
-class D4PG(ff_ddpg.DDPG):
+class D4PG(ff_ddpg.DDPG[Config]):
     """DDPG whose critic learns the distribution of returns."""
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:

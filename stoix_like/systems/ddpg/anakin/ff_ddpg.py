@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig, periodically
-from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy_actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyActorCriticConfig,
+    make_critics,
+    make_parts,
+)
+from stoix_like.utils.exploration import persist_noise_keys
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig, OffPolicyConfig):
+class Config(OffPolicyActorCriticConfig, TargetConfig):
     """Hyperparameters of DDPG.
 
     Attributes:
@@ -38,11 +44,15 @@ class Config(ActorCriticConfig, OffPolicyConfig):
     exploration_noise: Annotated[float, at_least(0.0)]
 
 
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
 @dataclass(frozen=True)
-class DDPG(ActorCritic):
+class DDPG(OffPolicyActorCritic[ConfigT]):
     """DDPG with its hyperparameters, networks and optimisers."""
 
     actions: ActionRange
+    target: Target
 
     def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
         """Initialise parameters and optimiser states."""
@@ -51,9 +61,8 @@ class DDPG(ActorCritic):
         action = self.policy(actor_params, observation)
         q_params = self.critics.init(q_key, observation, {"action": action})
         opt_states = DDPGOptStates(self.actor_optim.init(actor_params), self.q_optim.init(q_params))
-        # Targets are copies: one buffer cannot be donated twice.
-        params = [OnlineAndTarget(online, jax.tree.map(jnp.copy, online)) for online in (actor_params, q_params)]
-        return DDPGShared(DDPGParams(*params), opt_states, jnp.zeros((), jnp.int32))
+        params = DDPGParams(self.target.init(actor_params), self.target.init(q_params))
+        return DDPGShared(params, opt_states, jnp.zeros((), jnp.int32))
 
     def pi(self, params: DDPGParams, observation: Observation) -> Any:
         """Return the policy, which is deterministic."""
@@ -63,11 +72,17 @@ class DDPG(ActorCritic):
         """Compute the values of actions under the first critic."""
         return self.q_values(params.q_params.online, observation, action)[:, 0]
 
-    def exploring_action(self, params: DDPGParams, observation: Observation, keys: jax.Array) -> jax.Array:
-        """Add normal noise to the actions of the policy."""
-        action = self.greedy_action(params, observation)
+    def act(
+        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+        """Add normal noise, persistent if configured, to the actions of the policy."""
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        if greedy:
+            return state.carry, self.policy(shared.params.actor_params.online, observation), ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
+        action = self.policy(shared.params.actor_params.online, observation)
         noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
-        return self.add_noise(action, self.config.exploration_noise * noise)
+        return keys, self.add_noise(action, self.config.exploration_noise * noise), ()
 
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
@@ -91,7 +106,7 @@ class DDPG(ActorCritic):
         online, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, actor_params.online, shared.opt_states.actor_opt_state
         )
-        params = DDPGParams(self.update_target(actor_params._replace(online=online)), self.update_target(q_params))
+        params = DDPGParams(self.target.update(actor_params._replace(online=online)), self.target.update(q_params))
         opt_states = shared.opt_states._replace(actor_opt_state=actor_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
 
@@ -132,7 +147,7 @@ class DDPG(ActorCritic):
 def assemble(
     config: Config,
     spec: SystemSpec,
-    algorithm: type[DDPG] = DDPG,
+    algorithm: type[DDPG[Any]] = DDPG,
     num_critics: int = 1,
     critic_head: Any = None,
 ) -> System:
@@ -149,7 +164,8 @@ def assemble(
         The system.
     """
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
-    return algorithm(**make_parts(config, spec, critics), actions=_action_range(spec.action_space)).system(spec)
+    actions, target = _action_range(spec.action_space), make_soft_target(config.tau)
+    return make_system(algorithm(**make_parts(config, spec, critics), actions=actions, target=target), spec)
 
 
 def _action_range(space: Any) -> ActionRange:

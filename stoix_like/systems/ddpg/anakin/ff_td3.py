@@ -27,7 +27,7 @@ class Config(ff_ddpg.Config):
     noise_clip: Annotated[float, at_least(0.0)]
 
 
-class TD3(ff_ddpg.DDPG):
+class TD3(ff_ddpg.DDPG[Config]):
     """DDPG with target policy smoothing; `build` and the configuration set the twin critics and the delay."""
 
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:

@@ -15,7 +15,6 @@ from stoix_like.base_types import (
     Agent,
     Metrics,
     Observation,
-    OnlineAndTarget,
     RolloutState,
     System,
     SystemSpec,
@@ -26,7 +25,7 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
 from stoix_like.systems.gradient_descent import gradient_step, join_optimisers
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,
@@ -37,18 +36,24 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
-from stoix_like.systems.off_policy import OffPolicyConfig, periodically
-from stoix_like.systems.off_policy_actor_critic import ActorCritic, ActorCriticConfig, make_critics, make_parts
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy_actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyActorCriticConfig,
+    make_critics,
+    make_parts,
+)
+from stoix_like.utils.exploration import persist_noise_keys
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
+class Config(OffPolicyActorCriticConfig, TargetConfig, DualConfig):
     """Hyperparameters of MPO.
 
     Attributes:
-        action_spaces: see `ActorCriticConfig`.
+        action_spaces: see `OffPolicyActorCriticConfig`.
         network_heads: heads that the system needs.
         whole_windows: see `ReplayConfig`.
         num_samples: actions of the target policy per observation; a discrete choice takes all, by their probabilities.
@@ -71,14 +76,15 @@ class Config(ActorCriticConfig, OffPolicyConfig, DualConfig):
 
 
 @dataclass(frozen=True)
-class MPO(ActorCritic):
+class MPO(OffPolicyActorCritic[Config]):
     """MPO with its hyperparameters, networks and optimisers."""
 
     dual_optim: optax.GradientTransformation
     action_space: Any
+    target: Target
 
     def init_shared(self, key: jax.Array, observation: Observation) -> MPOShared:
-        """Initialise the shared state; targets are copies, because one buffer cannot be donated twice."""
+        """Initialise parameters and optimiser states."""
         actor_key, q_key, action_key = jax.random.split(key, 3)
         actor_params = self.actor.init(actor_key, observation)
         pi = self.actor.apply(actor_params, observation)
@@ -86,8 +92,7 @@ class MPO(ActorCritic):
         duals = init_duals(self.config, pi)
         if self.config.action_penalty:
             duals = duals._replace(penalty_temperature=inverse_softplus(self.config.init_temperature))
-        target = jax.tree.map(jnp.copy, (actor_params, q_params))
-        params = MPOParams(OnlineAndTarget(actor_params, target[0]), OnlineAndTarget(q_params, target[1]), duals)
+        params = MPOParams(self.target.init(actor_params), self.target.init(q_params), duals)
         opt_states = MPOOptStates(
             self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.dual_optim.init(duals)
         )
@@ -103,12 +108,12 @@ class MPO(ActorCritic):
 
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; the extras are the actions and their log-probabilities."""
-        carry, action, extras = super().act(shared, state, key, greedy)
+        pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
-            return carry, action, extras
-        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
-        log_prob = self.pi(shared.params, observation).log_prob(action)
-        return carry, action, (action, log_prob)
+            return state.carry, pi.mode(), ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
+        action = jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys)
+        return keys, action, (action, pi.log_prob(action))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer, with log-probabilities as extras, and to the statistics."""
@@ -135,7 +140,7 @@ class MPO(ActorCritic):
         online, q_opt_state, q_metrics = gradient_step(
             loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
         )
-        q_params = self.update_target(params.q_params._replace(online=online))
+        q_params = self.target.update(params.q_params._replace(online=online))
         shared = shared._replace(
             params=params._replace(q_params=q_params), opt_states=opt_states._replace(q_opt_state=q_opt_state)
         )
@@ -154,7 +159,7 @@ class MPO(ActorCritic):
             (params.actor_params.online, params.duals),
             (opt_states.actor_opt_state, opt_states.dual_opt_state),
         )
-        actor_params = self.update_target(params.actor_params._replace(online=online))
+        actor_params = self.target.update(params.actor_params._replace(online=online))
         params = MPOParams(actor_params, params.q_params, duals)
         opt_states = MPOOptStates(actor_opt_state, opt_states.q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
@@ -239,7 +244,8 @@ def build(config: Config, spec: SystemSpec) -> System:
     if config.action_penalty:
         check_bounded(spec.action_space, "system.action_penalty")
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
-    return MPO(**parts, dual_optim=optax.adam(config.dual_lr), action_space=spec.action_space).system(spec)
+    target, dual_optim = make_soft_target(config.tau), optax.adam(config.dual_lr)
+    return make_system(MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("mpo/ff_mpo", build)

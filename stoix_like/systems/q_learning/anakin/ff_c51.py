@@ -10,8 +10,8 @@ import jax
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
+from stoix_like.systems.distributional import CategoricalConfig, configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import CategoricalConfig, configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions
@@ -33,7 +33,7 @@ class Config(ff_dqn.BaseConfig, CategoricalConfig):
     }
 
 
-class C51(ff_dqn.DQN):
+class C51(ff_dqn.BaseDQN[Config]):
     """DQN that learns the distribution of returns."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

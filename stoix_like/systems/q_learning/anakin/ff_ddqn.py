@@ -12,7 +12,7 @@ from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
 
-class DoubleDQN(ff_dqn.DQN):
+class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
     """DQN that selects the next action with the online parameters and evaluates it with the target parameters."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

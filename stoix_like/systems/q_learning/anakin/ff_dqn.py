@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,8 @@ from stoix_like.networks.distributions import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.off_policy import TargetConfig, replay_epochs
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss import q_learning_per_example
@@ -39,7 +40,7 @@ from stoix_like.utils.replay import Batch, PrioritisedReplayConfig, Replay, make
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseConfig(EpsilonConfig, OffPolicyConfig, PrioritisedReplayConfig):
+class BaseConfig(EpsilonConfig, TargetConfig, PrioritisedReplayConfig):
     """Hyperparameters shared by all variants of DQN.
 
     Attributes:
@@ -69,11 +70,14 @@ class Config(BaseConfig):
     huber_loss_parameter: Annotated[float, at_least(0.0)]
 
 
-@dataclass(frozen=True)
-class DQN:
-    """DQN with its hyperparameters, network, optimiser and replay buffer; variants override `losses`."""
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 
-    config: Any
+
+@dataclass(frozen=True)
+class BaseDQN(Algorithm, Generic[ConfigT]):
+    """DQN and its variants, which differ in `losses`."""
+
+    config: ConfigT
     axes: Axes
     network: Any
     optim: optax.GradientTransformation
@@ -89,40 +93,21 @@ class DQN:
         shared = QShared(params, self.optim.init(online), jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
 
-    def system(self, spec: SystemSpec) -> System:
-        """Return the functions of the system."""
-        return System(
-            init=self.init,
-            act=self.act,
-            observe=self.observe,
-            update=self.update,
-            eval_act=self.eval_act if spec.evaluation_greedy else self.act,
-            init_carry=self.init_carry,
-            inspect=self.inspect,
-        )
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the carry of `act` at the start of an episode: none."""
-        del num_envs
-        return ()
-
     def init_params(self, key: jax.Array, observation: Observation) -> PyTree:
         """Initialise the parameters of the network."""
         return self.network.init(key, observation)
 
-    def act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
-        """Choose the greedy action, or a random one with probability epsilon."""
+    def act(
+        self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[PyTree, jax.Array, PyTree]:
+        """Choose the greedy action, or a random one with probability epsilon; `greedy` without parameter noise."""
+        params, observation = shared.params.online, state.timestep.observation
+        if greedy:
+            output = self.network.apply(params, observation, head_kwargs={"epsilon": self.config.evaluation_epsilon})
+            return state.carry, _policy(output).sample(seed=key), ()
         noise_key, key = jax.random.split(key)
         epsilon = {"epsilon": self.epsilon(shared.updates)}
-        output = self.network.apply(
-            shared.params.online, state.timestep.observation, head_kwargs=epsilon, rngs={"noise": noise_key}
-        )
-        return state.carry, _policy(output).sample(seed=key), ()
-
-    def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
-        """Choose actions without parameter noise, with `evaluation_epsilon`."""
-        epsilon = {"epsilon": self.config.evaluation_epsilon}
-        output = self.network.apply(shared.params.online, state.timestep.observation, head_kwargs=epsilon)
+        output = self.network.apply(params, observation, head_kwargs=epsilon, rngs={"noise": noise_key})
         return state.carry, _policy(output).sample(seed=key), ()
 
     def inspect(self, shared: QShared, observation: Observation) -> NetworkOutputs:
@@ -141,19 +126,17 @@ class DQN:
         del trajectory
         epsilon, epochs = self.epsilon(agent.shared.updates), self.config.epochs
 
-        def epoch(agent: Agent, step_and_key: tuple[jax.Array, jax.Array]) -> tuple[Agent, Metrics]:
-            step, key = step_and_key
-            sample_key, loss_key = jax.random.split(key)
+        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
             batch = self.sample(agent, sample_key)
             shared, losses, values = self.sgd_step(agent.shared, batch, loss_key)
-            shared = shared._replace(params=self.update_target(shared.params, step))
+            shared = shared._replace(params=self.update_target(shared.params, count))
             local = self.set_priorities(agent.local, batch, losses) if self.config.prioritised else agent.local
             return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), "q_value": jnp.mean(values)}
 
-        steps = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
-        agent, metrics = jax.lax.scan(epoch, agent, (steps, jax.random.split(key, epochs)))
+        counts = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
+        agent, metrics = replay_epochs(step, agent, key, epochs, counts)
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
-        return agent._replace(shared=shared), jax.tree.map(jnp.mean, metrics) | {"epsilon": epsilon}
+        return agent._replace(shared=shared), metrics | {"epsilon": epsilon}
 
     def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, jax.Array]:
         """Take one gradient step on the online parameters; also return losses and values, see `losses`."""
@@ -174,17 +157,9 @@ class DQN:
             target = optax.incremental_update(params.online, params.target, self.config.tau)
         return params._replace(target=target)
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses and the values of the actions `[B]`.
-
-        The bootstrap value is the largest target value (algorithm 1).
-        """
-        online_key, target_key = jax.random.split(key)
-        q_tm1 = self.q(params.online, batch.observation, online_key)[0]
-        q_t = self.q(params.target, batch.next_observation, target_key)[0]
-        huber = self.config.huber_loss_parameter
-        losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
-        return losses, values_of_actions(q_tm1, batch.action)
+    @abstractmethod
+    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses and the values of the actions `[B]`."""
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
@@ -208,17 +183,30 @@ class DQN:
         return mask_logits(_policy(output).preferences, observation.action_mask), *others
 
 
+class DQN(BaseDQN[Config]):
+    """DQN: the bootstrap value is the largest target value."""
+
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Compute the losses (algorithm 1) and the values of the actions `[B]`."""
+        online_key, target_key = jax.random.split(key)
+        q_tm1 = self.q(params.online, batch.observation, online_key)[0]
+        q_t = self.q(params.target, batch.next_observation, target_key)[0]
+        huber = self.config.huber_loss_parameter
+        losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
+        return losses, values_of_actions(q_tm1, batch.action)
+
+
 def _policy(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[DQN] = DQN, head: Any = None) -> System:
+def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]], head: Any = None) -> System:
     """Build DQN or a variant.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        algorithm: DQN, or a subclass.
+        algorithm: DQN or a variant.
         head: replaces the action head of the network.
 
     Returns:
@@ -235,12 +223,12 @@ def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[DQN] = DQN, h
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return dqn.system(spec)
+    return make_system(dqn, spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build DQN; see `assemble`."""
-    return assemble(config, spec)
+    return assemble(config, spec, DQN)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/ff_dqn", build)

@@ -27,7 +27,7 @@ class Config(ff_dqn.BaseConfig):
     regularizer_weight: Annotated[float, at_least(0.0)]
 
 
-class DQNReg(ff_dqn.DQN):
+class DQNReg(ff_dqn.BaseDQN[Config]):
     """DQN with a penalty on the values of the actions taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

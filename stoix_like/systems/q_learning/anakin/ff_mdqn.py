@@ -31,7 +31,7 @@ class Config(ff_dqn.Config):
     clip_value_min: Annotated[float, Range(high=0.0)]
 
 
-class MunchausenDQN(ff_dqn.DQN):
+class MunchausenDQN(ff_dqn.BaseDQN[Config]):
     """DQN with soft targets and rewards augmented by the log-probability of the action taken."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

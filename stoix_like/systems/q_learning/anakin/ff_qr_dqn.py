@@ -13,8 +13,8 @@ from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.networks.requirements import ACTION_VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import between
+from stoix_like.systems.distributional import configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import quantile_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -36,7 +36,7 @@ class Config(ff_dqn.Config):
     num_quantiles: Annotated[int, between(1, 100_000)]
 
 
-class QRDQN(ff_dqn.DQN):
+class QRDQN(ff_dqn.BaseDQN[Config]):
     """DQN that learns quantiles of returns."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,8 +14,8 @@ import jax
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least
+from stoix_like.systems.distributional import configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import configure_head
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions
@@ -39,7 +39,7 @@ class Config(ff_c51.Config):
     sigma_zero: Annotated[float, at_least(0.0)]
 
 
-class Rainbow(ff_dqn.DQN):
+class Rainbow(ff_dqn.BaseDQN[Config]):
     """DQN with distributional double targets; the configuration adds noisy dueling layers and priorities."""
 
     def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -20,7 +20,7 @@ from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems import recurrent
 from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
@@ -51,7 +51,7 @@ class Config(SequenceReplayConfig, ff_dqn.BaseConfig):
         return self.importance_sampling_exponent
 
 
-class R2D2(ff_dqn.DQN):
+class R2D2(ff_dqn.BaseDQN[Config]):
     """DQN on sequences, with a recurrent network."""
 
     def init_carry(self, num_envs: int) -> PyTree:
@@ -62,17 +62,11 @@ class R2D2(ff_dqn.DQN):
         """Initialise the parameters of the network."""
         return recurrent.init_params(self.network, key, observation)
 
-    def act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
-        """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
-        return self._act(shared, state, key, self.epsilon(shared.updates))
-
-    def eval_act(self, shared: QShared, state: RolloutState, key: jax.Array) -> tuple[PyTree, jax.Array, PyTree]:
-        """Choose actions with `evaluation_epsilon`."""
-        return self._act(shared, state, key, self.config.evaluation_epsilon)
-
-    def _act(
-        self, shared: QShared, state: RolloutState, key: jax.Array, epsilon: Any
+    def act(
+        self, shared: QShared, state: RolloutState, key: jax.Array, greedy: bool = False
     ) -> tuple[PyTree, jax.Array, PyTree]:
+        """Choose the greedy action, or a random one with probability epsilon; the extras are the state before it."""
+        epsilon = self.config.evaluation_epsilon if greedy else self.epsilon(shared.updates)
         params, timestep = shared.params.online, state.timestep
         inputs = timestep.observation, timestep.starts_episode
         carry, pi = recurrent.step(self.network, params, state.carry, *inputs, head_kwargs={"epsilon": epsilon})
@@ -172,7 +166,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return r2d2.system(spec)
+    return make_system(r2d2, spec)
 
 
 run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", build)

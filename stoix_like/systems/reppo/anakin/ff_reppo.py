@@ -32,9 +32,9 @@ from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.distributional import AtomsConfig, configure_head
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
-from stoix_like.systems.off_policy import AtomsConfig, configure_head
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition

@@ -11,19 +11,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import Metrics, System, SystemSpec
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.launch import entry_points
+from stoix_like.systems.off_policy import NO_TARGET
+from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams, SACShared
-from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig):
+class Config(ff_sac.BaseConfig):
     """Hyperparameters of CrossQ.
 
     Attributes:
@@ -38,21 +39,11 @@ class Config(BaseConfig):
     adam_b1: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
-class CrossQ(SoftActorCritic):
+class CrossQ(ff_sac.SAC[Config]):
     """SAC with normalised networks, whose online critics evaluate the successor, too.
 
     Shards normalise their own batches; running statistics are averaged over all shards.
     """
-
-    def init_shared(self, key: jax.Array, observation: Observation) -> SACShared:
-        """Initialise parameters and optimiser states, without target parameters."""
-        shared = super().init_shared(key, observation)
-        q_params = shared.params.q_params._replace(target=())
-        return shared._replace(params=shared.params._replace(q_params=q_params))
-
-    def update_target(self, params: OnlineAndTarget) -> OnlineAndTarget:
-        """Return the parameters unchanged."""
-        return params
 
     def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
         """Update the critics and their running statistics."""
@@ -101,8 +92,9 @@ class CrossQ(SoftActorCritic):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build CrossQ; see `soft_actor_critic.assemble`."""
-    return assemble(config, spec, CrossQ, transform=partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps))
+    """Build CrossQ; see `ff_sac.assemble`."""
+    adam = partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps)
+    return ff_sac.assemble(config, spec, CrossQ, NO_TARGET, transform=adam)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)

@@ -1,4 +1,4 @@
-"""Soft actor-critic with twin critics (Haarnoja et al. 2018, "Soft actor-critic algorithms and applications").
+"""Soft actor-critic with twin critics (Haarnoja et al. 2018, arXiv:1812.05905, of which the equations are).
 
 With more critics, and fewer for the target, this is REDQ (Chen et al. 2021, arXiv:2101.05982); `network=mlp_droq` has
 the critics of DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
@@ -6,22 +6,67 @@ the critics of DroQ (Hiraoka et al. 2022, arXiv:2110.02034).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
 from stoix_like.errors import ConfigError
-from stoix_like.schema import between
-from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig
-from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
+from stoix_like.networks.layers import DROPOUT
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.schema import above, at_least, between
+from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy_actor_critic import (
+    OffPolicyActorCritic,
+    OffPolicyActorCriticConfig,
+    make_critics,
+    make_parts,
+)
+from stoix_like.systems.sac.ensemble import ALL_CRITICS, Ensemble, make_ensemble
+from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
+from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig, OffPolicyConfig):
+class BaseConfig(OffPolicyActorCriticConfig):
+    """Hyperparameters shared by all variants of SAC.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        alpha_lr: Adam learning rate of the log-temperature.
+        autotune: whether the temperature is learned; otherwise it is `ent_coef`.
+        target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
+            range; the uniform policy has log 2 nats per dimension.
+        init_alpha: initial value of the learned temperature.
+        ent_coef: fixed temperature, the weight of the entropy in units of reward per nat.
+        num_critics: number of critics.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE),
+    }
+    alpha_lr: Annotated[float, above(0.0)]
+    autotune: bool
+    target_entropy_scale: Annotated[float, above(-math.log(2.0))]
+    init_alpha: Annotated[float, above(0.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    num_critics: Annotated[int, between(1, 1000)] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig, TargetConfig):
     """Hyperparameters of SAC.
 
     Attributes:
@@ -41,28 +86,171 @@ class Config(BaseConfig, OffPolicyConfig):
             )
 
 
-class SAC(SoftActorCritic):
-    """SAC whose targets may come from a random subset of the critics."""
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 
-    def target_values(self, q_t: jax.Array, key: jax.Array) -> jax.Array:
-        """Replace the values `[B, C]` by the minimum of a random subset (REDQ, algorithm 1)."""
-        num_target_critics, num_critics = self.config.num_target_critics, self.config.num_critics
-        if num_target_critics == num_critics:
-            return q_t
-        # Folded: the key itself draws the action.
-        subset = jax.random.choice(jax.random.fold_in(key, 2), num_critics, (num_target_critics,), replace=False)
-        return jnp.broadcast_to(jnp.min(q_t[:, subset], axis=-1, keepdims=True), q_t.shape)
 
-    def policy_values(self, q: jax.Array) -> jax.Array:
-        """Replace the values `[B, C]` by their mean `[B, 1]` where targets come from a subset (REDQ, algorithm 1)."""
-        if self.config.num_target_critics == self.config.num_critics:
-            return q
-        return jnp.mean(q, axis=-1, keepdims=True)
+@dataclass(frozen=True)
+class SAC(OffPolicyActorCritic[ConfigT]):
+    """SAC with its hyperparameters, networks and optimisers; targets may come from a random subset of the critics."""
+
+    alpha_optim: optax.GradientTransformation
+    action_space: Any
+    target: Target
+    ensemble: Ensemble = ALL_CRITICS
+
+    def init_shared(self, key: jax.Array, observation: Observation) -> SACShared:
+        """Initialise parameters and optimiser states."""
+        actor_key, q_key, action_key = jax.random.split(key, 3)
+        actor_params = self.actor.init(actor_key, observation)
+        action = self.actor.apply(actor_params, observation).sample(seed=action_key)
+        q_params = self.critics.init(q_key, *self.critic_input(observation, action))
+        log_alpha = jnp.log(jnp.asarray(self.config.init_alpha, jnp.float32))
+        params = SACParams(actor_params, self.target.init(q_params), log_alpha)
+        opt_states = SACOptStates(
+            self.actor_optim.init(actor_params), self.q_optim.init(q_params), self.alpha_optim.init(log_alpha)
+        )
+        return SACShared(params, opt_states, jnp.zeros((), jnp.int32))
+
+    def pi(self, params: SACParams, observation: Observation) -> Any:
+        """Return the policy."""
+        return self.actor.apply(params.actor_params, observation)
+
+    def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the smallest value that a critic gives to each action."""
+        q = self.q_values(params.q_params.online, observation, action, None)
+        return jnp.min(self.ensemble.policy(q), axis=-1)
+
+    def act(
+        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+        """Sample an action for each environment, with persistent noise if configured; or take the mode."""
+        pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
+        if greedy:
+            return state.carry, pi.mode(), ()
+        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
+        return keys, jax.vmap(lambda pi, key: pi.sample(seed=key))(pi, keys), ()
+
+    def sgd_step(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the critics and their targets, and every `policy_frequency` steps the policy and the temperature."""
+        q_key, actor_key = jax.random.split(key)
+        before = shared.params
+        shared, q_metrics = self.improve_critics(shared, batch, q_key)
+        improve = partial(self.improve, batch=batch, key=actor_key)
+        shared, metrics = periodically(improve, shared, shared.steps, self.config.policy_frequency)
+        metrics |= {"temperature": self.temperature(before)}
+        return shared._replace(steps=shared.steps + 1), q_metrics | metrics
+
+    def improve_critics(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the critics and their targets."""
+        params, opt_states = shared.params, shared.opt_states
+        loss = partial(self.critic_loss, params=params, batch=batch, key=key)
+        online, q_opt_state, metrics = gradient_step(
+            loss, self.q_optim, self.axes, params.q_params.online, opt_states.q_opt_state
+        )
+        q_params = self.target.update(params.q_params._replace(online=online))
+        params, opt_states = params._replace(q_params=q_params), opt_states._replace(q_opt_state=q_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute squared errors to the soft value of the successor (equations 5 and 6); rewards are not soft."""
+        q_t, log_prob_t = self.evaluate_policy(params, params.q_params.target, batch.next_observation, key)
+        q_tm1 = self.q_taken(q_params, batch, key)
+        losses = sac_critic_loss_per_example(
+            q_tm1, batch.reward, batch.discount, self.ensemble.target(q_t, key), log_prob_t, self.temperature(params)
+        )
+        loss = jnp.mean(batch.weight * losses)
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+
+    def improve(self, shared: SACShared, batch: Batch, key: jax.Array) -> tuple[SACShared, Metrics]:
+        """Update the policy, and the temperature towards the target entropy."""
+        params, opt_states = shared.params, shared.opt_states
+        loss = partial(self.actor_loss, params=params, batch=batch, key=key)
+        actor_params, actor_opt_state, metrics = gradient_step(
+            loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
+        )
+        log_alpha, alpha_opt_state = params.log_alpha, opt_states.alpha_opt_state
+        if self.config.autotune:
+            entropies = metrics["entropy"], self.target_entropy(batch.observation)
+            log_alpha, alpha_opt_state, alpha_metrics = gradient_step(
+                self.alpha_loss, self.alpha_optim, self.axes, log_alpha, alpha_opt_state, *entropies
+            )
+            metrics |= alpha_metrics
+        params = SACParams(actor_params, params.q_params, log_alpha)
+        opt_states = SACOptStates(actor_opt_state, opt_states.q_opt_state, alpha_opt_state)
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def actor_loss(
+        self, actor_params: Any, params: SACParams, batch: Batch, key: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the negative soft value of the policy (equation 7)."""
+        params = params._replace(actor_params=actor_params)
+        q, log_prob = self.evaluate_policy(params, params.q_params.online, batch.observation, key)
+        losses = sac_actor_loss_per_example(log_prob, self.ensemble.policy(q), self.temperature(params))
+        loss = jnp.mean(batch.weight * losses)
+        return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob)}
+
+    def alpha_loss(self, log_alpha: jax.Array, entropy: jax.Array, target_entropy: Any) -> tuple[jax.Array, Metrics]:
+        """Compute the dual loss of the entropy constraint (equation 18)."""
+        loss = sac_temperature_loss(log_alpha, -entropy, target_entropy)
+        return loss, {"alpha_loss": loss}
+
+    def target_entropy(self, observation: Observation) -> Any:
+        """Return the target entropy in nats, see `target_entropy_scale`; the mean over a batch of observations."""
+        del observation
+        half_width = self.action_space.half_width
+        return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
+
+    def temperature(self, params: SACParams) -> jax.Array:
+        """Return the temperature, a scalar."""
+        return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
+
+    def evaluate_policy(
+        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute the values `[B, C]` of one sampled action per observation, and its log-probability `[B]`."""
+        action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
+        return self.q_values(q_params, observation, action, key), log_prob
+
+    def q_taken(self, q_params: Any, batch: Batch, key: jax.Array) -> jax.Array:
+        """Compute the values `[B, C]` of the actions taken."""
+        # Folded: another dropout mask than that of the target.
+        return self.q_values(q_params, batch.observation, batch.action, jax.random.fold_in(key, 1))
+
+    def q_values(self, q_params: Any, observation: Observation, action: Any, key: jax.Array | None) -> Any:
+        """Apply the critics, with the key for their dropout, if any; None for no dropout."""
+        rngs = None if key is None else {DROPOUT: key}
+        return self.critics.apply(q_params, *self.critic_input(observation, action), rngs=rngs)
+
+    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+        """Return the inputs of the critics."""
+        return observation, {"action": action}
+
+
+def assemble(
+    config: BaseConfig,
+    spec: SystemSpec,
+    algorithm: type[SAC[Any]],
+    target: Target,
+    critic_head: Any = None,
+    transform: Transform | None = None,
+    ensemble: Ensemble = ALL_CRITICS,
+) -> System:
+    """Build SAC or a variant, whose critics may have another head, and whose optimisers another transformation."""
+    critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
+    sac = algorithm(
+        **make_parts(config, spec, critics, transform),
+        alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
+        action_space=spec.action_space,
+        target=target,
+        ensemble=ensemble,
+    )
+    return make_system(sac, spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build SAC; see `soft_actor_critic.assemble`."""
-    return assemble(config, spec, SAC)
+    """Build SAC; see `assemble`."""
+    ensemble = make_ensemble(config.num_target_critics, config.num_critics)
+    return assemble(config, spec, SAC, make_soft_target(config.tau), ensemble=ensemble)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_sac", build)

@@ -16,14 +16,14 @@ from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig
+from stoix_like.systems.off_policy import TargetConfig, make_soft_target
+from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
-from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig, OffPolicyConfig):
+class Config(ff_sac.BaseConfig, TargetConfig):
     """Hyperparameters of discrete SAC.
 
     Attributes:
@@ -41,21 +41,16 @@ class Config(BaseConfig, OffPolicyConfig):
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
-class DiscreteSAC(SoftActorCritic):
+class DiscreteSAC(ff_sac.SAC[Config]):
     """SAC with critics that evaluate all actions at once.
 
     The target entropy is a fraction of the maximum, since the entropy of discrete actions is never negative.
     """
 
-    @property
-    def target_entropy(self) -> Any:
-        """The target entropy in nats: `target_entropy_scale` times that of the uniform policy."""
-        return self.config.target_entropy_scale * math.log(self.action_space.n)
-
-    def target_entropy_of(self, observation: Observation) -> jax.Array | float:
+    def target_entropy(self, observation: Observation) -> Any:
         """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
         if observation.action_mask is None:
-            return self.target_entropy
+            return self.config.target_entropy_scale * math.log(self.action_space.n)
         num_legal = legal_actions(observation.action_mask).sum(-1)
         return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
 
@@ -83,8 +78,8 @@ class DiscreteSAC(SoftActorCritic):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build discrete SAC; see `soft_actor_critic.assemble`."""
-    return assemble(config, spec, DiscreteSAC)
+    """Build discrete SAC; see `ff_sac.assemble`."""
+    return ff_sac.assemble(config, spec, DiscreteSAC, make_soft_target(config.tau))
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", build)

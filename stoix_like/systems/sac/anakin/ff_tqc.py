@@ -13,16 +13,17 @@ from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
+from stoix_like.systems.distributional import configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.off_policy import OffPolicyConfig, configure_head
+from stoix_like.systems.off_policy import TargetConfig, make_soft_target
+from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
-from stoix_like.systems.sac.soft_actor_critic import BaseConfig, SoftActorCritic, assemble
 from stoix_like.utils.loss import quantile_critic_loss_per_example, truncate_quantiles
 from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BaseConfig, OffPolicyConfig):
+class Config(ff_sac.BaseConfig, TargetConfig):
     """Hyperparameters of TQC.
 
     Attributes:
@@ -50,7 +51,7 @@ class Config(BaseConfig, OffPolicyConfig):
             )
 
 
-class TQC(SoftActorCritic):
+class TQC(ff_sac.SAC[Config]):
     """SAC whose critics learn quantiles of returns, with targets that leave out the largest ones."""
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -84,9 +85,9 @@ class TQC(SoftActorCritic):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build TQC; see `soft_actor_critic.assemble`."""
+    """Build TQC; see `ff_sac.assemble`."""
     head = configure_head(spec.networks.q_network.critic_head, {"num_quantiles": config.num_quantiles})
-    return assemble(config, spec, TQC, head)
+    return ff_sac.assemble(config, spec, TQC, make_soft_target(config.tau), head)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_tqc", build)

@@ -76,9 +76,9 @@ class A2C(OnPolicyActorCritic[ConfigT]):
 
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; the extras are the log-probabilities."""
-        timestep = state.timestep
-        observation = self.normalizer.apply(shared.statistics, timestep.observation)
-        carry, pi = self.networks.step(shared.params, state.carry, observation, timestep.starts_episode)
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        timestep = state.timestep._replace(observation=observation)
+        carry, pi = self.networks.step(shared.params, state.carry, timestep)
         if greedy:
             return carry, pi.mode(), ()
         carry, action = self.exploration.sample(pi, carry, timestep, key)

@@ -1,0 +1,67 @@
+"""Parts of systems that learn distributions of returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from stoix_like.base_types import SystemConfig
+from stoix_like.errors import ConfigError
+from stoix_like.schema import between
+from stoix_like.systems.off_policy import TargetConfig
+
+Head = TypeVar("Head", bound=Any)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtomsConfig(SystemConfig):
+    """Hyperparameters of a categorical distribution of returns, with or without a replay buffer.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmin: value of the first atom, in units of scaled reward.
+        vmax: value of the last atom, likewise.
+    """
+
+    num_atoms: Annotated[int, between(2, 100_000)]
+    vmin: float
+    vmax: float
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and that the support is not empty; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.vmin >= self.vmax:
+            raise ConfigError(f"system.vmin={self.vmin} must be less than system.vmax={self.vmax}")
+
+    @property
+    def support(self) -> dict[str, Any]:
+        """Attributes of a distributional head by name; the values may be traced."""
+        return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalConfig(AtomsConfig, TargetConfig):
+    """Hyperparameters of systems with a replay buffer that learn a categorical distribution of returns."""
+
+
+def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:
+    """Set those attributes of a head that are hyperparameters of the system.
+
+    Args:
+        head: a flax module.
+        hyperparams: attributes by name; the values may be traced.
+
+    Returns:
+        A copy of the head with these attributes.
+
+    Raises:
+        ConfigError: if the head has no such attribute.
+    """
+    for name in hyperparams:
+        if not hasattr(head, name):
+            raise ConfigError(
+                f"network: the head {type(head).__name__} has no {name}, which the system sets: use the default network"
+                " of the system"
+            )
+    return head.clone(**hyperparams)
