@@ -50,7 +50,7 @@ def trained(overrides):
 
 
 def values(loop, views):
-    nets = loop.setup.networks.critic_network
+    nets = loop.setup.spec.networks.critic_network
     critic = FeedForwardCritic(nets.critic_head, nets.pre_torso, nets.input_layer)
     return critic.apply(loop.state.shared.params.critic_params, Observation(jnp.asarray(views)))
 

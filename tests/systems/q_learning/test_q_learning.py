@@ -116,7 +116,7 @@ def test_losses_are_noisy_where_the_network_is(variant):
 def test_illegal_actions_are_excluded_from_the_bootstrap_value():
     """The bootstrap value is that of the best legal action, even if the network prefers an illegal one."""
     setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *SMALL])))
-    actor = setup.networks.actor_network
+    actor = setup.spec.networks.actor_network
     network = ff_dqn.FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
     dqn = ff_dqn.DQN(None, None, network, None, None, 1, None)
     view = jax.random.normal(jax.random.key(0), (5, 4))
