@@ -148,7 +148,7 @@ def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax
 
 
 def end_episodes(local: PyTree) -> PyTree:
-    """Truncate the episodes that go on after the last stored step, because other episodes follow in the buffer.
+    """Truncate the episodes that continue after the last stored step, because other episodes follow in the buffer.
 
     Args:
         local: the agent's local state, with any leading axes; only buffers of windows are changed.
