@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from stoix_like import cli
-from stoix_like.errors import ConfigError
 
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
 
@@ -66,28 +65,3 @@ def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
     assert not (tmp_path / "runs").exists()
     run("train", *TINY)
     assert programs() == ahead
-
-
-@pytest.mark.parametrize(
-    ("command", "imports"),
-    [
-        ("sweep sweep.trials=1", True),
-        ("plot-policy run --out a.png --trust", True),
-        ("plot-trajectory run --out a.png --trust", True),
-        ("export run --out a.stablehlo --trust", True),
-        ("plot-critic run --out a.png", False),
-    ],
-)
-def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):
-    (tmp_path / "own_code.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def refuse(*args, **kwargs):
-        assert (importlib.util.find_spec("own_code") is not None) == imports
-        raise ConfigError("imported")
-
-    monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)
-    monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
-    with pytest.raises(SystemExit):
-        cli.main(command.split())

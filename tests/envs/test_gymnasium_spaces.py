@@ -1,0 +1,91 @@
+import gymnasium
+import numpy as np
+import pytest
+
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete
+from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
+from stoix_like.envs.host import HostEnvironment
+from stoix_like.errors import ConfigError
+
+
+def test_spaces_are_converted():
+    spaces = gymnasium.spaces
+    observations = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (2, 3, 3), np.uint8),
+            "position": spaces.Box(-1.0, 2.0, (2,), np.float64),
+            "tool": spaces.Discrete(3, start=5),
+            "switches": spaces.MultiDiscrete([2, 3]),
+        }
+    )
+    spec = make_spec("suite/name", observations, spaces.MultiDiscrete([2, 4]))
+    assert isinstance(spec.observation_space, Dict)
+    assert isinstance(spec.observation_space.spaces["position"], Box)
+    assert spec.action_space == MultiDiscrete((2, 4))
+    view = {
+        "image": np.ones((1, 2, 3, 3), np.uint8),
+        "position": np.array([[0.5, -0.5]], np.float32),
+        "tool": np.array([6], np.int32),
+        "switches": np.array([[1, 2]], np.int32),
+    }
+    encoded = spec.encode(view)
+    np.testing.assert_array_equal(encoded["tool"], [[0, 1, 0]])
+    np.testing.assert_array_equal(encoded["switches"], [[0, 1, 0, 0, 1]])
+    np.testing.assert_array_equal(encoded["image"], view["image"])
+    for name, space in spec.observation_space.spaces.items():
+        assert encoded[name].shape[1:] == space.shape
+        assert encoded[name].dtype == space.dtype
+
+
+def test_images_with_channels_first_are_transposed():
+    image = gymnasium.spaces.Box(0, 255, (4, 2, 3), np.uint8)
+    spec = make_spec("suite/name", image, gymnasium.spaces.Discrete(2), channels_first=True)
+    view = np.arange(24, dtype=np.uint8).reshape(1, 4, 2, 3)
+    assert spec.observation_space.shape == (2, 3, 4)
+    np.testing.assert_array_equal(spec.encode(view), view.transpose(0, 2, 3, 1))
+
+
+def test_views_are_made_of_observations_with_any_batch_axes():
+    spaces = gymnasium.spaces.Dict(
+        {"count": gymnasium.spaces.Discrete(3, start=1), "features": gymnasium.spaces.Box(-1, 1, (2,))}
+    )
+    env = HostEnvironment(None, make_spec("mine", spaces, gymnasium.spaces.Discrete(2)), timeout=1.0)
+    view = env.view_of({"count": 2, "features": [0.5, 0.25]})
+    np.testing.assert_array_equal(view["count"], [0, 1, 0])
+    np.testing.assert_array_equal(view["features"], [0.5, 0.25])
+    view = env.view_of({"count": np.asarray([[3, 1]]), "features": np.ones((1, 2, 2))})
+    np.testing.assert_array_equal(view["count"], [[[0, 0, 1], [1, 0, 0]]])
+    assert view["features"].shape == (1, 2, 2)
+    image = gymnasium.spaces.Box(0, 255, (4, 6, 5), np.uint8)
+    images = HostEnvironment(None, make_spec("mine", image, spaces["count"], channels_first=True), timeout=1.0)
+    frames = np.arange(120, dtype=np.uint8).reshape(4, 6, 5)
+    np.testing.assert_array_equal(images.view_of(frames), np.moveaxis(frames, 0, -1))
+
+
+def test_discrete_actions_start_where_the_environment_counts_from():
+    space = gymnasium.spaces.Discrete(3, start=-1)
+    assert make_spec("suite/name", gymnasium.spaces.Discrete(2), space).action_space == Discrete(3)
+    actions = native_actions(space, np.array([0, 1, 2], np.int32))
+    np.testing.assert_array_equal(actions, [-1, 0, 1])
+    assert all(action in space for action in actions)
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "message"),
+    [
+        (gymnasium.spaces.Text(3), gymnasium.spaces.Discrete(2), "suite/name has observations of the space Text"),
+        (
+            gymnasium.spaces.Discrete(2),
+            gymnasium.spaces.MultiBinary(2),
+            "suite/name has actions of the space MultiBinary",
+        ),
+        (
+            gymnasium.spaces.Discrete(2),
+            gymnasium.spaces.Box(0, 3, (2,), np.int32),
+            "actions of the space Box.*of floats",
+        ),
+    ],
+)
+def test_other_spaces_raise(observations, actions, message):
+    with pytest.raises(ConfigError, match=message):
+        make_spec("suite/name", observations, actions)

@@ -1,0 +1,120 @@
+import jax
+import jax.numpy as jnp
+import nested
+import numpy as np
+import pytest
+from countable_envs import KEY, ZERO, Counter, play, ramp
+
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
+from stoix_like.errors import ConfigError
+
+
+def test_flatten_observation_flattens_views_and_bounds():
+    env = wrappers.FlattenObservation(ramp())
+    assert env.observation_space.shape == (4,)
+    np.testing.assert_array_equal(env.observation_space.low, [0.0, 1.0, 2.0, 3.0])
+    for t in play(env, [ZERO]):
+        assert t.observation.agent_view.shape == t.next_observation.agent_view.shape == (4,)
+
+
+def test_frames_are_stacked_on_the_last_axis():
+    env = wrappers.StackFrames(ramp(), 3)
+    assert env.observation_space.shape == (2, 6)
+    np.testing.assert_array_equal(env.observation_space.low[1], [2, 3, 2, 3, 2, 3])
+    views = [t.next_observation.agent_view for t in play(env, [ZERO] * 3)]
+    # The oldest frame first; the reset fills the stack.
+    for view, frames in zip(views, [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)], strict=True):
+        np.testing.assert_array_equal(view, np.tile(np.repeat(frames, 2), (2, 1)))
+
+
+def test_count_steps_sets_the_step_count():
+    counts = [
+        (int(t.observation.step_count), int(t.next_observation.step_count))
+        for t in play(wrappers.CountSteps(ramp()), [ZERO] * 2)
+    ]
+    assert counts == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_observations_and_their_bounds_are_clipped():
+    env = wrappers.ClipObservation(Vectorize(Counter()), 2.5)
+    timesteps = play(env, [1, 9, 2])
+    assert [t.observation.agent_view.tolist() for t in timesteps] == [[0, 0], [1, 1], [2, 2.5], [2.5, 2]]
+    assert timesteps[3].next_observation.agent_view.tolist() == [2.5, 2]
+    assert (env.observation_space.low, env.observation_space.high) == (-2.5, 2.5)
+
+
+def test_selected_entries_of_observations_are_kept():
+    env = wrappers.SelectEntries(Vectorize(Counter()), (1,))
+    timesteps = play(env, [1, 9])
+    assert [t.observation.agent_view.tolist() for t in timesteps] == [[0], [1], [9]]
+    assert timesteps[2].next_observation.agent_view.tolist() == [9]
+    assert (env.observation_space.shape, env.observation_space.low.tolist()) == ((1,), [-100])
+    for indices in ((), (0, 0), (2,), (-1,)):
+        with pytest.raises(ConfigError, match=r"env.observation_indices=.* use 0 to 1"):
+            wrappers.SelectEntries(Vectorize(Counter()), indices)
+    with pytest.raises(ConfigError, match=r"env.observation_indices=\[0\] needs observations that are vectors"):
+        wrappers.SelectEntries(ramp(), (0,))
+
+
+def test_the_remaining_fraction_of_the_time_limit_is_appended():
+    env = wrappers.AddTime(wrappers.TimeLimit(Vectorize(Counter()), 4), 4)
+    timesteps = play(env, [1, 1, 1, 1])
+    assert [float(t.observation.agent_view[2]) for t in timesteps] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert bool(timesteps[4].truncated)
+    assert env.observation_space.shape == (3,)
+    assert env.observation_space.low.tolist() == [-100, -100, 0]
+    assert env.observation_space.high.tolist() == [100, 100, 1]
+    with pytest.raises(ConfigError, match="env.flatten_observation=true"):
+        wrappers.AddTime(ramp(), 4)
+
+
+class TestDictionaries:
+    """On `nested.Nested`, whose image is 0 or 255 everywhere, and whose three features are -1 or 1."""
+
+    @staticmethod
+    def envs():
+        return nested.make("discrete", {}, {})
+
+    def test_flattened_views_are_floats_sorted_by_name(self):
+        plain, env = self.envs(), wrappers.FlattenObservation(self.envs())
+        keys = jax.random.split(KEY, 8)
+        view, flat = plain.reset(keys)[1].observation.agent_view, env.reset(keys)[1]
+        assert flat.observation.agent_view.dtype == jnp.float32
+        features, pixels = np.split(flat.observation.agent_view, [3], axis=-1)
+        np.testing.assert_array_equal(features, view["inner"]["features"])
+        np.testing.assert_array_equal(pixels, view["pixels"].reshape(8, 36) / np.float32(255))
+        assert len(np.unique(pixels)) == len(np.unique(features)) == 2
+        space = env.observation_space
+        np.testing.assert_array_equal(space.low, [-1.0] * 3 + [0.0] * 36)
+        np.testing.assert_array_equal(space.high, [1.0] * 39)
+        assert (space.shape, space.dtype) == ((39,), jnp.float32)
+        np.testing.assert_array_equal(flat.next_observation.agent_view, flat.observation.agent_view)
+
+    def test_discrete_entries_are_flattened(self):
+        env = self.envs()
+        env.observation_space = Dict({"a": Discrete(4), "b": MultiDiscrete((2, 3))})
+        space = wrappers.FlattenObservation(env).observation_space
+        np.testing.assert_array_equal(space.high, [3.0, 1.0, 2.0])
+        np.testing.assert_array_equal(space.low, [0.0] * 3)
+
+    def test_stacks_refuse_dictionaries(self):
+        with pytest.raises(ConfigError, match=r"env\.frame_stack=4 stacks arrays, but .* inner\.features, pixels: set"):
+            wrappers.StackFrames(self.envs(), 4)
+
+    def test_scalars_are_refused_where_vectors_are_needed(self):
+        env = self.envs()
+        env.observation_space = Box(0.0, 1.0, ())
+        with pytest.raises(ConfigError, match=r"env\.frame_stack=4 stacks along .* scalar: set env\.flatten_obs"):
+            wrappers.StackFrames(env, 4)
+        env.observation_space = Discrete(4)
+        with pytest.raises(ConfigError, match=r"Discrete\(n=4.* is not a Box: observe a one-hot vector"):
+            wrappers.FlattenObservation(env)
+
+    def test_other_wrappers_leave_views_unchanged(self):
+        env = wrappers.RecordEpisode(wrappers.CountSteps(wrappers.TimeLimit(self.envs(), 1)))
+        state, first = env.reset(KEY[None])
+        step = env.step(KEY[None], state, jnp.zeros((1,), jnp.int32))[1]
+        assert (int(first.observation.step_count[0]), int(step.observation.step_count[0])) == (0, 1)
+        assert bool(step.truncated[0])
+        expected = self.envs().step(KEY[None], self.envs().reset(KEY[None])[0], jnp.zeros((1,), jnp.int32))[1]
+        jax.tree.map(np.testing.assert_array_equal, step.observation.agent_view, expected.observation.agent_view)
