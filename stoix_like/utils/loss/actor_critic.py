@@ -6,15 +6,16 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, PRNGKeyArray, UInt32
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.loss.common import mean_of
 from stoix_like.utils.shapes import check_shapes
 
 
-def td3_critic_loss(
+def td3_critic_loss_per_example(
     q_tm1: Float[Array, "B C"], r_t: Float[Array, "B"], d_t: Float[Array, "B"], q_t: Float[Array, "B C"]
-) -> Float[Array, ""]:
-    """Compute the squared one-step loss of several critics, with the smallest of their target values.
+) -> Float[Array, "B"]:
+    """Compute the squared one-step losses of several critics, with the smallest of their target values.
 
-        y = r_t + d_t * min_c q_t[c],  L = mean(sum_c (y - q_tm1[c])^2) / 2
+        y = r_t + d_t * min_c q_t[c],  L = sum_c (y - q_tm1[c])^2 / 2
 
     Source: Fujimoto, van Hoof & Meger 2018 (TD3), equation 10.
 
@@ -25,24 +26,14 @@ def td3_critic_loss(
         q_t: `[B, C]` target values of the target policy's action at the successor.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(td3_critic_loss_per_example(q_tm1, r_t, d_t, q_t))
-
-
-def td3_critic_loss_per_example(
-    q_tm1: Float[Array, "B C"], r_t: Float[Array, "B"], d_t: Float[Array, "B"], q_t: Float[Array, "B C"]
-) -> Float[Array, "B"]:
-    """Compute `td3_critic_loss` without the mean over the batch.
-
-    Takes the arguments of `td3_critic_loss`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes("q_tm1[B,C] r_t[B] d_t[B] q_t[B,C]", (q_tm1, r_t, d_t, q_t))
     target = stop_gradient(r_t + d_t * jnp.min(q_t, axis=-1))
     return 0.5 * jnp.sum(jnp.square(target[:, None] - q_tm1), axis=-1)
+
+
+td3_critic_loss = mean_of(td3_critic_loss_per_example)
 
 
 def target_policy_smoothing(
@@ -104,17 +95,17 @@ def dpg_loss(
     return 0.5 * jnp.mean(jnp.sum(jnp.square(target - a_t), axis=-1))
 
 
-def sac_critic_loss(
+def sac_critic_loss_per_example(
     q_tm1: Float[Array, "B C"],
     r_t: Float[Array, "B"],
     d_t: Float[Array, "B"],
     q_t: Float[Array, "B C"],
     log_prob_t: Float[Array, "B"],
     temperature: Scalar,
-) -> Float[Array, ""]:
-    """Compute the squared one-step loss of several critics, with the soft value of the successor.
+) -> Float[Array, "B"]:
+    """Compute the squared one-step losses of several critics, with the soft value of the successor.
 
-        y = r_t + d_t * (min_c q_t[c] - temperature * log pi(a_t)),  L = mean(sum_c (y - q_tm1[c])^2) / 2
+        y = r_t + d_t * (min_c q_t[c] - temperature * log pi(a_t)),  L = sum_c (y - q_tm1[c])^2 / 2
 
     Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications", equations 3 and 5.
 
@@ -127,34 +118,21 @@ def sac_critic_loss(
         temperature: weight of the entropy, in the unit of the values per nat.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(sac_critic_loss_per_example(q_tm1, r_t, d_t, q_t, log_prob_t, temperature))
-
-
-def sac_critic_loss_per_example(
-    q_tm1: Float[Array, "B C"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    q_t: Float[Array, "B C"],
-    log_prob_t: Float[Array, "B"],
-    temperature: Scalar,
-) -> Float[Array, "B"]:
-    """Compute `sac_critic_loss` without the mean over the batch.
-
-    Takes the arguments of `sac_critic_loss`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes("q_tm1[B,C] r_t[B] d_t[B] q_t[B,C] log_prob_t[B]", (q_tm1, r_t, d_t, q_t, log_prob_t))
     return td3_critic_loss_per_example(q_tm1, r_t, d_t, q_t - temperature * log_prob_t[:, None])
 
 
-def sac_actor_loss(log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temperature: Scalar) -> Float[Array, ""]:
+sac_critic_loss = mean_of(sac_critic_loss_per_example)
+
+
+def sac_actor_loss_per_example(
+    log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temperature: Scalar
+) -> Float[Array, "B"]:
     """Compute the negative soft value of reparametrised samples of the policy.
 
-        L = mean(temperature * log pi(a_t) - min_c q_t[c])
+        L = temperature * log pi(a_t) - min_c q_t[c]
 
     Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications", equation 7.
 
@@ -164,23 +142,13 @@ def sac_actor_loss(log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temp
         temperature: weight of the entropy, in the unit of the values per nat; its gradient is stopped.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(sac_actor_loss_per_example(log_prob_t, q_t, temperature))
-
-
-def sac_actor_loss_per_example(
-    log_prob_t: Float[Array, "B"], q_t: Float[Array, "B C"], temperature: Scalar
-) -> Float[Array, "B"]:
-    """Compute `sac_actor_loss` without the mean over the batch.
-
-    Takes the arguments of `sac_actor_loss`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes("log_prob_t[B] q_t[B,C]", (log_prob_t, q_t))
     return stop_gradient(jnp.asarray(temperature)) * log_prob_t - jnp.min(q_t, axis=-1)
+
+
+sac_actor_loss = mean_of(sac_actor_loss_per_example)
 
 
 def sac_temperature_loss(

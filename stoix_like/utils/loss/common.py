@@ -1,11 +1,16 @@
 """Functions shared by several losses."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import ParamSpec
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from stoix_like.utils.jax_utils import Scalar
+
+P = ParamSpec("P")
 
 # exp(20) is about 5e8: its products, and their squares inside an optimiser, stay finite in float32.
 MAX_LOG_RATIO = 20.0
@@ -47,3 +52,15 @@ def _huber(error: Array, parameter: Scalar) -> Array:
     magnitude = jnp.abs(error)
     inner = jnp.minimum(magnitude, parameter)
     return inner * (magnitude - 0.5 * inner)
+
+
+def mean_of(losses: Callable[P, Array]) -> Callable[P, Array]:
+    """Return the loss that is the mean over the batch of losses `…_per_example`, with the same arguments."""
+
+    @functools.wraps(losses)
+    def loss(*args: P.args, **kwargs: P.kwargs) -> Array:
+        return jnp.mean(losses(*args, **kwargs))
+
+    loss.__name__ = loss.__qualname__ = losses.__name__.removesuffix("_per_example")
+    loss.__doc__ = f"Compute the mean over the batch of `{losses.__name__}`:\n\n    {losses.__doc__}"
+    return loss

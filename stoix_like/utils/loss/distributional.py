@@ -6,21 +6,21 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss.common import absolute_or_huber
+from stoix_like.utils.loss.common import absolute_or_huber, mean_of
 from stoix_like.utils.shapes import check_shapes
 
 
-def categorical_td_learning(
+def categorical_td_learning_per_example(
     v_logits_tm1: Float[Array, "B atoms"],
     v_atoms_tm1: Float[Array, "B atoms"],
     r_t: Float[Array, "B"],
     d_t: Float[Array, "B"],
     v_logits_t: Float[Array, "B atoms_t"],
     v_atoms_t: Float[Array, "B atoms_t"],
-) -> Float[Array, ""]:
+) -> Float[Array, "B"]:
     """Compute the cross-entropy of a value distribution and its projected Bellman target.
 
-        L = -mean(sum_i Proj(r_t + d_t * v_atoms_t, softmax(v_logits_t))_i * log softmax(v_logits_tm1)_i)
+        L = -sum_i Proj(r_t + d_t * v_atoms_t, softmax(v_logits_t))_i * log softmax(v_logits_tm1)_i
 
     Source: Bellemare, Dabney & Munos 2017 (C51), equation 7; Barth-Maron et al. 2018 (D4PG).
 
@@ -33,24 +33,6 @@ def categorical_td_learning(
         v_atoms_t: `[B, atoms_t]` values of the target atoms.
 
     Returns:
-        The loss (nats), a scalar.
-    """
-    return jnp.mean(categorical_td_learning_per_example(v_logits_tm1, v_atoms_tm1, r_t, d_t, v_logits_t, v_atoms_t))
-
-
-def categorical_td_learning_per_example(
-    v_logits_tm1: Float[Array, "B atoms"],
-    v_atoms_tm1: Float[Array, "B atoms"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    v_logits_t: Float[Array, "B atoms_t"],
-    v_atoms_t: Float[Array, "B atoms_t"],
-) -> Float[Array, "B"]:
-    """Compute `categorical_td_learning` without the mean over the batch.
-
-    Takes the arguments of `categorical_td_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes(
@@ -59,6 +41,9 @@ def categorical_td_learning_per_example(
     )
     target = _project(r_t[:, None] + d_t[:, None] * v_atoms_t, jax.nn.softmax(v_logits_t), v_atoms_tm1)
     return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(v_logits_tm1), axis=-1)
+
+
+categorical_td_learning = mean_of(categorical_td_learning_per_example)
 
 
 def categorical_double_q_learning(
@@ -171,7 +156,7 @@ def quantile_regression_loss(
     return jnp.sum(jnp.mean(stop_gradient(weight) * absolute_or_huber(error, huber_param), axis=-1), axis=-1)
 
 
-def quantile_q_learning(
+def quantile_q_learning_per_example(
     dist_q_tm1: Float[Array, "B quantiles A"],
     tau_q_tm1: Float[Array, "B quantiles"],
     a_tm1: Int[Array, "B"],
@@ -180,11 +165,11 @@ def quantile_q_learning(
     dist_q_t_selector: Float[Array, "B quantiles_selector A"],
     dist_q_t: Float[Array, "B quantiles_t A"],
     huber_param: Scalar = 0.0,
-) -> Float[Array, ""]:
-    """Compute the quantile regression loss of action-value quantiles and their Bellman target.
+) -> Float[Array, "B"]:
+    """Compute the quantile regression losses of action-value quantiles and their Bellman target.
 
         a* = argmax_a mean_i dist_q_t_selector_i(a)
-        L = mean(quantile_regression_loss(dist_q_tm1(a_tm1), tau, r_t + d_t * dist_q_t(a*)))
+        L = quantile_regression_loss(dist_q_tm1(a_tm1), tau, r_t + d_t * dist_q_t(a*))
 
     Source: Dabney et al. 2018 (QR-DQN), algorithm 1.
 
@@ -199,30 +184,6 @@ def quantile_q_learning(
         huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(
-        quantile_q_learning_per_example(
-            dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
-        )
-    )
-
-
-def quantile_q_learning_per_example(
-    dist_q_tm1: Float[Array, "B quantiles A"],
-    tau_q_tm1: Float[Array, "B quantiles"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
-    dist_q_t: Float[Array, "B quantiles_t A"],
-    huber_param: Scalar = 0.0,
-) -> Float[Array, "B"]:
-    """Compute `quantile_q_learning` without the mean over the batch.
-
-    Takes the arguments of `quantile_q_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes(
@@ -235,7 +196,10 @@ def quantile_q_learning_per_example(
     return quantile_regression_loss(dist_q_tm1[batch, :, a_tm1], tau_q_tm1, dist_target, huber_param)
 
 
-def implicit_quantile_q_learning(
+quantile_q_learning = mean_of(quantile_q_learning_per_example)
+
+
+def implicit_quantile_q_learning_per_example(
     dist_q_tm1: Float[Array, "B quantiles A"],
     tau_q_tm1: Float[Array, "B quantiles"],
     a_tm1: Int[Array, "B"],
@@ -244,8 +208,8 @@ def implicit_quantile_q_learning(
     dist_q_t_selector: Float[Array, "B quantiles_selector A"],
     dist_q_t: Float[Array, "B quantiles_t A"],
     huber_param: Scalar = 1.0,
-) -> Float[Array, ""]:
-    """Compute the quantile Q-learning loss at sampled probabilities, divided by the Huber parameter.
+) -> Float[Array, "B"]:
+    """Compute the quantile Q-learning losses at sampled probabilities, divided by the Huber parameter.
 
         L = quantile_q_learning(...) / huber_param, and quantile_q_learning(...) if the parameter is 0
 
@@ -262,30 +226,6 @@ def implicit_quantile_q_learning(
         huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(
-        implicit_quantile_q_learning_per_example(
-            dist_q_tm1, tau_q_tm1, a_tm1, r_t, d_t, dist_q_t_selector, dist_q_t, huber_param
-        )
-    )
-
-
-def implicit_quantile_q_learning_per_example(
-    dist_q_tm1: Float[Array, "B quantiles A"],
-    tau_q_tm1: Float[Array, "B quantiles"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    dist_q_t_selector: Float[Array, "B quantiles_selector A"],
-    dist_q_t: Float[Array, "B quantiles_t A"],
-    huber_param: Scalar = 1.0,
-) -> Float[Array, "B"]:
-    """Compute `implicit_quantile_q_learning` without the mean over the batch.
-
-    Takes the arguments of `implicit_quantile_q_learning`.
-
-    Returns:
         The losses, one per example.
     """
     losses = quantile_q_learning_per_example(
@@ -294,7 +234,10 @@ def implicit_quantile_q_learning_per_example(
     return losses / jnp.where(jnp.asarray(huber_param) > 0, huber_param, 1.0)
 
 
-def quantile_critic_loss(
+implicit_quantile_q_learning = mean_of(implicit_quantile_q_learning_per_example)
+
+
+def quantile_critic_loss_per_example(
     dist_q_tm1: Float[Array, "B quantiles C"],
     tau_q_tm1: Float[Array, "B quantiles"],
     r_t: Float[Array, "B"],
@@ -303,11 +246,11 @@ def quantile_critic_loss(
     log_prob_t: Float[Array, "B"],
     temperature: Scalar,
     huber_param: Scalar = 1.0,
-) -> Float[Array, ""]:
-    """Compute the quantile regression loss of several critics, with the soft return of the successor.
+) -> Float[Array, "B"]:
+    """Compute the quantile regression losses of several critics, with the soft return of the successor.
 
         y = r_t + d_t * (dist_q_t - temperature * log pi(a_t))
-        L = mean(sum_c quantile_regression_loss(dist_q_tm1[c], tau, y) / quantiles)
+        L = sum_c quantile_regression_loss(dist_q_tm1[c], tau, y) / quantiles
 
     Source: Kuznetsov et al. 2020 (TQC), equations 11 to 13.
 
@@ -322,30 +265,6 @@ def quantile_critic_loss(
         huber_param: error below which the loss is quadratic, in the unit of the values; 0 for an absolute loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(
-        quantile_critic_loss_per_example(
-            dist_q_tm1, tau_q_tm1, r_t, d_t, dist_q_t, log_prob_t, temperature, huber_param
-        )
-    )
-
-
-def quantile_critic_loss_per_example(
-    dist_q_tm1: Float[Array, "B quantiles C"],
-    tau_q_tm1: Float[Array, "B quantiles"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    dist_q_t: Float[Array, "B quantiles_t"],
-    log_prob_t: Float[Array, "B"],
-    temperature: Scalar,
-    huber_param: Scalar = 1.0,
-) -> Float[Array, "B"]:
-    """Compute `quantile_critic_loss` without the mean over the batch.
-
-    Takes the arguments of `quantile_critic_loss`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes(
@@ -358,6 +277,9 @@ def quantile_critic_loss_per_example(
     # The quantiles of all critics side by side: faster than one critic after another.
     dist, tau = dist_q_tm1.reshape(size, -1), jnp.repeat(tau_q_tm1, num_critics, axis=-1)
     return quantile_regression_loss(dist, tau, target, huber_param) / num_quantiles
+
+
+quantile_critic_loss = mean_of(quantile_critic_loss_per_example)
 
 
 def truncate_quantiles(dist_q: Float[Array, "B quantiles C"], num_dropped: int) -> Float[Array, "B quantiles_kept"]:

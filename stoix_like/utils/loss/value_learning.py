@@ -6,7 +6,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss.common import squared_or_huber, values_of_actions
+from stoix_like.utils.loss.common import mean_of, squared_or_huber, values_of_actions
 from stoix_like.utils.shapes import check_shapes
 
 
@@ -57,16 +57,16 @@ def clipped_value_loss(
     return 0.5 * jnp.mean(errors)
 
 
-def td_learning(
+def td_learning_per_example(
     v_tm1: Float[Array, "*B"],
     r_t: Float[Array, "*B"],
     discount_t: Float[Array, "*B"],
     v_t: Float[Array, "*B"],
     huber_loss_parameter: Scalar,
-) -> Float[Array, ""]:
-    """Compute the one-step temporal-difference loss of values.
+) -> Float[Array, "*B"]:
+    """Compute the one-step temporal-difference losses of values.
 
-        delta = r_t + discount_t * v_t - v_tm1,  L = mean(h(delta))
+        delta = r_t + discount_t * v_t - v_tm1,  L = h(delta)
 
     h is half the square, or the Huber loss if the parameter is positive.
     Source: Sutton & Barto 2018, equation 6.5.
@@ -79,23 +79,6 @@ def td_learning(
         huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(td_learning_per_example(v_tm1, r_t, discount_t, v_t, huber_loss_parameter))
-
-
-def td_learning_per_example(
-    v_tm1: Float[Array, "*B"],
-    r_t: Float[Array, "*B"],
-    discount_t: Float[Array, "*B"],
-    v_t: Float[Array, "*B"],
-    huber_loss_parameter: Scalar,
-) -> Float[Array, "*B"]:
-    """Compute `td_learning` without the mean over the batch.
-
-    Takes the arguments of `td_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes("v_tm1[*B] r_t[*B] discount_t[*B] v_t[*B]", (v_tm1, r_t, discount_t, v_t))
@@ -103,17 +86,20 @@ def td_learning_per_example(
     return squared_or_huber(delta, huber_loss_parameter)
 
 
-def q_learning(
+td_learning = mean_of(td_learning_per_example)
+
+
+def q_learning_per_example(
     q_tm1: Float[Array, "B A"],
     a_tm1: Int[Array, "B"],
     r_t: Float[Array, "B"],
     d_t: Float[Array, "B"],
     q_t: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
-) -> Float[Array, ""]:
-    """Compute the Q-learning loss.
+) -> Float[Array, "B"]:
+    """Compute the Q-learning losses.
 
-        delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1),  L = mean(h(delta))
+        delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1),  L = h(delta)
 
     h is half the square, or the Huber loss if the parameter is positive.
     Source: Watkins & Dayan 1992; Mnih et al. 2015 (DQN).
@@ -127,31 +113,16 @@ def q_learning(
         huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(q_learning_per_example(q_tm1, a_tm1, r_t, d_t, q_t, huber_loss_parameter))
-
-
-def q_learning_per_example(
-    q_tm1: Float[Array, "B A"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    q_t: Float[Array, "B A"],
-    huber_loss_parameter: Scalar,
-) -> Float[Array, "B"]:
-    """Compute `q_learning` without the mean over the batch.
-
-    Takes the arguments of `q_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes("q_tm1[B,A] a_tm1[B] r_t[B] d_t[B] q_t[B,A]", (q_tm1, a_tm1, r_t, d_t, q_t))
     return double_q_learning_per_example(q_tm1, q_t, a_tm1, r_t, d_t, q_t, huber_loss_parameter)
 
 
-def double_q_learning(
+q_learning = mean_of(q_learning_per_example)
+
+
+def double_q_learning_per_example(
     q_tm1: Float[Array, "B A"],
     q_t_value: Float[Array, "B A"],
     a_tm1: Int[Array, "B"],
@@ -159,10 +130,10 @@ def double_q_learning(
     d_t: Float[Array, "B"],
     q_t_selector: Float[Array, "B A"],
     huber_loss_parameter: Scalar,
-) -> Float[Array, ""]:
-    """Compute the double Q-learning loss: one network selects the successor's action, another one evaluates it.
+) -> Float[Array, "B"]:
+    """Compute the double Q-learning losses: one network selects the successor's action, another one evaluates it.
 
-        delta = r_t + d_t * q_t_value(argmax_a q_t_selector(a)) - q_tm1(a_tm1),  L = mean(h(delta))
+        delta = r_t + d_t * q_t_value(argmax_a q_t_selector(a)) - q_tm1(a_tm1),  L = h(delta)
 
     h is half the square, or the Huber loss if the parameter is positive.
     Source: van Hasselt, Guez & Silver 2016 (double DQN).
@@ -177,27 +148,6 @@ def double_q_learning(
         huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(
-        double_q_learning_per_example(q_tm1, q_t_value, a_tm1, r_t, d_t, q_t_selector, huber_loss_parameter)
-    )
-
-
-def double_q_learning_per_example(
-    q_tm1: Float[Array, "B A"],
-    q_t_value: Float[Array, "B A"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    q_t_selector: Float[Array, "B A"],
-    huber_loss_parameter: Scalar,
-) -> Float[Array, "B"]:
-    """Compute `double_q_learning` without the mean over the batch.
-
-    Takes the arguments of `double_q_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes(
@@ -208,7 +158,10 @@ def double_q_learning_per_example(
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t, d_t, v_t, huber_loss_parameter)
 
 
-def munchausen_q_learning(
+double_q_learning = mean_of(double_q_learning_per_example)
+
+
+def munchausen_q_learning_per_example(
     q_tm1: Float[Array, "B A"],
     q_tm1_target: Float[Array, "B A"],
     a_tm1: Int[Array, "B"],
@@ -219,11 +172,11 @@ def munchausen_q_learning(
     munchausen_coefficient: Scalar,
     clip_value_min: Scalar,
     huber_loss_parameter: Scalar,
-) -> Float[Array, ""]:
-    """Compute the Munchausen Q-learning loss, with the policy's log-probability added to the reward.
+) -> Float[Array, "B"]:
+    """Compute the Munchausen Q-learning losses, with the policy's log-probability added to the reward.
 
         pi = softmax(q_tm1_target / tau),  m = clip(tau * log pi(a_tm1), l_0, 0)
-        delta = r_t + alpha * m + d_t * tau * logsumexp_a(q_t_target(a) / tau) - q_tm1(a_tm1),  L = mean(h(delta))
+        delta = r_t + alpha * m + d_t * tau * logsumexp_a(q_t_target(a) / tau) - q_tm1(a_tm1),  L = h(delta)
 
     h is half the square, or the Huber loss if the parameter is positive.
     Source: Vieillard, Pietquin & Geist 2020, "Munchausen reinforcement learning", equation 2 and section 3.
@@ -241,41 +194,6 @@ def munchausen_q_learning(
         huber_loss_parameter: error beyond which the loss is linear, in the unit of the values; 0 for a squared loss.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(
-        munchausen_q_learning_per_example(
-            q_tm1,
-            q_tm1_target,
-            a_tm1,
-            r_t,
-            d_t,
-            q_t_target,
-            entropy_temperature,
-            munchausen_coefficient,
-            clip_value_min,
-            huber_loss_parameter,
-        )
-    )
-
-
-def munchausen_q_learning_per_example(
-    q_tm1: Float[Array, "B A"],
-    q_tm1_target: Float[Array, "B A"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    q_t_target: Float[Array, "B A"],
-    entropy_temperature: Scalar,
-    munchausen_coefficient: Scalar,
-    clip_value_min: Scalar,
-    huber_loss_parameter: Scalar,
-) -> Float[Array, "B"]:
-    """Compute `munchausen_q_learning` without the mean over the batch.
-
-    Takes the arguments of `munchausen_q_learning`.
-
-    Returns:
         The losses, one per example.
     """
     check_shapes(
@@ -288,17 +206,20 @@ def munchausen_q_learning_per_example(
     return td_learning_per_example(values_of_actions(q_tm1, a_tm1), r_t + bonus, d_t, soft_v_t, huber_loss_parameter)
 
 
-def dqn_reg_loss(
+munchausen_q_learning = mean_of(munchausen_q_learning_per_example)
+
+
+def dqn_reg_loss_per_example(
     q_tm1: Float[Array, "B A"],
     a_tm1: Int[Array, "B"],
     r_t: Float[Array, "B"],
     d_t: Float[Array, "B"],
     q_t: Float[Array, "B A"],
     regularizer_weight: Scalar = 0.1,
-) -> Float[Array, ""]:
-    """Compute the squared Q-learning loss, regularised towards low action values.
+) -> Float[Array, "B"]:
+    """Compute the squared Q-learning losses, regularised towards low action values.
 
-        L = mean(regularizer_weight * q_tm1(a_tm1) + delta^2),  delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1)
+        L = regularizer_weight * q_tm1(a_tm1) + delta^2,  delta = r_t + d_t * max_a q_t(a) - q_tm1(a_tm1)
 
     Source: Co-Reyes et al. 2021, "Evolving reinforcement learning algorithms" (DQNReg).
 
@@ -311,28 +232,13 @@ def dqn_reg_loss(
         regularizer_weight: weight of the action value, in the unit of the values.
 
     Returns:
-        The loss, a scalar.
-    """
-    return jnp.mean(dqn_reg_loss_per_example(q_tm1, a_tm1, r_t, d_t, q_t, regularizer_weight))
-
-
-def dqn_reg_loss_per_example(
-    q_tm1: Float[Array, "B A"],
-    a_tm1: Int[Array, "B"],
-    r_t: Float[Array, "B"],
-    d_t: Float[Array, "B"],
-    q_t: Float[Array, "B A"],
-    regularizer_weight: Scalar = 0.1,
-) -> Float[Array, "B"]:
-    """Compute `dqn_reg_loss` without the mean over the batch.
-
-    Takes the arguments of `dqn_reg_loss`.
-
-    Returns:
         The losses, one per example.
     """
     td_loss = q_learning_per_example(q_tm1, a_tm1, r_t, d_t, q_t, 0.0)
     return regularizer_weight * values_of_actions(q_tm1, a_tm1) + 2.0 * td_loss
+
+
+dqn_reg_loss = mean_of(dqn_reg_loss_per_example)
 
 
 def cql_penalty(q_tm1: Float[Array, "B A"], a_tm1: Int[Array, "B"]) -> Float[Array, ""]:
