@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from lazily import Lazy
 from trained_runs import SMALL, train_pendulum
+from untrained import untrained
 
 from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.inference.setup import set_up_inference
 from stoix_like.networks.distributions import MultivariateNormalDiag
 from stoix_like.policies.make import make_policy
 
@@ -21,16 +19,10 @@ analysis, slices = map(Lazy, ("stoix_like.analysis", "stoix_like.analysis.slices
 pytestmark = pytest.mark.slow
 
 
-def untrained(*overrides):
-    setup = set_up_inference(parse_config(compose_config([*overrides])))
-    _, timestep = jax.jit(setup.env.reset)(jax.random.split(jax.random.key(0), setup.spec.num_envs))
-    return make_policy(setup, jax.jit(setup.build_system().init)(jax.random.key(1), timestep).shared, {})
-
-
 @pytest.fixture(scope="module")
 def pendulum():
     """A policy whose torque is 2 clip(0.1 velocity, -1, 1) with deviation 0.2, and a critic cos(angle)."""
-    policy = untrained(*SMALL, "env=gymnax/pendulum", "env.time_limit=20")
+    policy = make_policy(*untrained(*SMALL, "env=gymnax/pendulum", "env.time_limit=20"), {})
 
     def inspect(shared, observation):
         view = observation.agent_view
@@ -48,7 +40,7 @@ def visits(pendulum):
 @pytest.fixture(scope="module")
 def cartpole():
     small = "network.actor_network.pre_torso.layer_sizes=[8]"
-    return untrained("system=q_learning/ff_dqn", "env=gymnax/cartpole", small)
+    return make_policy(*untrained("system=q_learning/ff_dqn", "env=gymnax/cartpole", small), {})
 
 
 def test_visits_are_whole_episodes(visits):

@@ -6,8 +6,6 @@ import jax
 import numpy as np
 import pytest
 import toys
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensorboardX.proto.event_pb2 import Event
 
@@ -16,7 +14,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import memory, records
+from stoix_like.run import records
 from stoix_like.run.compile import make_keys
 from stoix_like.run.plan import spread_members
 from stoix_like.run.population import Population, float_fields, make_population
@@ -306,23 +304,6 @@ def test_a_diverged_member_is_frozen_and_the_others_continue(capsys):
     assert loop.history[-1]["train/reward"] == [1.0, 1.0, 1.0]
 
 
-def test_a_population_that_does_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "memory_of", lambda device: 3_000_000)
-    with pytest.raises(
-        ConfigError, match=r"arch.population.size=500 needs .* \(500 member\(s\) × .*: use at most \d+$"
-    ):
-        TrainingLoop(set_up(parse_config(compose_config([*SMALL, "arch.population.size=500"]))), MultiLogger([]))
-
-
-@pytest.mark.slow
-def test_a_run_that_does_not_fit_into_memory_is_refused_with_the_keys_to_reduce(monkeypatch):
-    # More than the arrays of the estimate, less than the program.
-    setup = set_up(parse_config(compose_config(SMALL)))
-    monkeypatch.setattr(memory, "memory_of", lambda device: 3_000)
-    with pytest.raises(ConfigError, match="the run needs .* MiB per device, .*: use a smaller arch.total_num_envs"):
-        TrainingLoop(setup, MultiLogger([]))
-
-
 def test_members_have_the_keys_of_their_seeds(monkeypatch):
     """One key per seed, built at once: the keys of a lone run with the same seed, up to the largest one."""
     setup = set_up(parse_config(compose_config([*SMALL, "arch.population.size=4"])))
@@ -337,16 +318,6 @@ def test_members_have_the_keys_of_their_seeds(monkeypatch):
             keys,
             alone,
         )
-
-
-def test_the_aggregate_is_the_interquartile_mean_with_a_stratified_interval():
-    # The two lowest and the two highest of 8 scores are dropped: (3 + 4 + 5 + 6) / 4 = 4.5.
-    found = records.aggregate([8, 1, 7, 2, 6, 3, 5, 4], [0] * 8)
-    assert found["iqm"] == 4.5
-    assert 1 <= found["ci_low"] < 4.5 < found["ci_high"] <= 8
-    # Resampling within strata of equal scores changes nothing.
-    constant = records.aggregate([1, 1, 5, 5], [0, 0, 1, 1])
-    assert (constant["iqm"], constant["ci_low"], constant["ci_high"]) == (3.0, 3.0, 3.0)
 
 
 def test_a_member_without_a_return_counts_as_the_worst():
@@ -367,11 +338,3 @@ def test_a_population_without_a_healthy_member_stops_as_a_lone_run_does(capsys):
     # 10 updates in 2 intervals: the second interval is not evaluated.
     assert [record["updates"] for record in loop.history] == [0, 5]
     assert capsys.readouterr().err.count("diverged and is frozen") == 2
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9), st.floats(-100, 100))
-def test_shifting_all_scores_shifts_the_aggregate(scores, shift):
-    before, after = (records.aggregate(values, range(len(scores))) for values in (scores, [s + shift for s in scores]))
-    for name, value in before.items():
-        assert after[name] == pytest.approx(value + shift, abs=1e-6)

@@ -16,11 +16,8 @@ from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
 from stoix_like.tune.results import _as_experiment
-from stoix_like.tune.space import parse_space
 from stoix_like.tune.sweep import Pruning
 
-KNOWN = ["system.actor_lr", "system.clip_eps", "system.epochs", "arch.seed", "network.actor_network.x"]
-FLOATS = ["actor_lr", "clip_eps"]
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
 
@@ -28,40 +25,6 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}
 def table(directory):
     with (directory / "trials.csv").open() as file:
         return list(csv.DictReader(file))
-
-
-def test_ranges_of_a_space():
-    space = {
-        "actor_lr": {"log_uniform": [1e-4, 1e-2]},
-        "clip_eps": {"choice": [0.1, 0.3]},
-        "epochs": {"int": [1, 3]},
-        "network": {"choice": ["mlp", "cnn"]},
-    }
-    found = {parameter.key: parameter for parameter in parse_space(space, KNOWN, FLOATS)}
-    assert [parameter.traced for parameter in found.values()] == [True, True, False, False]
-    # Evenly spaced on the logarithmic scale: 1e-4, 1e-3, 1e-2.
-    assert found["system.actor_lr"].grid(3) == pytest.approx([1e-4, 1e-3, 1e-2])
-    assert found["system.epochs"].grid(5) == [1, 2, 3]
-    assert found["network"].grid(5) == ["mlp", "cnn"]
-
-
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        ({}, "sweep.space is empty"),
-        ({"actr_lr": {"uniform": [0, 1]}}, "did you mean 'actor_lr'"),
-        ({"actor_lr": {"unifrm": [0, 1]}}, "must be one of"),
-        ({"actor_lr": [0.1, 0.2]}, "must be one of"),
-        ({"actor_lr": {"uniform": [1, 0]}}, "two numbers, the lower one first"),
-        ({"actor_lr": {"log_uniform": [0, 1]}}, "must start above 0"),
-        ({"actor_lr": {"choice": []}}, "needs a list of values"),
-        ({"epochs": {"uniform": [1, 4]}}, "use int, log_int or choice"),
-        ({"epochs": {"int": [1, 2.5]}}, "needs two integers"),
-    ],
-)
-def test_spaces_that_make_no_sense_are_refused(space, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_space(space, KNOWN, FLOATS)
 
 
 @pytest.mark.parametrize(

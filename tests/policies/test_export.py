@@ -1,0 +1,113 @@
+"""Policies as files."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import onnxruntime
+import pytest
+from trained_runs import train_pendulum
+from untrained import untrained
+
+from stoix_like.errors import ConfigError
+from stoix_like.inference import contract
+from stoix_like.inference.load import load_policy
+from stoix_like.policies.make import make_policy
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def policy(pendulum):
+    return load_policy(pendulum, "last")
+
+
+@pytest.fixture(scope="module")
+def sampling(pendulum):
+    return load_policy(pendulum, "last", greedy=False)
+
+
+@pytest.mark.parametrize("name", ["policy.mlir", "policy.v2.PT"])
+def test_export_refuses_endings_of_other_formats(policy, tmp_path, name):
+    with pytest.raises(ConfigError, match=r"ends like a \..* use policy\..*stablehlo"):
+        policy.export(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+LOAD = """
+    import pathlib, sys
+    import jax, jax.export, numpy
+    given = numpy.load(sys.argv[2])
+    act = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes()).call
+    found, expected = numpy.asarray(act(given["view"], given["key_data"])), given["action"]
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype), (found.shape, found.dtype)
+    numpy.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert not any(name.partition(".")[0] in ("stoix_like", "flax", "distrax", "gymnax") for name in sys.modules)
+    print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_exported_policy_needs_only_jax(sampling, tmp_path):
+    key = jax.random.key(3)
+    view = np.asarray(sampling.random_observations(key, 3).agent_view)
+    np.savez(tmp_path / "given.npz", view=view, action=sampling(view, key), key_data=jax.random.key_data(key))
+    path = sampling.export(tmp_path / "policy.stablehlo")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "given.npz",
+        "policy.stablehlo",
+        "policy.stablehlo.json",
+    ]
+    command = [sys.executable, "-I", "-c", textwrap.dedent(LOAD), path, tmp_path / "given.npz"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
+
+
+def test_contract_describes_the_exported_file(policy, tmp_path):
+    path = policy.export(tmp_path / "policy.npz")
+    described = contract.read(path)
+    assert described["outputs"] == [
+        {"name": "action", "shape": ["batch", 1], "dtype": "float32", "low": -2.0, "high": 2.0}
+    ]
+    assert [(entry["name"], entry["shape"]) for entry in described["inputs"]] == [("agent_view", ["batch", 3])]
+    assert (described["system"], described["environment"]) == ("ppo/ff_ppo", "gymnax/Pendulum-v1")
+    assert described["env_steps"] == policy.env_steps
+    path.write_bytes(path.read_bytes() + b"0")
+    with pytest.raises(ConfigError, match=r"is not the file that policy\.npz\.json describes"):
+        contract.read(path)
+
+
+@pytest.mark.parametrize("format", ["onnx", "npz"])
+def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_path, format):
+    with pytest.raises(ConfigError, match=f"format={format}: .* random numbers of jax: export the greedy policy"):
+        sampling.export(tmp_path / "policy", format)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/rec_ppo", "q_learning/ff_dqn"])
+def test_onnx_graph_acts_as_the_policy(system, tmp_path):
+    """Export itself compares the graph with the policy; this checks the names and the batch axis."""
+    policy = make_policy(*untrained(f"system={system}", "env=gymnax/cartpole"), {}, greedy=True)
+    session = onnxruntime.InferenceSession(policy.export(tmp_path / "policy.onnx"))
+    assert [entry.name for entry in session.get_inputs()] == list(policy.argument_shapes)
+    assert [entry.name for entry in session.get_outputs()] == policy.result_names
+    arrays = policy.random_arguments(jax.random.key(9), 5)
+    found = session.run(None, dict(zip(policy.argument_shapes, map(np.asarray, arrays), strict=True)))
+    for one, other in zip(found, jax.tree.leaves(policy.act_on(arrays, jax.random.key(0))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, tmp_path, monkeypatch):
+    act, traces = policy.act_on, itertools.count()
+    # Another function whenever it is traced: for the file, and for the comparison.
+    monkeypatch.setattr(policy, "act_on", lambda *inputs: act(*inputs) + 1e-3 * next(traces))
+    with pytest.raises(RuntimeError, match="batch=1: the exported function and the policy differ"):
+        policy.export(tmp_path / "policy.stablehlo")
+    assert list(tmp_path.iterdir()) == []

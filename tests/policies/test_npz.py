@@ -1,0 +1,61 @@
+"""Policies as arrays for numpy."""
+
+import dataclasses
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from trained_runs import train_pendulum
+from untrained import untrained
+
+from stoix_like.errors import ConfigError
+from stoix_like.inference.load import load_policy
+from stoix_like.policies.formats import numpy_policy
+from stoix_like.policies.make import make_policy
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    return train_pendulum(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def policy(pendulum):
+    return load_policy(pendulum, "last")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param([], marks=pytest.mark.slow),
+        ["system.normalize_observations=true", "network=mlp_normal"],
+    ],
+)
+def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
+    """The reader runs alone, on a copy of its file; bounds of the actions come from the policy."""
+    setup, shared = untrained("env=gymnax/pendulum", *overrides)
+    if overrides:
+        statistics = dataclasses.replace(
+            shared.statistics, mean=np.float32([0.1, -0.2, 3.0]), std=np.float32([2, 1, 4])
+        )
+        shared = shared._replace(statistics=statistics)
+    # Actions beyond the bounds of the environment.
+    shared = shared._replace(params=jax.tree.map(lambda leaf: 100 * leaf, shared.params))
+    policy = make_policy(setup, shared, {})
+    path = policy.export(tmp_path / "policy.npz")
+    view = np.asarray(policy.random_observations(jax.random.key(0), 64).agent_view)
+    reader = runpy.run_path(numpy_policy.__file__)
+    found = reader["load"](path)(view)
+    assert np.ptp(found) > 3
+    assert np.abs(found).max() <= 2
+    np.testing.assert_allclose(found, policy(view), rtol=1e-4, atol=1e-4)
+    assert len(Path(numpy_policy.__file__).read_text().splitlines()) <= 60
+
+
+def test_arrays_for_numpy_hold_multilayer_perceptrons_alone(tmp_path):
+    sizes = [f"network.{name}_network.pre_torso.hidden_sizes=[8]" for name in ("actor", "critic")]
+    policy = make_policy(*untrained("env=gymnax/breakout", "network=cnn", *sizes), {})
+    with pytest.raises(ConfigError, match="has a CNNTorso: use onnx or stablehlo"):
+        policy.export(tmp_path / "policy.npz")

@@ -1,0 +1,52 @@
+"""Configurations of run directories that are not what they should be."""
+
+import os
+import time
+
+import pytest
+
+from stoix_like.config import GROUPS
+from stoix_like.errors import ConfigError
+from stoix_like.storage import config_file
+
+CONFIG = "".join(f"{group}: {{a: 1}}\n" for group in GROUPS)
+
+
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LAUGHS, r"cannot read .*/config.yaml: it contains the alias \*a0: write the value out"),
+        ("a: &a [*a]\n", r"contains the alias \*a"),
+        ("a: &a\n  b: *a\n", r"contains the alias \*a"),
+        ("[" * 100_000, "nested more than 64 levels deep"),
+        ("{a: " * 100_000, "nested more than 64 levels deep"),
+        ("- " * 100_000, "nested more than 64 levels deep"),
+        ("a: " + "x" * 2**21, "has more than 2,097,152 bytes"),
+        (f"arch: {'9' * 10_000}\n", "cannot read"),
+        ("arch: ${a.b}\n", "cannot read|it must have the groups"),
+        ("a: 1\n", "it must have the groups"),
+        ("a: b: c\n", "cannot read"),
+    ],
+)
+def test_a_hostile_configuration_is_refused_quickly_and_in_one_line(tmp_path, text, message):
+    (tmp_path / "config.yaml").write_text(text)
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=message) as error:
+        config_file.plain_config(tmp_path)
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - start < 2
+
+
+def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        config_file.plain_config(tmp_path)
+    path.unlink()
+    (tmp_path / "elsewhere").write_text(CONFIG)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        config_file.plain_config(tmp_path)

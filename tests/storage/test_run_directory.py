@@ -1,0 +1,30 @@
+"""What a run writes into its directory, and where."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from stoix_like.config import GROUPS
+from stoix_like.errors import ConfigError
+from stoix_like.storage.run_directory import RunDirectory
+
+RESOLVED = {group: {"a": 1} for group in GROUPS}
+
+
+def test_a_configuration_is_written_where_nothing_else_lies(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunDirectory(tmp_path).check_new()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        RunDirectory(tmp_path).write_config(RESOLVED)
+    assert not (tmp_path / "elsewhere").exists()
+    path.unlink()
+    RunDirectory(tmp_path).write_config(RESOLVED)
+    assert OmegaConf.load(path) == RESOLVED
+
+
+def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), RunDirectory(tmp_path).locked():
+        pass
+    assert not (tmp_path / "elsewhere").exists()
