@@ -1,10 +1,7 @@
-"""Tests of the variants of PPO and of policy gradients."""
+"""Tests of what systems share that learn from their last rollout."""
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from comparisons import assert_same_state, without_times
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -13,10 +10,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
-from stoix_like.systems.ppo.anakin.ff_ppo_penalty import MAX_KL_COEF, MIN_KL_COEF, adapt_coefficient
 
-HEAD = "network.actor_network.action_head._target_"
 SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
     *("arch.compile_cache=false", "arch.absolute_metric=false", "arch.num_evaluation=1", "arch.total_num_envs=16"),
@@ -50,86 +44,19 @@ def test_the_policy_probes_are_learned(system, probe, overrides):
     assert loop.history[-1]["eval/episode_return_mean"] == pytest.approx(PROBES[probe].optimal_return, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("kl_coef", "kl", "expected"),
-    [
-        (1.0, 0.0151, 2.0),
-        (1.0, 0.0149, 1.0),
-        (1.0, 0.0067, 1.0),
-        (1.0, 0.0066, 0.5),
-        (1.0, jnp.inf, 2.0),
-        (MAX_KL_COEF, 1.0, MAX_KL_COEF),
-        (MIN_KL_COEF, 0.0, MIN_KL_COEF),
-        (0.0, 1.0, MIN_KL_COEF),
-    ],
-)
-def test_the_penalty_doubles_above_its_target_and_halves_below(kl_coef, kl, expected):
-    assert adapt_coefficient(jnp.asarray(kl_coef), jnp.asarray(kl), 0.01) == pytest.approx(expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["env=probe/multi_discrete"],
-        ["env=probe/continuous_policy", "system.normalize_observations=true"],
-        ["env=gymnax/pendulum", f"{HEAD}=stoix_like.networks.heads.BetaDistributionHead"],
-    ],
-)
-def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
-    """A population of two fixed coefficients; the divergence is that from the policy before the update."""
-    members = ["arch.population.hyperparams={kl_coef: [0.0, 100.0]}", "system.adapt_kl_coef=false"]
-    loop = training_loop("system=ppo/ff_ppo_penalty", *members, *overrides, "arch.num_devices=1")
-    metrics = loop.advance(1)
-    free, penalised = metrics["train/kl"]
-    assert free > 10.0 * penalised > 0.0
-    np.testing.assert_array_equal(loop.state.shared.kl_coef, [0.0, 100.0])
-
-
-@pytest.mark.slow
-@pytest.mark.optimized
-def test_a_resumed_run_with_an_adaptive_penalty_is_bit_identical(tmp_path):
-    overrides = ["system=ppo/ff_ppo_penalty", "arch.total_timesteps=1024", "arch.num_evaluation=4"]
-    whole = training_loop(*overrides, writer=checkpoint.Writer(tmp_path, 9))
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(*overrides, writer=checkpoint.Writer(tmp_path / "other", 9))
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    resumed.train()
-    resumed.writer.close()
-    assert float(whole.state.shared.kl_coef) != whole.setup.config.system.kl_coef
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
-
-
-def updated(*overrides):
-    """Return the parameters after three updates."""
-    loop = training_loop("arch.num_devices=1", "system.standardize_advantages=false", *overrides)
-    for _ in range(3):
-        loop.advance(1)
-    return jax.device_get(loop.state.shared.params)
-
-
-@pytest.mark.slow
-def test_reinforce_is_a2c_with_a_lambda_of_one():
-    """Both bootstrap only where the rollout ends or an episode is truncated."""
-    env = ["env=gymnax/cartpole", "env.time_limit=12", "system.ent_coef=0.01"]
-    a2c, reinforce = updated("system=vpg/ff_a2c", "system.gae_lambda=1", *env), updated("system=vpg/ff_reinforce", *env)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), a2c, reinforce)
-    shorter = updated("system=vpg/ff_a2c", "system.gae_lambda=0.5", *env)
-    assert max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), a2c, shorter))) > 1e-2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("variant", ["ff_ppo", "ff_dpo", "ff_ppo_penalty"])
-def test_a2c_is_ppo_with_one_gradient_step_per_rollout(variant):
-    """Huang et al. 2022, arXiv:2205.09123: at a ratio of one, every surrogate objective has the policy gradient."""
-    same = ["env=gymnax/cartpole", "system.ent_coef=0.01", "system.gae_lambda=0.9"]
-    one_step = ["system.epochs=1", "system.num_minibatches=1", "system.clip_value=false"]
-    a2c, ppo = updated("system=vpg/ff_a2c", *same), updated(f"system=ppo/{variant}", *same, *one_step)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), a2c, ppo)
-
-
 def test_a_warmup_is_refused():
     with pytest.raises(ConfigError, match=r"system.warmup_steps=32: .* use 0"):
         set_up(parse_config(compose_config(["system=vpg/ff_a2c", "++system.warmup_steps=32"])))
+
+
+def test_hyperparameters_change_linearly_to_their_final_values():
+    """A quarter of the way from 0.01 to 0 is 0.0075, and from 0.2 to 0.1 it is 0.175."""
+    config = parse_config(compose_config(["system.final_ent_coef=0", "system.final_clip_eps=0.1"])).system
+    quarter, end = config.at(jnp.asarray(2), 8), config.at(jnp.asarray(9), 8)
+    assert (float(quarter.ent_coef), float(quarter.clip_eps)) == pytest.approx((0.0075, 0.175))
+    assert (float(end.ent_coef), float(end.clip_eps)) == pytest.approx((0.0, 0.1))
+    schedules = config.schedules(2, 8)
+    assert (schedules.pop("ent_coef"), schedules.pop("clip_eps")) == pytest.approx((0.0075, 0.175))
+    constant = parse_config(compose_config([])).system
+    assert constant.at(constant.init_updates(), 8) is constant
+    assert constant.schedules(2, 8) == schedules

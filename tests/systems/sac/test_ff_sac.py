@@ -1,15 +1,18 @@
+import dataclasses
 import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
 from stoix_like.base_types import Observation, OnlineAndTarget
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.sac.ensemble import make_ensemble
@@ -17,7 +20,11 @@ from stoix_like.systems.sac.sac_types import SACParams
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 
 UNMASKED = Observation(jnp.zeros((1, 1)))
+
+
 FIXED = ["system.autotune=false", "system.ent_coef=0.0"]
+
+
 FAST = ["system.actor_lr=1e-2", "system.q_lr=1e-2", "system.alpha_lr=1e-2"]
 
 
@@ -202,3 +209,10 @@ def test_discrete_sac_solves_the_policy_probe():
         "system.target_entropy_scale=0.2",
     )
     assert run.history[-1]["eval/episode_return_mean"] == 1.0
+
+
+def test_target_entropy_of_unbounded_actions():
+    """Unbounded actions have unit 1, like those in [-1, 1]: the target is -1 nat for each of two dimensions."""
+    for bound in (1.0, np.inf):
+        sac = dataclasses.replace(algorithm("sac/ff_sac"), action_space=Box(-bound, bound, (2,)))
+        assert float(sac.target_entropy(Observation(jnp.zeros((1, 1))))) == -2.0

@@ -1,20 +1,12 @@
-"""Tests of TQC and CrossQ; `test_time_limits` tests the values that they learn."""
+"""Tests of CrossQ; `test_time_limits` tests the values that it learns."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep
+from off_policy_runs import algorithm, equal, random_batch, timestep
 
-from stoix_like.errors import ConfigError
 from stoix_like.networks.normalisation import STATISTICS
-
-
-def test_dropping_all_quantiles_raises():
-    with pytest.raises(
-        ConfigError, match=r"num_dropped_quantiles=4 must be less than system.num_quantiles=4: use at most 3"
-    ):
-        set_up_small("sac/ff_tqc", "system.num_quantiles=4", "system.num_dropped_quantiles=4")
 
 
 @pytest.mark.slow

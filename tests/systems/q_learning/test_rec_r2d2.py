@@ -1,8 +1,4 @@
-"""Tests of the recurrent Q-learning systems with a network whose states and values are computed by hand.
-
-The state of `Accumulator` is the sum of `weight * view` since the episode started, and the values of its two actions
-are the state and its negative.
-"""
+"""Tests of R2D2, and of the memory of recurrent Q-learning."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -60,7 +56,11 @@ def observed(values):
 
 # Five steps; the second one after the burn-in is truncated, and its true successor is 7. The last one's is 4.
 VIEWS, NEXT_VIEWS = [1, 2, 3, 5, 1], [2, 3, 7, 1, 4]
+
+
 REWARDS, TRUNCATED, IS_FIRST = [0, 1, 2, 3, 4], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]
+
+
 SMALL = ["system.burn_in_length=1", "system.sequence_length=4", "system.n_step=2", "system.gamma=0.5"]
 
 
@@ -162,19 +162,6 @@ def test_priorities_mix_the_largest_and_the_mean_error():
     _, indices, priorities = r2d2.set_priorities((), sequence(True), losses)
     assert indices.tolist() == [0]
     np.testing.assert_allclose(priorities, [7.675**0.5], rtol=1e-5)
-
-
-def test_pqn_bootstraps_from_true_successors_with_their_states():
-    """From state 10, the states are 12, 15 | 5, 6, and those of the successors 15, 22 | 6, 10. gamma = lambda = 1/2:
-
-    G_4 = 4 + 10/2 = 9                  G_3 = 3 + (6 + 9)/4 = 6.75
-    G_2 = 2 + 22/2 = 13, truncated      G_1 = 1 + (15 + 13)/4 = 8
-    """
-    pqn = algorithm("q_learning/rec_pqn", "system.gamma=0.5", "system.q_lambda=0.5")
-    batch = pqn.evaluate(1.0, rollout())
-    np.testing.assert_allclose(batch.target[0], [8.0, 13.0, 6.75, 9.0])
-    loss, _ = pqn.loss(1.0, batch)
-    assert float(loss) == pytest.approx(np.mean(np.square([-4.0, -2.0, 1.75, 3.0])) / 2)
 
 
 MEMORY = {

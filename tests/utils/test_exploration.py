@@ -1,0 +1,47 @@
+"""Tests of noise that persists."""
+
+import distrax
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from off_policy_runs import timestep
+
+from stoix_like.utils.exploration import initial_noise_keys, make_exploration, persist_noise_keys
+
+
+def test_noise_keys_persist_for_some_steps_of_an_episode():
+    """Steps 3 and 5 of an episode continue, 4 is a multiple of 2; an episode that ended and a new one start anew."""
+    step = timestep([3, 5, 4, 3, 0], [False, False, False, True, False])
+    before = jax.random.split(jax.random.key(1), 5)
+    exploration = make_exploration(2, lambda num_envs: ())
+    assert exploration.init_carry(5).shape == (5,)
+    pi = distrax.Normal(jnp.zeros(5), jnp.ones(5))
+    after, noise = exploration.sample(pi, before, step, jax.random.key(2))
+    np.testing.assert_allclose(noise, jax.vmap(jax.random.normal)(after))
+    assert (jax.random.key_data(before) == jax.random.key_data(after)).all(-1).tolist() == [True, True, *[False] * 3]
+
+
+def test_noise_keys_persist_only_within_an_episode():
+    """The first environment was just reset, the second finished an episode, the third continues its episode."""
+    step = timestep([0, 5, 5], [False, True, False])
+    before = jax.random.split(jax.random.key(1), 3)
+    after = persist_noise_keys(before, step, jax.random.key(2), 1.0)
+    assert (before == after).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_persistent_noise_has_the_given_correlation_and_a_standard_normal_marginal(correlation):
+    """Over 20,000 independent steps, the standard error of a correlation is 1 / sqrt(20,000) = 0.007."""
+    size = 20_000
+    step = timestep([1] * size, [False] * size)
+    before = jax.random.split(jax.random.key(1), size)
+    after = persist_noise_keys(before, step, jax.random.key(2), correlation)
+    noise = [np.asarray(jax.vmap(jax.random.normal)(keys)) for keys in (before, after)]
+    assert np.corrcoef(*noise)[0, 1] == pytest.approx(correlation, abs=0.03)
+    assert (noise[1].mean(), noise[1].std()) == pytest.approx((0.0, 1.0), abs=0.03)
+
+
+def test_initial_noise_keys_has_one_key_per_environment():
+    assert initial_noise_keys(3).shape == (3,)
