@@ -99,8 +99,6 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
 
     from stoix_like import composition
     from stoix_like.config import parse_config
-    from stoix_like.run import devices
-    from stoix_like.run.setup import set_up
 
     extra = config_dirs(args)
     swept = composition.expand_sweep(args.overrides, extra) if args.multirun else [args.overrides]
@@ -110,38 +108,49 @@ def _check(args: argparse.Namespace) -> _LoneRun | None:
     if composed[0].hydra.mode == RunMode.MULTIRUN and not args.multirun:
         return None  # Hydra's sweeper has its own parameters: each run checks itself.
     runs = [parse_config(config) for config in composed]
-    resumed, run_dir = None, Path(composed[0].hydra.run.dir)
     if not args.multirun:
-        processes = devices.connect(runs[0].arch)
-        run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
-        resumed = processes.first(lambda: _check_run_dir(run_dir, runs[0]))
-    else:
-        _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
-        if _starts_elsewhere(composed[0]):
-            return None  # Each run checks its own devices.
+        return _set_up_alone(composed[0], runs[0])
+    _check_sweep_dir(Path(composed[0].hydra.sweep.dir), args.overrides)
+    if not _starts_elsewhere(composed[0]):  # There, each run checks its own devices.
         if any(getattr(run.arch, "distributed", None) for run in runs):
             raise ConfigError(
                 "arch.distributed: the processes of one run cannot share the jobs of -m: start one run after the other,"
                 " train seeds as a population (arch.population.size), or use hydra/launcher=submitit_slurm"
             )
-    devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
-    setups = [set_up(run, STARTED) for run in runs]
-    for setup in setups:
-        setup.processes.together(lambda setup=setup: _check_sources(setup))  # type: ignore[misc]
-    return None if args.multirun else _place(composed[0], setups[0], run_dir, resumed)
+        _set_up(runs)
+    return None
 
 
-def _place(config: DictConfig, setup: RunSetup, run_dir: Path, resumed: str | None) -> _LoneRun:
-    """Set the directory of a run that is resumed, or that spans several processes."""
+def _set_up_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
+    """Set up a run, and choose its directory where it is resumed or spans several processes."""
+    from stoix_like.run import devices
+
+    processes, run_dir = devices.connect(run.arch), Path(config.hydra.run.dir)
+    # All processes have the directory of the first one, which writes Hydra's output.
+    run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
+    resumed = processes.first(lambda: _check_run_dir(run_dir, run))
+    (setup,) = _set_up([run])
     if resumed is not None:
         # The run continues in its own directory, which has Hydra's output already.
         config.hydra.run.dir, config.hydra.output_subdir = resumed, None
-    elif setup.processes.count > 1:
-        # All processes have the directory of the first one, which writes Hydra's output.
+    elif processes.count > 1:
         config.hydra.run.dir = str(run_dir)
-        if not setup.processes.is_first:
+        if not processes.is_first:
             config.hydra.output_subdir = None
     return _LoneRun(config, setup)
+
+
+def _set_up(runs: Sequence[RunConfig]) -> list[RunSetup]:
+    """Set up runs that start in this process, and refuse parameters to start from that cannot be used."""
+    from stoix_like.run import devices, warm_start
+    from stoix_like.run.setup import set_up
+
+    devices.reserve(max((run.arch.devices_needed or 1) for run in runs))
+    setups = [set_up(run, STARTED) for run in runs]
+    for setup in setups:
+        if setup.config.arch.resume_from is None:
+            setup.processes.together(lambda setup=setup: warm_start.find(setup))  # type: ignore[misc]
+    return setups
 
 
 def _starts_elsewhere(config: DictConfig) -> bool:
@@ -152,14 +161,6 @@ def _starts_elsewhere(config: DictConfig) -> bool:
     if launcher is None:
         raise ConfigError("hydra.launcher has no _target_: choose one with hydra/launcher=basic")
     return not launcher.endswith("BasicLauncher")
-
-
-def _check_sources(setup: RunSetup) -> None:
-    """Refuse parameters to start from that cannot be used."""
-    from stoix_like.run import warm_start
-
-    if setup.config.arch.resume_from is None:
-        warm_start.find(setup)
 
 
 def _check_run_dir(directory: Path, config: RunConfig) -> str | None:
