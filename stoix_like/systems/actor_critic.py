@@ -26,13 +26,14 @@ from stoix_like.base_types import (
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
-from stoix_like.systems.gradient_descent import Transform, join_optimisers, make_optimiser
+from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.utils.advantages import Advantages
 from stoix_like.utils.exploration import Exploration, make_exploration
 from stoix_like.utils.jax_utils import explained_variance, merge_leading_dims, standardize
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+from stoix_like.utils.training import join_optimisers
 
 
 class ActorCriticConfig(OnPolicyConfig):
@@ -241,11 +242,7 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
         return NetworkOutputs(*self.networks.first(shared.params, observation))
 
     def normalize(self, agent: Agent, steps: Transition) -> tuple[Agent, Transition]:
-        """Normalise and scale the rewards of a rollout `[T, N]`, and normalise its observations.
-
-        Returns:
-            The agent with new statistics of returns, and the rollout.
-        """
+        """Normalise the observations of a rollout `[T, N]`, and normalise and scale its rewards."""
         shared, local = agent.shared, agent.local
         reward, statistics, returns = self.rewards.apply(shared.return_statistics, self.networks.returns(local), steps)
         steps = steps._replace(
@@ -280,17 +277,7 @@ def make_parts(
     networks: ActorCriticNetworks | None = None,
     transform: Transform | None = None,
 ) -> dict[str, Any]:
-    """Build the attributes of an `OnPolicyActorCritic` but its advantages.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        networks: by default feed-forward.
-        transform: `(learning_rate) -> GradientTransformation` of the actor and the critic; None for Adam.
-
-    Returns:
-        The attributes by name.
-    """
+    """Return the attributes of an `OnPolicyActorCritic` without advantages, by default feed-forward with Adam."""
     networks = make_networks(spec.networks) if networks is None else networks
     optims = (make_optimiser(config, spec, lr, transform=transform) for lr in (config.actor_lr, config.critic_lr))
     return {

@@ -79,31 +79,6 @@ def make_optimiser(
     return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
 
 
-def join_optimisers(
-    *optims: optax.GradientTransformation, states: Callable[..., Any] = lambda *states: states
-) -> optax.GradientTransformation:
-    """Combine the optimisers of the parts of a tuple into one.
-
-    Args:
-        *optims: one optimiser per part.
-        states: builds the container of their states, such as a named tuple; by default a tuple.
-
-    Returns:
-        An optimiser of tuples, named or not.
-    """
-
-    def init(params: Any) -> Any:
-        return states(*(optim.init(part) for optim, part in zip(optims, params, strict=True)))
-
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        parts = (None,) * len(optims) if params is None else params
-        steps = [optim.update(*args) for optim, *args in zip(optims, grads, state, parts, strict=True)]
-        updates, state = zip(*steps, strict=True)
-        return jax.tree.unflatten(jax.tree.structure(grads), jax.tree.leaves(updates)), states(*state)
-
-    return optax.GradientTransformation(init, update)
-
-
 def gradient_step(
     loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
 ) -> tuple[PyTree, PyTree, Any]:
@@ -123,23 +98,3 @@ def gradient_step(
     grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
     updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics
-
-
-def advance_schedules(opt_states: PyTree, steps: jax.Array) -> PyTree:
-    """Let the learning rate schedules in optimiser states count gradient steps that were left out.
-
-    Args:
-        opt_states: optimiser states, in any containers.
-        steps: number of steps, int32 scalar.
-
-    Returns:
-        The states, which differ in the counts of schedules alone.
-    """
-
-    def advance(state: Any) -> Any:
-        return state._replace(count=state.count + steps) if is_schedule(state) else state
-
-    def is_schedule(state: Any) -> bool:
-        return isinstance(state, optax.ScaleByScheduleState)
-
-    return jax.tree.map(advance, opt_states, is_leaf=is_schedule)

@@ -113,9 +113,13 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
         return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
 
+    def draw(self, local: PyTree, key: jax.Array) -> Any:
+        """Draw a batch from the replay buffer."""
+        return self.replay.sample(local, key)
+
     def sample(self, agent: Agent, key: jax.Array) -> Any:
         """Sample a batch of normalised observations."""
-        batch = self.replay.sample(agent.local, key)
+        batch = self.draw(agent.local, key)
         normalize = partial(self.normalizer.apply, agent.shared.statistics)
         return batch._replace(
             observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from stoix_like.base_types import Metrics, PyTree
 from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar, random_order
+from stoix_like.utils.kl_stop import NEVER, Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,28 +94,6 @@ class MinibatchConfig(OnPolicyConfig):
             )
 
 
-Step = Callable[[Any, Any], tuple[Any, Metrics]]
-"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
-
-
-class Stop(NamedTuple):
-    """Functions around the gradient steps of one update, which may end it early.
-
-    Attributes:
-        start: `(shared) -> carry`, before the first step.
-        guard: `(step on shared) -> step on carry`.
-        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
-    """
-
-    start: Callable[[Any], Any]
-    guard: Callable[[Step], Step]
-    finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
-
-
-NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
-"""All gradient steps are taken."""
-
-
 def minibatch_epochs(
     sgd_step: Callable[..., tuple[Any, Metrics]],
     shared: Any,
@@ -142,14 +121,9 @@ def minibatch_epochs(
 
     def epoch(carry: Any, key: jax.Array) -> tuple[Any, Metrics]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
-        minibatches = make_minibatches(shuffle_key, batch, config.num_minibatches)
+        order = random_order(shuffle_key, jax.tree.leaves(batch)[0].shape[0])
+        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), batch)
         keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
-        return jax.lax.scan(step, carry, (minibatches, keys))
+        return jax.lax.scan(step, carry, (shuffled, keys))
 
     return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, config.epochs)))
-
-
-def make_minibatches(key: jax.Array, batch: PyTree, num_minibatches: int) -> PyTree:
-    """Shuffle arrays `[B, ...]` in the same order and split them into minibatches `[M, B / M, ...]`."""
-    order = random_order(key, jax.tree.leaves(batch)[0].shape[0])
-    return jax.tree.map(lambda x: x[order].reshape(num_minibatches, -1, *x.shape[1:]), batch)

@@ -293,3 +293,46 @@ def any_of_batch(flags: jax.Array) -> jax.Array:
 def _any_of_vmapped(axis_size: int, in_batched: list[bool], flags: jax.Array) -> tuple[jax.Array, bool]:
     del axis_size, in_batched
     return any_of_batch(flags), False
+
+
+def periodically(
+    step: Callable[[Any], tuple[Any, Any]], operand: Any, count: jax.Array, period: int
+) -> tuple[Any, Any]:
+    """Take a step every `period` calls.
+
+    Args:
+        step: `(operand) -> (operand, metrics)`.
+        operand: the argument of the step.
+        count: number of calls before this one; over a mapped axis, such as a population, the largest count decides for
+            all entries.
+        period: calls per step, at least 1.
+
+    Returns:
+        The new operand, and the metrics: multiplied by `period` if the step was taken and zero otherwise, so that their
+        mean over a whole number of periods is the mean over steps.
+    """
+    if period == 1:
+        return step(operand)
+    _, metrics = jax.eval_shape(step, operand)
+
+    def taken(operand: Any) -> tuple[Any, Any]:
+        operand, metrics = step(operand)
+        return operand, jax.tree.map(lambda metric: period * metric, metrics)
+
+    def skipped(operand: Any) -> tuple[Any, Any]:
+        return operand, jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), metrics)
+
+    return jax.lax.cond((_common_count(count) + 1) % period == 0, taken, skipped, operand)
+
+
+@jax.custom_batching.custom_vmap
+def _common_count(count: jax.Array) -> jax.Array:
+    return count
+
+
+@_common_count.def_vmap
+def _common_count_of_batch(axis_size: int, in_batched: list[bool], count: jax.Array) -> tuple[jax.Array, bool]:
+    # With one predicate per member, vmap would take the step every time and select afterwards. All members share the
+    # count, except diverged ones: their state is frozen, and their count with it.
+    del axis_size, in_batched
+    return _common_count(jnp.max(count)), False

@@ -8,7 +8,8 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, set_up_small, timestep, trained, training_loop
+from off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
+from programs import make_program
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -122,3 +123,33 @@ def test_warmup_shorter_than_a_batch_raises():
     config = parse_config(compose_config(["system=sac/ff_sac", "system.warmup_steps=0"])).system
     with pytest.raises(ConfigError, match=r"system.warmup_steps=0: the first update finds"):
         config.check(8, 1)
+
+
+def equations(jaxpr):
+    """Yield every equation of a program, nested ones included."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for sub in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from equations(sub)
+
+
+def branches(jaxpr):
+    """Shapes of the predicates of all `cond` equations."""
+    return [eqn.invars[0].aval.shape for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["sac/ff_sac", "ddpg/ff_td3"])
+def test_a_delayed_policy_is_a_branch_in_a_population(system):
+    """Also where members have a replay buffer and so keep the axis of their lone shard."""
+
+    def num_branches(frequency):
+        overrides = ["env=probe/continuous_policy", "arch.population.size=3", f"system.policy_frequency={frequency}"]
+        _, program, arguments = make_program([f"system={system}", *SMALL, *overrides])
+        state = jax.eval_shape(program.init, *arguments)
+        traced = jax.make_jaxpr(program.train)(state, arguments[0], np.int32(1), np.bool_(True))
+        predicates = branches(traced.jaxpr)
+        assert set(predicates) <= {()}
+        return len(predicates)
+
+    assert num_branches(2) == num_branches(1) + 1

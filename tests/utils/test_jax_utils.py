@@ -1,8 +1,10 @@
 """Utilities for arrays, trees and compiled functions."""
 
 import logging
+from functools import partial
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoix_like.utils import jax_utils
+from stoix_like.utils.jax_utils import periodically
 
 
 def test_scale_gradient_keeps_values_bit_identical():
@@ -122,3 +125,46 @@ def test_random_order_is_uniform():
     places = jnp.argsort(orders, axis=1)
     kept = (places[:, :, None] < places[:, None, :]).sum(0)[np.triu_indices(6, 1)]
     assert jnp.abs(kept - 3000).max() < 5 * 39
+
+
+def test_periodically_takes_a_step_every_period_calls():
+    """Six calls with period 3 take two steps; the mean of the metrics equals the mean over the two steps, 10 and 20."""
+    reported, value = [], jnp.zeros(())
+    for count in range(6):
+        value, metrics = periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, jnp.asarray(count), 3)
+        reported.append(float(metrics["value"]))
+    assert float(value) == 20.0
+    assert reported == [0.0, 0.0, 30.0, 0.0, 0.0, 60.0]
+
+
+def equations(jaxpr):
+    """Yield every equation of a program, nested ones included."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for sub in jax.extend.core.jaxprs_in_params(eqn.params):
+            yield from equations(sub)
+
+
+def branches(jaxpr):
+    """Shapes of the predicates of all `cond` equations."""
+    return [eqn.invars[0].aval.shape for eqn in equations(jaxpr) if eqn.primitive.name == "cond"]
+
+
+def test_members_share_one_branch():
+    """With a predicate per member, vmap would turn the branch into a `select`, and take the step every time."""
+
+    def step(value, count):
+        return periodically(lambda x: (x + 10.0, {"value": x + 10.0}), value, count, 3)
+
+    values, counts = jnp.asarray([0.0, 1.0]), jnp.asarray([2, 2])
+    assert branches(jax.make_jaxpr(jax.vmap(step))(values, counts).jaxpr) == [()]
+    value, metrics = jax.vmap(step)(values, counts)
+    assert value.tolist() == [10.0, 11.0]
+    assert metrics["value"].tolist() == [30.0, 33.0]
+
+
+def test_a_frozen_member_does_not_stop_the_others():
+    """A diverged member keeps its count, here 0; the healthy one with count 2 takes its third step."""
+    step = partial(periodically, lambda x: (x + 10.0, {"value": x}), period=3)
+    value, _ = jax.vmap(lambda x, count: step(x, count=count))(jnp.asarray([0.0, 1.0]), jnp.asarray([0, 2]))
+    assert value[1] == 11.0

@@ -1,10 +1,12 @@
-"""State of a soft actor-critic agent."""
+"""State of a soft actor-critic agent, and its ensemble of critics."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget
 
@@ -32,3 +34,41 @@ class SACShared(NamedTuple):
     opt_states: SACOptStates
     steps: jax.Array
     statistics: Any = ()
+
+
+class Ensemble(NamedTuple):
+    """Which critics a target and the policy use, of values `[B, C]`, one per critic; they use the minimum.
+
+    Attributes:
+        target: `(q, key) -> q`, for a target.
+        policy: `(q) -> q`, for the policy.
+    """
+
+    target: Callable[[jax.Array, jax.Array], jax.Array]
+    policy: Callable[[jax.Array], jax.Array]
+
+
+ALL_CRITICS = Ensemble(lambda q, key: q, lambda q: q)
+"""Targets and the policy use all critics."""
+
+
+def make_ensemble(num_target_critics: int, num_critics: int) -> Ensemble:
+    """Build an ensemble whose targets are the minimum of a random subset (Chen et al. 2021, REDQ, algorithm 1).
+
+    Args:
+        num_target_critics: number of critics in the subset.
+        num_critics: number of all critics; with as many in the subset, the policy maximises their minimum, otherwise
+            their mean.
+
+    Returns:
+        The functions.
+    """
+    if num_target_critics == num_critics:
+        return ALL_CRITICS
+
+    def target(q: jax.Array, key: jax.Array) -> jax.Array:
+        # Folded: the key itself draws the action.
+        subset = jax.random.choice(jax.random.fold_in(key, 2), num_critics, (num_target_critics,), replace=False)
+        return jnp.broadcast_to(jnp.min(q[:, subset], axis=-1, keepdims=True), q.shape)
+
+    return Ensemble(target, lambda q: jnp.mean(q, axis=-1, keepdims=True))

@@ -15,8 +15,7 @@ from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
-from stoix_like.systems.sac.ensemble import make_ensemble
-from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
 from stoix_like.utils.loss import sac_actor_loss, sac_critic_loss
 
 UNMASKED = Observation(jnp.zeros((1, 1)))

@@ -16,7 +16,7 @@ from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points, make_system
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
@@ -24,6 +24,7 @@ from stoix_like.systems.off_policy_actor_critic import (
     make_parts,
 )
 from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
 

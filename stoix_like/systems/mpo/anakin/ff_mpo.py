@@ -15,6 +15,7 @@ from stoix_like.base_types import (
     Agent,
     Metrics,
     Observation,
+    PyTree,
     RolloutState,
     System,
     SystemSpec,
@@ -24,7 +25,7 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
-from stoix_like.systems.gradient_descent import gradient_step, join_optimisers
+from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
@@ -36,7 +37,7 @@ from stoix_like.systems.mpo.duals import (
     positive,
 )
 from stoix_like.systems.mpo.mpo_types import MPOOptStates, MPOParams, MPOShared
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
@@ -44,8 +45,10 @@ from stoix_like.systems.off_policy_actor_critic import (
     make_parts,
 )
 from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
+from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +127,9 @@ class MPO(OffPolicyActorCritic[Config]):
         steps = steps._replace(extras=jnp.where(same, log_prob, jnp.inf))
         return super().observe(agent, trajectory._replace(transitions=steps))
 
-    def sample(self, agent: Agent, key: jax.Array) -> Any:
-        """Sample windows `[W, B]` with normalised observations."""
-        steps = self.replay.sample_steps(agent.local, key)
-        normalize = partial(self.normalizer.apply, agent.shared.statistics)
-        return steps._replace(
-            observation=normalize(steps.observation), next_observation=normalize(steps.next_observation)
-        )
+    def draw(self, local: PyTree, key: jax.Array) -> Any:
+        """Draw windows `[W, B]` from the replay buffer."""
+        return self.replay.sample_steps(local, key)
 
     def sgd_step(self, shared: MPOShared, batch: Any, key: jax.Array) -> tuple[MPOShared, Metrics]:
         """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""

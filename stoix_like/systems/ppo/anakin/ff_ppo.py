@@ -20,9 +20,9 @@ from stoix_like.systems.actor_critic import (
 )
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points, make_system
-from stoix_like.systems.on_policy import NEVER, MinibatchConfig, Stop, minibatch_epochs
-from stoix_like.systems.ppo.kl_stop import make_kl_stop
+from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.utils.advantages import make_advantages
+from stoix_like.utils.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
 
 

@@ -17,23 +17,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, RolloutState, System, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
 from stoix_like.systems.launch import entry_points, make_system
-from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, periodically
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
     OffPolicyActorCriticConfig,
     make_critics,
     make_parts,
 )
-from stoix_like.systems.sac.ensemble import ALL_CRITICS, Ensemble, make_ensemble
-from stoix_like.systems.sac.sac_types import SACOptStates, SACParams, SACShared
+from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, SACShared, make_ensemble
 from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch
 
@@ -120,9 +120,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         q = self.q_values(params.q_params.online, observation, action, None)
         return jnp.min(self.ensemble.policy(q), axis=-1)
 
-    def act(
-        self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, tuple[()]]:
+    def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Sample an action for each environment, with persistent noise if configured; or take the mode."""
         pi = self.pi(shared.params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
@@ -204,9 +202,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         """Return the temperature, a scalar."""
         return jnp.exp(params.log_alpha) if self.config.autotune else jnp.asarray(self.config.ent_coef)
 
-    def evaluate_policy(
-        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def evaluate_policy(self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array) -> Any:
         """Compute the values `[B, C]` of one sampled action per observation, and its log-probability `[B]`."""
         action, log_prob = self.actor.apply(params.actor_params, observation).sample_and_log_prob(seed=key)
         return self.q_values(q_params, observation, action, key), log_prob

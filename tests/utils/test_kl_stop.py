@@ -13,7 +13,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.actor_critic import OnPolicyShared
-from stoix_like.systems.ppo.kl_stop import make_kl_stop
+from stoix_like.utils.kl_stop import make_kl_stop
 
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Metrics, PyTree
-from stoix_like.systems.gradient_descent import advance_schedules
-from stoix_like.systems.on_policy import NEVER, Step, Stop
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.training import advance_schedules
+
+Step = Callable[[Any, Any], tuple[Any, Metrics]]
+"""A gradient step `(carry, inputs) -> (carry, metrics)`, the body of a loop over minibatches."""
+
+
+class Stop(NamedTuple):
+    """Functions around the gradient steps of one update, which may end it early.
+
+    Attributes:
+        start: `(shared) -> carry`, before the first step.
+        guard: `(step on shared) -> step on carry`.
+        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
+    """
+
+    start: Callable[[Any], Any]
+    guard: Callable[[Step], Step]
+    finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
+
+
+NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
+"""All gradient steps are taken."""
 
 # As in Spinning Up and stable-baselines3.
 TOLERANCE = 1.5
