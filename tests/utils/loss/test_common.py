@@ -1,0 +1,29 @@
+"""What losses share: ratios and divergence estimates."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from every_loss import LOG2
+
+from stoix_like.utils import loss as ls
+from stoix_like.utils.loss.common import probability_ratio
+
+
+def test_the_probability_ratio_is_linear_where_it_would_overflow():
+    ratio = jax.vmap(jax.value_and_grad(probability_ratio), (0, None))
+    values, slopes = ratio(jnp.array([0.0, 19.9, 20.1, 100.0, 1e4]), jnp.float32(0.0))
+    assert np.isfinite(values).all()
+    assert (jnp.diff(values) > 0).all()
+    np.testing.assert_allclose(slopes[:2], values[:2], rtol=1e-5)
+    np.testing.assert_allclose(slopes[2:], math.exp(20.0), rtol=1e-5)
+
+
+def test_the_divergence_estimate_is_bounded_like_the_ratio():
+    """By hand, r - 1 - log r: 1 - log 2 for r = 2; exp(88.8) overflows; a log-ratio of -50 gives 49."""
+    zeros = jnp.zeros(1)
+    np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, LOG2), zeros), 1 - LOG2, rtol=1e-6)
+    np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, -50.0), zeros), 49.0, rtol=1e-6)
+    for log_ratio in (89.0, 1e4, 3e38, -3e38):
+        assert jnp.isfinite(ls.approximate_kl(jnp.full(8, log_ratio), jnp.zeros(8))), log_ratio

@@ -1,0 +1,137 @@
+"""Losses of value distributions against values by hand and rlax."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+from every_loss import (
+    CASES,
+    B,
+    K,
+    M,
+    arrays_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoix_like.utils import loss as ls
+from stoix_like.utils.loss import distributional
+
+
+def _batched(function, *axes):
+    return jax.jit(jax.vmap(function, axes))
+
+
+@pytest.mark.filterwarnings("ignore:Rlax:PendingDeprecationWarning")
+def test_distributional_losses_agree_with_rlax():
+    case = CASES["categorical_double_q"]
+    logits, atoms, r, d, logits_t, atoms_t, selector = arrays_of(case)
+    a = jnp.asarray(case.integers[0][1])
+    expected = _batched(rlax.categorical_double_q_learning, 0, 0, 0, 0, 0, 0, 0, 0)(
+        atoms, logits, a, r, d, atoms_t, logits_t, selector
+    )
+    actual = ls.categorical_double_q_learning(logits, atoms, a, r, d, logits_t, atoms_t, selector)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    td = arrays_of(CASES["categorical_td"])
+    expected = _batched(rlax.categorical_td_learning, 0, 0, 0, 0, 0, 0)(td[1], td[0], td[2], td[3], td[5], td[4])
+    np.testing.assert_allclose(ls.categorical_td_learning(*td), expected.mean(), rtol=1e-4)
+    dist, tau, r, d, dist_selector, dist_t = arrays_of(CASES["quantile_q"])
+    for huber in (0.0, 0.7):
+        rlax_loss = _batched(functools.partial(rlax.quantile_q_learning, huber_param=huber), 0, 0, 0, 0, 0, 0, 0)
+        expected = rlax_loss(dist, tau, a, r, d, dist_selector, dist_t)
+        actual = ls.quantile_q_learning(dist, tau, a, r, d, dist_selector, dist_t, huber)
+        np.testing.assert_allclose(actual, expected.mean(), rtol=1e-5)
+
+
+# By hand, support (0, 1, 2), target atoms (0.5, 3) with probabilities (1/2, 1/2):
+#   0.5 lies halfway: 1/4 each to 0 and 1; 3 is clipped to 2: 1/2. Uniform prediction: cross-entropy log 3.
+def test_projection_matches_hand_computed_values():
+    projected = distributional._project(jnp.array([[0.5, 3.0]]), jnp.full((1, 2), 0.5), jnp.array([[0.0, 1.0, 2.0]]))
+    np.testing.assert_allclose(projected, [[0.25, 0.25, 0.5]])
+    support = jnp.array([[0.0, 1.0, 2.0]])
+    zeros = jnp.zeros((1, 3))
+    loss = ls.categorical_td_learning(zeros, support, jnp.full(1, 0.5), jnp.ones(1), zeros, support)
+    np.testing.assert_allclose(loss, math.log(3), rtol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_projection_preserves_mass_and_mean(seed):
+    rng = np.random.default_rng(seed)
+    support = jnp.asarray(np.sort(rng.normal(size=(2, K)), axis=-1), jnp.float32)  # uneven gaps
+    low, high = support[:, :1], support[:, -1:]
+    atoms = low + (high - low) * jnp.asarray(rng.random((2, M)), jnp.float32)
+    probs = jax.nn.softmax(jnp.asarray(rng.normal(size=(2, M)), jnp.float32))
+    projected = jax.jit(distributional._project)(atoms, probs, support)
+    np.testing.assert_allclose(projected.sum(-1), 1.0, rtol=1e-4)
+    np.testing.assert_allclose((projected * support).sum(-1), (probs * atoms).sum(-1), rtol=1e-3, atol=1e-4)
+
+
+def test_a_single_atom_has_zero_loss_and_gradient():
+    one = jnp.ones((B, 1))
+    loss, gradient = jax.value_and_grad(ls.categorical_td_learning)(one, one, jnp.ones(B), jnp.ones(B), one, one)
+    assert loss == 0.0
+    assert not gradient.any()
+
+
+# With two distant atoms the softmax has one free parameter, the probability p of the upper atom. The loss is minimal,
+# and its gradient zero, where the mean of the prediction is the TD target.
+def test_the_gradient_of_two_atoms_vanishes_at_the_td_target():
+    atoms = jnp.array([[-10.0, 10.0]])
+    p_t, r, d = 0.7, 1.0, 0.9
+    target_mean = r + d * (10.0 * p_t - 10.0 * (1 - p_t))
+    p = (target_mean + 10.0) / 20.0
+    logits, logits_t = (jnp.log(jnp.array([[1 - x, x]])) for x in (p, p_t))
+    gradient = jax.grad(ls.categorical_td_learning)(logits, atoms, jnp.full(1, r), jnp.full(1, d), logits_t, atoms)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+
+
+# By hand, source 0 at tau 0.25, targets (1, -1): weights (0.25, 0.75), absolute loss 0.5; with Huber 2, half of it.
+def test_quantile_regression_loss_matches_hand_computed_values():
+    loss = functools.partial(
+        ls.quantile_regression_loss, jnp.zeros((1, 1)), jnp.full((1, 1), 0.25), jnp.array([[1.0, -1.0]])
+    )
+    np.testing.assert_allclose(loss(), [0.5])
+    np.testing.assert_allclose(loss(2.0), [0.25])
+    dist, tau, r, d, selector, dist_t = arrays_of(CASES["quantile_q"])
+    a = jnp.asarray(CASES["quantile_q"].integers[0][1])
+    args = (dist, tau, a, r, d, selector, dist_t)
+    np.testing.assert_allclose(
+        ls.implicit_quantile_q_learning(*args, 0.5), 2.0 * ls.quantile_q_learning(*args, 0.5), rtol=1e-6
+    )
+    np.testing.assert_allclose(ls.implicit_quantile_q_learning(*args, 0.0), ls.quantile_q_learning(*args, 0.0))
+
+
+# By hand: both critics together have the quantiles 1, 2, 3, 4; without one each, 1 and 2 remain.
+# With r = 1, gamma 1/2, temperature 2 and log pi = -1, y = 1 + (1 + 2)/2 = 2.5 and 1 + (2 + 2)/2 = 3. The first critic
+# is at 2.5 with errors (0, 1/2), the second one at 4 with errors (-3/2, -1), all weighted by 1/2: 1/8 + 5/8 = 3/4.
+def test_truncated_quantile_critics_match_hand_computed_values():
+    target = ls.truncate_quantiles(jnp.array([[[1.0, 4.0], [3.0, 2.0]]]), 1)
+    np.testing.assert_array_equal(target, [[1.0, 2.0]])
+    online, tau = jnp.array([[[2.5, 4.0]]]), jnp.full((1, 1), 0.5)
+    loss = ls.quantile_critic_loss(online, tau, jnp.ones(1), jnp.full(1, 0.5), target, -jnp.ones(1), 2.0, 0.0)
+    np.testing.assert_allclose(loss, 0.75)
+
+
+# By hand, atoms -1, 0, 1 with edges -1.5, -0.5, 0.5, 1.5, and a deviation of 0.5: the target 0 is N(0, 0.5), whose
+# probabilities are P(-1 < z < 1) = 0.68269 in the middle and P(1 < z < 3) = 0.15731 on either side, 0.99730 in all.
+# The target 3 is clipped to 1, whose probabilities are P(-5 < z < -3) = 0.00135, P(-3 < z < -1) = 0.15731 and
+# P(-1 < z < 1) = 0.68269, 0.84134 in all.
+def test_the_smoothed_target_matches_hand_computed_probabilities():
+    atoms, target = jnp.tile(jnp.array([-1.0, 0.0, 1.0]), (2, 1)), jnp.array([0.0, 3.0])
+    probs = np.array([[0.15731, 0.68269, 0.15731], [0.00135, 0.15731, 0.68269]]) / [[0.99730], [0.84134]]
+    logits = jnp.array([[1.0, 0.0, -2.0], [0.5, 1.0, 0.0]])
+    gradient = jax.grad(ls.hl_gauss_loss)(logits, atoms, target, 0.5)
+    # The gradient of a cross-entropy is softmax(logits) - p, divided by the batch size.
+    np.testing.assert_allclose(jax.nn.softmax(logits) - 2.0 * gradient, probs, atol=2e-5)
+
+
+def test_truncated_quantiles_are_the_smallest_in_ascending_order():
+    """Also of equal ones: values are multiples of 1/2."""
+    quantiles = jnp.round(2.0 * jax.random.normal(jax.random.key(0), (16, 9, 2))) / 2.0
+    expected = np.sort(np.asarray(quantiles).reshape(16, -1), axis=-1)[:, :14]
+    np.testing.assert_array_equal(ls.truncate_quantiles(quantiles, 2), expected)

@@ -1,0 +1,212 @@
+"""What all losses have in common: gradients, tracing, extremes, shapes, batches."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from every_loss import (
+    CASES,
+    A,
+    B,
+    C,
+    K,
+    arrays_of,
+    random_arrays,
+    total,
+)
+from jax.test_util import check_grads
+from jaxtyping import TypeCheckError
+
+from stoix_like.utils import loss as ls
+
+by_case = pytest.mark.parametrize("name", CASES)
+
+
+@by_case
+def test_gradients_match_finite_differences(name):
+    case = CASES[name]
+    with jax.enable_x64(True):
+        arrays = arrays_of(case, jnp.float64)
+        varied, fixed = arrays[: case.num_with_gradient], arrays[case.num_with_gradient :]
+        if varied:
+            function = jax.jit(lambda *x: total(case(*x, *fixed, *case.numbers)))
+            check_grads(function, varied, order=1, modes=["rev"], atol=1e-6, rtol=1e-6, eps=1e-6)
+
+
+@by_case
+def test_numbers_may_be_traced_and_target_gradients_are_zero(name):
+    case = CASES[name]
+    arrays = arrays_of(case)
+    actual, gradient = _value_and_grad(name)(arrays, _numbers(case))
+    expected = sum(np.sum(leaf) for leaf in jax.tree.leaves(_loss(name)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    if name not in {"dpg", "impala"}:  # whose fixed arguments are not the last ones: tested separately
+        assert all(not leaf.any() for leaf in gradient[case.num_with_gradient :])
+
+
+def _numbers(case):
+    return tuple(jnp.float32(x) for x in case.numbers)
+
+
+@functools.cache
+def _loss(name):
+    """Return the loss of a case, whose numbers are constants of the program."""
+    case = CASES[name]
+    return jax.jit(lambda *arrays: case(*arrays, *case.numbers))(*arrays_of(case))
+
+
+@functools.cache
+def _value_and_grad(name):
+    case = CASES[name]
+    return jax.jit(jax.value_and_grad(lambda arrays, numbers: total(case(*arrays, *numbers))))
+
+
+@by_case
+@pytest.mark.parametrize("value", [-1e4, 1e4])
+def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
+    case = CASES[name]
+    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,)}.get(name, ())
+    positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers are not varied
+    arrays = []
+    for position, x in enumerate(arrays_of(case)):
+        extreme = jnp.where(x > 0, value, -value).astype(x.dtype)
+        keep = position in fixed_inputs or (positive and x.ndim == 0) or (name == "sac_temperature" and x.ndim == 0)
+        arrays.append(x if keep else extreme)
+    result, gradient = _value_and_grad(name)(tuple(arrays), _numbers(case))
+    assert np.isfinite(result)
+    assert all(np.isfinite(leaf).all() for leaf in gradient)
+
+
+@by_case
+def test_wrong_shapes_raise(name):
+    case = CASES[name]
+    arrays = arrays_of(case)
+    widest = max(range(len(arrays)), key=lambda i: arrays[i].ndim)
+    shortened = [x[..., :-1] if i == widest and x.ndim else x for i, x in enumerate(arrays)]
+    if len(arrays) == 1:
+        shortened = [arrays[0][0]]
+    if name in {"mpo_temperature", "mpo_alpha", "mpo_alpha_dual", "vmpo_temperature", "sac_temperature"}:
+        shortened = [jnp.stack([x, x]) if x.ndim == 0 else x for x in arrays]
+    elif name == "sac_actor":
+        shortened = [arrays[0][:-1], arrays[1]]
+    elif name in {"quantile_regression", "quantile_critic", "quantile_q", "implicit_quantile"}:
+        shortened = [arrays[0], arrays[1][:, :-1], *arrays[2:]]
+    with pytest.raises((TypeCheckError, TypeError, ValueError)):
+        case(*shortened, *case.numbers)
+
+
+# Losses that are means over the batch, or one value per example: the batch axis of every array, None for arrays that
+# all examples share.
+BATCH_AXES = {
+    **dict.fromkeys(("ppo_clip", "ppo_penalty_continuous", "dpo", "clipped_value", "q_learning", "double_q"), 0),
+    **dict.fromkeys(
+        ("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression", "quantile_critic"), 0
+    ),
+    **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
+    **dict.fromkeys(("hl_gauss", "sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
+    **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
+    **{"mpo_alpha": (0, None), "mpo_alpha_dual": (None, 0)},
+}
+
+
+@pytest.mark.parametrize("name", BATCH_AXES)
+def test_batching_equals_vmap(name):
+    case, axes = CASES[name], BATCH_AXES[name]
+    axes = axes if isinstance(axes, tuple) else (axes,) * len(case.arrays)
+    # Every example becomes a batch of one.
+    ones = [
+        x if axis is None else np.expand_dims(np.moveaxis(x, axis, 0), axis + 1)
+        for x, axis in zip(case.arrays, axes, strict=True)
+    ]
+    actions = [(position, array[:, None]) for position, array in case.integers]
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=([None if axis is None else 0 for axis in axes], [0] * len(actions)))
+    def one_by_one(arrays, actions):
+        integers = tuple((position, a) for (position, _), a in zip(case.integers, actions, strict=True))
+        return case._replace(integers=integers)(*arrays, *case.numbers)
+
+    each = one_by_one([jnp.asarray(x) for x in ones], [jnp.asarray(a) for _, a in actions])
+    for part, expected in zip(jax.tree.leaves(each), map(np.asarray, jax.tree.leaves(_loss(name))), strict=True):
+        part = np.asarray(part)
+        expected_parts = part[:, 0].mean() if expected.ndim else part.mean()
+        np.testing.assert_allclose(expected.mean(), expected_parts, rtol=1e-4, atol=1e-5)
+
+
+def test_fixed_arguments_of_impala_and_dpg_get_no_gradient():
+    gradient = _value_and_grad("impala")(arrays_of(CASES["impala"]), _numbers(CASES["impala"]))[1]
+    assert all(not gradient[i].any() for i in (1, 3, 4, 5))
+    assert gradient[0].any()
+    assert gradient[2].any()
+    assert not _value_and_grad("dpg")(arrays_of(CASES["dpg"]), _numbers(CASES["dpg"]))[1][1].any()
+
+
+@pytest.mark.parametrize("name", ["q_learning", "quantile_q"])
+@pytest.mark.parametrize("parameter", [0.0, 0.4])
+def test_the_huber_parameter_may_vary_over_a_population(name, parameter):
+    case = CASES[name]
+    arrays = arrays_of(case)
+    members = jax.jit(jax.vmap(lambda p: case(*arrays, p)))(jnp.array([0.0, 0.4]))
+    np.testing.assert_allclose(members[int(parameter > 0)], case(*arrays, parameter), rtol=1e-6)
+
+
+PER_EXAMPLE = [name.removesuffix("_per_example") for name in ls.__all__ if name.endswith("_per_example")]
+
+
+@pytest.mark.parametrize("name", PER_EXAMPLE)
+def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
+    # Arguments are random arrays of the annotated shapes.
+    mean, per_example = jax.jit(getattr(ls, name)), jax.jit(getattr(ls, f"{name}_per_example"))
+    shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
+    shapes |= {"B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
+    shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
+    batched, others = {}, {}
+    for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
+        if argument == "return":
+            continue
+        dims = getattr(hint, "dim_str", None)
+        if dims is None:
+            others[argument] = 0.7
+        elif argument == "a_tm1":
+            batched[argument] = np.arange(B, dtype=np.int32) % A
+        elif "atoms_tm1" in argument or "atoms_t" in argument:
+            batched[argument] = np.tile(np.linspace(-2.0, 2.0, K, dtype=np.float32), (B, 1))
+        else:
+            batched[argument] = random_arrays(seed)(*shapes[dims])
+    losses = np.asarray(per_example(**batched, **others))
+    assert losses.shape == (B,)
+    np.testing.assert_allclose(mean(**batched, **others), losses.mean(), rtol=1e-6)
+    for index in range(B):
+        alone = {argument: values[index : index + 1] for argument, values in batched.items()}
+        np.testing.assert_allclose(mean(**alone, **others), losses[index], rtol=1e-5, atol=1e-6)
+
+
+# The others have a single array with a batch.
+SEVERAL_ARRAYS = [
+    name
+    for name, case in CASES.items()
+    if not name.startswith(("mpo_temp", "mpo_alpha", "vmpo_temp", "sac_temp", "ppo_penalty"))
+]
+
+
+@pytest.mark.parametrize("name", SEVERAL_ARRAYS)
+@pytest.mark.usefixtures("without_type_checks")
+def test_arrays_that_would_broadcast_are_refused(name):
+    """`[B, 1]` in place of `[B]`, one column in place of several, one example in place of a batch."""
+    case, arrays = CASES[name], arrays_of(CASES[name])
+    for position, x in enumerate(arrays):
+        # The last axis of these may have any size, one included.
+        any_size = name in {"quantile_regression", "quantile_critic", "cql", "sac_actor"}
+        for wrong in (x[..., None],) if any_size else (x[..., None], x[..., :1]):
+            with pytest.raises(ValueError, match=r"\.shape=.* must be \["):
+                case(*arrays[:position], wrong, *arrays[position + 1 :], *case.numbers)
+
+
+@pytest.mark.usefixtures("without_type_checks")
+def test_shapes_are_checked_while_tracing():
+    loss = jax.jit(functools.partial(ls.ppo_clip_loss, epsilon=0.2))
+    with pytest.raises(ValueError, match=r"gae_t\.shape=\(4, 1\) must be \[\*B\], where \*B = \(4,\)"):
+        loss.lower(jnp.zeros(4), jnp.zeros(4), jnp.zeros((4, 1)))
