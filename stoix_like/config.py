@@ -347,8 +347,8 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     system, logger = dict(resolved["system"]), resolved["logger"]
     own_loggers = _own_loggers(logger)
     name, module = str(system.pop("name", "")), str(system.pop("module", ""))
-    build = build or _import_build(module)
-    schema, arch = _schema(build), _parse_arch(resolved["arch"])
+    build = build or import_build(module)
+    schema, arch = schema_of(build), _parse_arch(resolved["arch"])
     # How the processes of a run are started is no part of it: it may resume with others.
     resolved["arch"] = {key: value for key, value in resolved["arch"].items() if key != "distributed"}
     return RunConfig(
@@ -415,7 +415,15 @@ def _replace_blocks(node: Any, path: str) -> Any:
     return _replace_blocks(block, path)
 
 
-def _import_build(module: str) -> Build:
+def import_build(module: str) -> Build:
+    """Import the `build` of a system.
+
+    Args:
+        module: import path of the module.
+
+    Raises:
+        ConfigError: it cannot be imported, or has no `build`.
+    """
     try:
         return importlib.import_module(module).build
     except (ImportError, AttributeError, ValueError) as error:
@@ -425,8 +433,12 @@ def _import_build(module: str) -> Build:
         ) from error
 
 
-def _schema(build: Build) -> type[SystemConfig]:
-    """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`."""
+def schema_of(build: Build) -> type[SystemConfig]:
+    """Return the class of hyperparameters, from the annotation of `build(config: Config, spec)`.
+
+    Raises:
+        ConfigError: the annotation is no such class.
+    """
     function: Any = build
     while isinstance(function, functools.partial):
         function = function.func

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import itertools
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from stoix_like.composition import PRIMARY, config_dir, group_choices
-from stoix_like.config import RunConfig
+from stoix_like.config import RunConfig, import_build, schema_of
 from stoix_like.envs.spaces import ObservationSpace, Space, fits
 from stoix_like.errors import ConfigError, listed
 from stoix_like.networks.requirements import check_networks
@@ -39,9 +37,8 @@ def suggest_systems(system_name: str, action_space: Space) -> str:
 def _fitting(family: str, action_space: Space) -> list[str]:
     """List the systems of a family of this package that support an action space."""
     systems = [name for name in group_choices("system") if name.startswith(f"{family}/")]
-    modules = [importlib.import_module(_load("system", name)["module"]) for name in systems]
-    schemas = [typing.get_type_hints(module.build)["config"] for module in modules]
-    return [name for name, schema in zip(systems, schemas, strict=True) if fits(schema, action_space)]
+    schemas = {name: schema_of(import_build(_load("system", name)["module"])) for name in systems}
+    return [name for name, schema in schemas.items() if fits(schema, action_space)]
 
 
 def suggest_network(config: RunConfig, action_space: Space, observation_space: ObservationSpace) -> str:

@@ -1,7 +1,6 @@
 """Sizes that no machine has: refused by name, before anything is laid out."""
 
 import dataclasses
-import importlib
 import inspect
 import re
 import resource
@@ -11,9 +10,17 @@ import typing
 import pytest
 from omegaconf import OmegaConf
 
-from stoix_like import config as configuration
 from stoix_like.composition import compose_config, config_dir, group_choices
-from stoix_like.config import ActorConfig, AnakinConfig, CheckpointConfig, PopulationConfig, SebulbaConfig, parse_config
+from stoix_like.config import (
+    ActorConfig,
+    AnakinConfig,
+    CheckpointConfig,
+    PopulationConfig,
+    SebulbaConfig,
+    import_build,
+    parse_config,
+    schema_of,
+)
 from stoix_like.envs.factory import EnvConfig
 from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
@@ -24,9 +31,8 @@ from stoix_like.schema import Range
 SYSTEMS = group_choices("system")
 
 
-def schema_of(system):
-    module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
-    return configuration._schema(importlib.import_module(module).build)
+def hyperparameters_of(system):
+    return schema_of(import_build(OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module))
 
 
 def whole_numbers(schema):
@@ -41,7 +47,7 @@ def whole_numbers(schema):
     "schema", [AnakinConfig, SebulbaConfig, ActorConfig, PopulationConfig, CheckpointConfig, EnvConfig, *SYSTEMS]
 )
 def test_every_whole_number_has_an_upper_bound(schema):
-    found = whole_numbers(schema_of(schema) if isinstance(schema, str) else schema)
+    found = whole_numbers(hyperparameters_of(schema) if isinstance(schema, str) else schema)
     assert found
     for name, hint in found.items():
         (constraint,) = typing.get_args(hint)[1:]
@@ -171,7 +177,7 @@ def fuzzed():
         for name in whole_numbers(schema):
             yield Fuzzed("ppo/ff_ppo", f"{group}.{name}", False, (group, name))
     for system in SYSTEMS:
-        schema, family = schema_of(system), system.partition("/")[0]
+        schema, family = hyperparameters_of(system), system.partition("/")[0]
         for name in whole_numbers(schema):
             yield Fuzzed(system, f"system.{name}", False, (family, defined_in(schema, name), name))
         network = OmegaConf.to_container(compose_config([f"system={system}"]).network)
@@ -200,7 +206,9 @@ def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_sy
         cases = list({case.origin: case for case in cases}.values())[EXTREMES.index(value) :: len(EXTREMES)]
     for system, key, is_list, _ in cases:
         environment = (
-            "gymnax/pendulum" if getattr(schema_of(system), "action_spaces", ()) == (Box,) else "gymnax/cartpole"
+            "gymnax/pendulum"
+            if getattr(hyperparameters_of(system), "action_spaces", ()) == (Box,)
+            else "gymnax/cartpole"
         )
         written = f"[{value}]" if is_list else str(value)
         sign = "++" if key == "system.warmup_steps" else ""

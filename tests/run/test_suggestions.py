@@ -1,15 +1,13 @@
 """Refusals of networks and systems that do not fit name a choice that does."""
 
-import importlib
 import re
-import typing
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from stoix_like.composition import compose_config, config_dir, group_choices
-from stoix_like.config import parse_config
+from stoix_like.config import import_build, parse_config, schema_of
 from stoix_like.envs.spaces import Box, Discrete, fits
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import check_networks
@@ -136,7 +134,7 @@ def fitting_systems(network):
 
     def fit(system, space):
         module = OmegaConf.load(config_dir() / "system" / f"{system}.yaml").module
-        schema = typing.get_type_hints(importlib.import_module(module).build)["config"]
+        schema = schema_of(import_build(module))
         try:
             check_networks(build_networks(config, space), schema, system)
         except ConfigError:
