@@ -2,6 +2,10 @@
 
 Threefry hashes a key with many small operations. With few environments, sampling an action inside a scan over time
 costs more than the network itself; sampling for the whole rollout at once is almost free.
+
+The jaxpr of one step is split into what depends on its keys alone and the rest, and the first part is computed for all
+steps at once. Arrays of more than 256 bytes per environment stay inside the loop; if the hoisted arrays of a step
+together are larger than that, nothing is hoisted. The split does not change what is drawn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Construction of environments from a configuration, and the order of their wrappers."""
+"""Construction of environments from a configuration, and the order of their wrappers.
+
+Wrappers apply in one order, and those that are off are left out:
+
+    suite → custom wrappers → random starts (training) → sticky actions → action repeat → time limit
+          → rescaled actions → clipped actions
+          → flattened observations → selected entries → clipped observations → frame stack → remaining time → step count
+          → episode metrics (of the suite's own rewards)                                  evaluation stops here
+          → scaled rewards → clipped rewards → automatic reset                            training
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 Every call of the program to the host takes the id of a batch of environments from the environment state and returns it.
 This dependence alone keeps the calls of one batch in order, in loops, under `vmap` and on several devices: the compiler
 can neither drop nor reorder them. Ordered callbacks would serialise all devices, and cannot be vmapped.
+
+They reset themselves: `HostReset` takes the place of the other automatic resets, and the wrappers rebuild their state
+at the start of an episode in `Wrapper.on_start`. No exception reaches the program, which continues with episodes that
+terminate at once; the host then raises the exception, drops what was computed in the last call of the program, and
+saves the rest without the replay buffer. Workers watch their parent, and exit when it dies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Loggers: console, metrics file, TensorBoard, Weights & Biases."""
+"""Loggers: console, metrics file, TensorBoard, Weights & Biases.
+
+`metrics.jsonl` is always written. A logger that raises is reported once and dropped, and training continues. Records
+that `metrics.jsonl` could not take, as on a full disk, are written with the next one, and no torn line stays. Loggers
+receive flat dictionaries of Python numbers and never touch jax.
+"""
 
 from stoix_like.loggers.base import Logger, RunInfo, plain, scalars
 from stoix_like.loggers.make import LoggerConfig, check_available, make_logger, sending_loggers

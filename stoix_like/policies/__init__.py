@@ -1,1 +1,7 @@
-"""Trained policies as functions, and their files; what loads them from runs is in `inference`."""
+"""Trained policies as functions, and their files; what loads them from runs is in `inference`.
+
+A policy is a function from observations to actions in the environment's own units. `export` writes that function in one
+of `formats` (StableHLO, ONNX, arrays for numpy) and compares the file with the policy; `contract` describes it in JSON.
+ONNX has no random numbers of jax: dead code is removed from the traced policy, and the mode comes from
+`System.inspect`. The arrays for numpy follow from the flax modules that a call of the policy passes through.
+"""

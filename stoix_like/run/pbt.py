@@ -1,6 +1,12 @@
 """Population-based training: between evaluations, bad members continue as changed copies of good ones.
 
 Source: Jaderberg et al. 2017, "Population based training of neural networks", with truncation selection.
+
+The hyperparameters of members are arguments of the training program, so a selection changes them without compiling
+anything: one more program sorts the members by their returns, takes the shared state of those that are copied, and
+draws new hyperparameters, on the devices that hold the state. Episodes, keys and replay buffers stay with their member.
+The keys of a selection come from `arch.seed` and the number of the evaluation. A selection belongs to its evaluation: a
+run that ended between the two makes it when it resumes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Components of recurrent systems: networks, sequences, and the values of true successors."""
+"""Components of recurrent systems: networks, sequences, and the values of true successors.
+
+A recurrent network has three forms with the same parameters: `step` for one time step, `__call__` for sequences, and
+`unroll`, which also returns the state after every step. States are reset where `Transition.is_first` or
+`TimeStep.starts_episode` is True. The value of a true successor is one step of the cell from the state after
+`observation_t`, without a reset, also where the rollout continues with another episode.
+"""
 
 from __future__ import annotations
 

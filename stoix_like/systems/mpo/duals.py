@@ -1,4 +1,9 @@
-"""What MPO and V-MPO share: bounds on divergences, with learned temperature and Lagrange multipliers."""
+"""What MPO and V-MPO share: bounds on divergences, with learned temperature and Lagrange multipliers.
+
+`networks.distributions.decouple` splits a normal policy, squashed or not, into its means and its standard deviations,
+which have bounds of their own in each dimension; a categorical or Beta policy is bounded as a whole. One file therefore
+serves all actions.
+"""
 
 from __future__ import annotations
 
