@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from stoix_like.storage.recorded_runs import Member, Run, evolves, find_runs, members, read_run
-from stoix_like.storage.run_dir import read_history, read_updates
+from stoix_like.storage.run_files import read_history, read_updates
 
 _NAMES = ("name", "module")
 _SHARED = ("population/", "eval/episode_return_iqm", "eval/episode_return_ci_")

@@ -14,7 +14,7 @@ import yaml
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.files import read_bytes
-from stoix_like.storage.run_dir import CONFIG, METRICS, SUMMARY, check_is_run
+from stoix_like.storage.run_files import CONFIG, METRICS, SUMMARY, check_is_run
 
 SCHEME = "hf://"
 CARD = "README.md"

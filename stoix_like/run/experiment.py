@@ -34,8 +34,8 @@ from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config, read_config
-from stoix_like.storage.run_dir import is_address, read_history
 from stoix_like.storage.run_directory import RunDirectory
+from stoix_like.storage.run_files import is_address, read_history
 from stoix_like.storage.store import normalised
 
 Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from stoix_like.composition import PRIMARY, hydra_session, search_override
 from stoix_like.errors import ProcessLostError, TrainingError
 from stoix_like.run import experiment
-from stoix_like.storage.run_dir import read_failure, read_summary
+from stoix_like.storage.run_files import read_failure, read_summary
 
 # What launchers raise for a job whose process ended, and the line that says why: submitit's ends with that of the job,
 # those of joblib and Ray start with what happened.

@@ -34,7 +34,7 @@ from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
-from stoix_like.storage.run_dir import is_address
+from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
 from stoix_like.versions import versions
 

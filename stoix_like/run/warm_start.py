@@ -16,8 +16,7 @@ import numpy as np
 
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.run.setup import RunSetup
-from stoix_like.storage import checkpoint, remote
-from stoix_like.storage import run_dir as directory
+from stoix_like.storage import checkpoint, remote, run_files
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "statistics", "return_statistics")
@@ -89,7 +88,7 @@ def find(setup: RunSetup) -> Source | None:
     if setup.config.arch.init_from is None:
         return None
     run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
-    directory.check_is_run(run_dir)
+    run_files.check_is_run(run_dir)
     for step in reversed(checkpoint.steps(run_dir)):
         try:
             source = _source(run_dir, step)

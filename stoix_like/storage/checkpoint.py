@@ -26,7 +26,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.storage import orbax
 from stoix_like.storage.checksums import checksums
 from stoix_like.storage.files import check_directory
-from stoix_like.storage.run_dir import CHECKPOINTS
+from stoix_like.storage.run_files import CHECKPOINTS
 
 if TYPE_CHECKING:
     import orbax.checkpoint as ocp

@@ -18,7 +18,7 @@ from stoix_like.config import GROUPS, CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
-from stoix_like.storage.run_dir import CONFIG, check_is_run
+from stoix_like.storage.run_files import CONFIG, check_is_run
 
 # A run of this package needs less than a twentieth of both; a population of 10,000 lists 1 MiB of values.
 MAX_BYTES = 2**21

@@ -23,7 +23,7 @@ from pathlib import Path
 from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint, remote
-from stoix_like.storage.run_dir import CHECKPOINTS, FAILURE, SUMMARY
+from stoix_like.storage.run_files import CHECKPOINTS, FAILURE, SUMMARY
 from stoix_like.storage.store import Marker, Store, marker_name, reason
 
 SECONDS_BETWEEN_PASSES = 5.0

@@ -14,7 +14,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
 from stoix_like.storage.config_file import plain_config
-from stoix_like.storage.run_dir import (
+from stoix_like.storage.run_files import (
     CONFIG,
     METRICS,
     UPDATES,

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import filelock
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.run_dir import (
+from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
     FAILURE,

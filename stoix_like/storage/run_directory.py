@@ -20,10 +20,10 @@ from stoix_like.config import CheckpointConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
-from stoix_like.storage import mirror, remote, run_dir, trust
+from stoix_like.storage import mirror, remote, run_files, trust
 from stoix_like.storage.config_file import flatten, plain_config
 from stoix_like.storage.files import read_bytes, write_json, write_text
-from stoix_like.storage.run_dir import CONFIG, FAILURE, METRICS, SUMMARY
+from stoix_like.storage.run_files import CONFIG, FAILURE, METRICS, SUMMARY
 
 # Shows that all processes of a run see one directory.
 _TOKEN = ".shared"
@@ -86,17 +86,17 @@ class RunDirectory:
     def _find(self, resume_from: str | None, address: str | None) -> str | None:
         if resume_from is None:
             return None
-        if run_dir.is_address(resume_from):
+        if run_files.is_address(resume_from):
             return str(remote.working_copy(resume_from))
-        if Path(resume_from).resolve() == self.path.resolve() and not run_dir.holds_run(self.path):
+        if Path(resume_from).resolve() == self.path.resolve() and not run_files.holds_run(self.path):
             if address is None or not remote.holds_run(address):
                 return None
             remote.fetch(address, self.path)
         return str(Path(resume_from).absolute())
 
     def check_is_run(self) -> None:
-        """Refuse a directory that holds no run, in any process; see `run_dir.check_is_run`."""
-        self.processes.together(lambda: run_dir.check_is_run(self.path))
+        """Refuse a directory that holds no run, in any process; see `run_files.check_is_run`."""
+        self.processes.together(lambda: run_files.check_is_run(self.path))
 
     @by_first
     def check_new(self, address: str | None = None) -> None:
@@ -109,7 +109,7 @@ class RunDirectory:
             ConfigError: names the place.
         """
         path = self.path
-        if run_dir.is_address(path):
+        if run_files.is_address(path):
             raise ConfigError(
                 f"hydra.run.dir={path} is an address, but run directories are local: choose a directory, and"
                 " checkpoint.mirror to copy the run to an address while it trains"
@@ -219,7 +219,7 @@ class RunDirectory:
     @by_first
     def read_summary(self) -> dict[str, Any]:
         """Return the summary of the run; empty if it is not complete."""
-        return run_dir.read_summary(self.path)
+        return run_files.read_summary(self.path)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the results of a complete run; a failure is reported.

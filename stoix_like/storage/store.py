@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from stoix_like.errors import ConfigError, MissingExtraError
-from stoix_like.storage.run_dir import ADDRESS, CHECKPOINTS
+from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
 # Extras by protocol, with the package that each one brings.

@@ -28,7 +28,7 @@ from stoix_like.run.setup import set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
-from stoix_like.storage.run_dir import read_summary
+from stoix_like.storage.run_files import read_summary
 from stoix_like.tune.launch import check_launcher, launch
 from stoix_like.tune.results import PLACE, RUN, SweepResult, finished, plain, write_results
 from stoix_like.tune.space import Parameter, parse_space
