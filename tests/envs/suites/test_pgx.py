@@ -11,11 +11,7 @@ from stoix_like.envs import Discrete, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios
 from stoix_like.errors import ConfigError
 
-QUICK, CHECKED = ("tic_tac_toe",), ("tic_tac_toe", "kuhn_poker")
-
-
-def slow_except(names, quick):
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+pytestmark = pytest.mark.slow
 
 
 def first_legal(key, game):
@@ -26,10 +22,7 @@ def first_legal(key, game):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *slow_except(CHECKED, QUICK),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in scenarios() if name not in CHECKED),
-    ],
+    scenarios(),
 )
 def test_protocol(name):
     _, actions, steps = check("pgx", name, num_steps=60)
@@ -38,7 +31,7 @@ def test_protocol(name):
     assert legal.all()
 
 
-@pytest.mark.parametrize("name", slow_except(["tic_tac_toe", "connect_four", "backgammon", "leduc_holdem"], QUICK))
+@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four", "backgammon", "leduc_holdem"])
 def test_games_equal_those_of_the_bare_suite(name):
     """The agent plays its last legal action, the opponent its first; the dice come from the keys of the adapter."""
     env, bare = make_eval(env_config("pgx", name, kwargs={"opponent": first_legal})), pgx.make(name)
@@ -115,7 +108,6 @@ def test_random_opponent_plays_all_legal_moves_equally_often():
     assert counts.sum() == counts[[1, 4, 7]].sum()
 
 
-@pytest.mark.slow
 def test_move_limit_without_a_result_truncates():
     """Animal shogi ends after 256 moves by both players; there are 254 already."""
     env = make_eval(env_config("pgx", "animal_shogi"))
@@ -129,7 +121,6 @@ def test_move_limit_without_a_result_truncates():
     assert (timestep.reward == 0.0).all()
 
 
-@pytest.mark.slow
 def test_a_minatar_game_has_no_opponent():
     env = make(env_config("pgx", "minatar-breakout", kwargs={"sticky_action_prob": 0.5}))
     assert env.observation_space.shape == (10, 10, 4)

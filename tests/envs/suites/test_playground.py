@@ -10,6 +10,8 @@ from lazily import Lazy
 from stoix_like.envs import list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 mujoco_playground = Lazy("mujoco_playground")
 # The quickest to compile: no contacts.
 CHEAP = "PendulumSwingup"
@@ -25,7 +27,6 @@ def test_all_control_tasks_are_listed_and_no_task_with_a_download():
     assert not set(listed) & set(mujoco_playground.locomotion.ALL_ENVS + mujoco_playground.manipulation.ALL_ENVS)
 
 
-@pytest.mark.slow
 def test_actions_lie_within_the_bounds_of_the_actuators():
     for name in mujoco_playground.dm_control_suite.ALL_ENVS:
         env = mujoco_playground.dm_control_suite.load(name, config_overrides={"impl": "jax"})
@@ -33,7 +34,6 @@ def test_actions_lie_within_the_bounds_of_the_actuators():
 
 
 # Physics costs milliseconds per step in unoptimised programs: 250 steps instead of 2,000, with several episodes.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartpoleBalance", "ReacherEasy"])
 def test_environment_conforms_and_its_time_limit_truncates(name):
     _, _, steps = conformance.check("playground", name, 250, params={"episode_length": 100})
@@ -42,13 +42,11 @@ def test_environment_conforms_and_its_time_limit_truncates(name):
     assert steps.truncated.sum() == 2 * conformance.NUM_ENVS
 
 
-@pytest.mark.slow
 def test_default_time_limit_is_that_of_the_suite():
     assert mujoco_playground.dm_control_suite.get_default_config(CHEAP).episode_length == 1000
     conformance.check_time_limit("playground", CHEAP, 1000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [CHEAP, "CartpoleBalance"])
 def test_episode_equals_one_of_the_suite(name):
     num_steps = 20
@@ -61,7 +59,6 @@ def test_episode_equals_one_of_the_suite(name):
     np.testing.assert_array_equal(steps.truncated[:, 0], [False] * (num_steps - 1) + [True])
 
 
-@pytest.mark.slow
 def test_a_diverged_simulation_terminates_with_its_last_finite_observation():
     env = make_eval(config(rescale_actions=False, clip_actions=False))
     keys = jax.random.split(jax.random.key(0), 2)
@@ -75,7 +72,6 @@ def test_a_diverged_simulation_terminates_with_its_last_finite_observation():
     assert timestep.reward[1] == 0.0
 
 
-@pytest.mark.slow
 def test_parameters_reach_the_simulation():
     """A control step of twice the length moves a pendulum about twice as far."""
     moved = {}

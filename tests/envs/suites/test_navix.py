@@ -11,17 +11,17 @@ from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.navix import scenarios
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 EMPTY, OBSTACLES = "Navix-Empty-5x5-v0", "Navix-Dynamic-Obstacles-5x5-v0"
 LEFT, RIGHT, FORWARD = 0, 1, 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [EMPTY, OBSTACLES, "Navix-DoorKey-5x5-v0", "Navix-KeyCorridorS3R1-v0"])
 def test_conformance(name):
     check("navix", name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "observation", ["symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person"]
 )
@@ -29,7 +29,6 @@ def test_other_observations_conform(observation):
     check("navix", EMPTY, 120, kwargs={"observation_fn": observation})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", scenarios())
 def test_first_observations_are_elements_of_the_space(name):
     env = make_eval(env_config("navix", name))
@@ -43,7 +42,6 @@ def test_time_limit_is_a_truncation():
     check_time_limit("navix", EMPTY, 4, params={"max_steps": 4})
 
 
-@pytest.mark.slow
 def test_an_episode_equals_one_of_navix():
     """The balls move at random, so keys, states and the end of the episode must agree."""
     env, bare = make_eval(env_config("navix", OBSTACLES)), navix.make(OBSTACLES)
@@ -77,7 +75,6 @@ def test_an_episode_equals_one_of_navix():
     np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", [5, 6])
 def test_reaching_the_goal_is_a_termination(limit):
     """Two steps east, a turn, and two steps south lead to the goal; at the time limit, too."""

@@ -11,14 +11,11 @@ from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios
 from stoix_like.errors import ConfigError
 
-QUICK, CHECKED = ("Snake-v1",), ("Snake-v1", "Game2048-v1")
+pytestmark = pytest.mark.slow
+
 # Episodes that legal moves never end within three steps.
 LIMITED = ("Snake-v1", "RubiksCube-v0", "Cleaner-v0", "Maze-v0", "MMST-v0", "PacMan-v1", "RobotWarehouse-v0",
            "SlidingTilePuzzle-v0", "Tetris-v0")  # fmt: skip
-
-
-def slow_except(names, quick):
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def first_legal(env):
@@ -39,16 +36,13 @@ def first_legal(env):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *slow_except(CHECKED, QUICK),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in scenarios() if name not in CHECKED),
-    ],
+    scenarios(),
 )
 def test_protocol(name):
     check("jumanji", name, num_steps=200)
 
 
-@pytest.mark.parametrize("name", slow_except(["Snake-v1", "Tetris-v0", "Knapsack-v1", "Cleaner-v0"], QUICK))
+@pytest.mark.parametrize("name", ["Snake-v1", "Tetris-v0", "Knapsack-v1", "Cleaner-v0"])
 def test_an_episode_equals_one_of_the_bare_suite(name):
     # Legal moves may never end these.
     kwargs = {"time_limit": 20} if name in LIMITED else {}
@@ -84,7 +78,7 @@ def check_observation(found, native, n):
         np.testing.assert_allclose(views[name][n], value)
 
 
-@pytest.mark.parametrize("name", slow_except(LIMITED, QUICK))
+@pytest.mark.parametrize("name", LIMITED)
 def test_time_limit_truncates(name):
     act = first_legal(make(env_config("jumanji", name)))
     check_time_limit("jumanji", name, 3, actions=lambda timestep, t: act(timestep), kwargs={"time_limit": 3})
@@ -115,7 +109,7 @@ def test_end_of_the_task_at_the_time_limit_terminates():
     assert not terminated[:last].any()
 
 
-@pytest.mark.parametrize("name", slow_except(["Snake-v1", "Tetris-v0", "Cleaner-v0"], QUICK))
+@pytest.mark.parametrize("name", ["Snake-v1", "Tetris-v0", "Cleaner-v0"])
 def test_exactly_the_masked_actions_are_illegal(name):
     """In the first steps of these environments, an illegal action ends the episode, and a legal one does not."""
     env = make_eval(env_config("jumanji", name))

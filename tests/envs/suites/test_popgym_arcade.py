@@ -10,6 +10,8 @@ from lazily import Lazy
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 environments = Lazy("popgym_arcade.environments")
 NOTHING = 0
 
@@ -17,8 +19,9 @@ NOTHING = 0
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("CartPoleEasy", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("SkittlesEasy", "MineSweeperEasy")),
+        "CartPoleEasy",
+        "SkittlesEasy",
+        "MineSweeperEasy",
     ],
 )
 def test_conformance(name):
@@ -28,18 +31,17 @@ def test_conformance(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("BreakoutEasy", marks=pytest.mark.slow),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("TetrisEasy", "AutoEncodeEasy", "CountRecallEasy", "BattleShipEasy")
-        ),
+        "BreakoutEasy",
+        "TetrisEasy",
+        "AutoEncodeEasy",
+        "CountRecallEasy",
+        "BattleShipEasy",
     ],
 )
 def test_games_that_report_ends_in_other_ways_conform(name):
     check("popgym_arcade", name, 300, params={"max_steps_in_episode": 60})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPoleEasy", "BreakoutEasy", "TetrisEasy", "MineSweeperEasy", "AutoEncodeEasy"])
 def test_time_limit_is_a_truncation(name):
     limit = 4
@@ -50,7 +52,6 @@ def test_time_limit_is_a_truncation(name):
     check_time_limit("popgym_arcade", name, limit, wait, num_envs=1, params={"max_steps_in_episode": limit})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPoleEasy", "SkittlesEasy"])
 def test_an_episode_equals_one_of_the_suite(name):
     num_steps = 60
@@ -92,7 +93,6 @@ def test_pixels_are_bytes_of_the_chosen_size():
         assert (space.shape, space.dtype, space.high) == ((size, size, 3), np.uint8, 255)
 
 
-@pytest.mark.slow
 def test_partial_observations_hide_the_pole():
     def view(kwargs):
         env = make_eval(env_config("popgym_arcade", "CartPoleEasy", kwargs=kwargs))

@@ -7,8 +7,10 @@ from conformance import check, check_atari, env_config, rollout
 from stoix_like.envs import make
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize("suite", ["envpool", pytest.param("gymnasium", marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize("suite", ["envpool", "gymnasium"])
 def test_every_transition_is_a_step_of_the_cart(suite):
     env = make(env_config(suite, "CartPole-v1", vectorization="envpool"))
     first, _, steps = rollout(env, 200, num_envs=5)
@@ -30,7 +32,7 @@ def test_the_adapter_follows_the_protocol():
     check("envpool", "CartPole-v1", 200)
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, 200), (30, 30), pytest.param(500, 200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("limit", "expected"), [(None, 200), (30, 30), (500, 200)])
 def test_a_time_limit_truncates(limit, expected):
     env = make(env_config("envpool", "Pendulum-v1", time_limit=limit))
     _, _, steps = rollout(env, 401, num_envs=2)
@@ -52,7 +54,6 @@ def test_a_termination_in_the_step_of_the_time_limit_is_no_truncation():
     np.testing.assert_array_equal(steps.truncated, at_limit & ~fallen)
 
 
-@pytest.mark.slow
 def test_atari_games_are_preprocessed():
     config = env_config("envpool", "Breakout-v5", kwargs={"episodic_life": True}, reward_clip=0.5)
     check_atari(config)

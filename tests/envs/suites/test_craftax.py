@@ -13,23 +13,22 @@ from craftax.craftax_env import make_craftax_env_from_name
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 CLASSIC, FULL = "Craftax-Classic-Symbolic-v1", "Craftax-Symbolic-v1"
 NOTHING = 0
 
 
-@pytest.mark.slow
 def test_classic_conforms():
     _, _, steps = check("craftax", CLASSIC)
     assert steps.terminated.any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [FULL, "Craftax-Classic-Pixels-v1"])
 def test_conformance(name):
     check("craftax", name, 40, params={"max_timesteps": 15})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [CLASSIC, FULL])
 def test_time_limit_is_a_truncation(name):
     def wait(timestep, t):
@@ -38,7 +37,6 @@ def test_time_limit_is_a_truncation(name):
     check_time_limit("craftax", name, 4, wait, num_envs=1, params={"max_timesteps": 4})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "health"), [(4, 0), (100, 0), (4, 9)])
 def test_death_is_a_termination(limit, health):
     """A player without health dies, whether or not the time limit is reached in the same step."""
@@ -55,7 +53,6 @@ def test_death_is_a_termination(limit, health):
     assert bool(timestep.truncated[0]) is (health > 0)
 
 
-@pytest.mark.slow
 def test_an_episode_equals_one_of_craftax():
     num_steps = 300
     env, bare = make_eval(env_config("craftax", CLASSIC)), make_craftax_env_from_name(CLASSIC, auto_reset=False)
@@ -86,7 +83,6 @@ def test_an_episode_equals_one_of_craftax():
     np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum(), rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_textures_are_read_without_a_word_and_without_a_cache(capsys):
     env = make_eval(env_config("craftax", "Craftax-Classic-Pixels-v1"))
     assert env.observation_space.shape == (63, 63, 3)

@@ -11,17 +11,17 @@ from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.xminigrid import scenarios
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 EMPTY = "MiniGrid-Empty-5x5"
 FORWARD, RIGHT = 0, 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [EMPTY, "MiniGrid-DoorKey-5x5", "MiniGrid-Playground"])
 def test_conformance(name):
     check("xminigrid", name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", scenarios())
 def test_first_observations_are_elements_of_the_space(name):
     env = make_eval(env_config("xminigrid", name))
@@ -29,13 +29,11 @@ def test_first_observations_are_elements_of_the_space(name):
     check_elements(env.observation_space, np.asarray(first.observation.agent_view), 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [EMPTY, "MiniGrid-MemoryS8"])
 def test_time_limit_is_a_truncation(name):
     check_time_limit("xminigrid", name, 4, params={"max_steps": 4})
 
 
-@pytest.mark.slow
 def test_an_episode_equals_one_of_xminigrid():
     name, num_steps = "MiniGrid-EmptyRandom-5x5", 100
     env, (bare, params) = make_eval(env_config("xminigrid", name)), xminigrid.make(name)
@@ -67,7 +65,6 @@ def test_an_episode_equals_one_of_xminigrid():
     np.testing.assert_allclose(ours.episode.episode_return[end - 1, 0], rewards[:end].sum())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", [5, 6])
 def test_reaching_the_goal_is_a_termination(limit):
     """Two steps east, a turn, and two steps south lead to the goal; at the time limit, too."""

@@ -17,6 +17,8 @@ from stoix_like.envs.scenes import bodies
 from stoix_like.envs.scenes.base import Recording
 from stoix_like.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 mujoco, brax_envs = map(Lazy, ("mujoco", "brax.envs"))
 # The quickest to compile, apart from `fast`, which has no physics.
 CHEAP = "inverted_pendulum"
@@ -36,7 +38,6 @@ def test_all_registered_environments_are_listed():
     assert set(list_scenarios()["brax"]) == set(brax_envs._envs)
 
 
-@pytest.mark.slow
 def test_bodies_are_drawn_in_their_positions_without_opengl(monkeypatch):
     monkeypatch.setattr(bodies, "_gl_context", lambda: None)
     env = make_drawn(config())
@@ -61,7 +62,6 @@ def at(q):
     return SimpleNamespace(q=q)
 
 
-@pytest.mark.slow
 def test_mujoco_renders_bodies_where_opengl_starts():
     env = make_drawn(config())
     camera = bodies._open_camera(env.unwrapped.env._model)
@@ -103,7 +103,6 @@ def test_dictionaries_of_observations_conform():
 
 
 # Physics costs milliseconds per step in unoptimised programs: 300 steps instead of 2,000, with several episodes.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [CHEAP, "reacher", "hopper"])
 def test_environment_conforms(name):
     _, _, steps = conformance.check("brax", name, 300, params={"episode_length": 100})
@@ -114,7 +113,6 @@ def test_environment_conforms(name):
         assert steps.terminated.any()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [CHEAP, "reacher"])
 def test_episode_equals_one_of_brax(name):
     env, reference = make_eval(config(name)), bare(name)
@@ -126,7 +124,6 @@ def test_episode_equals_one_of_brax(name):
     assert len(done) >= 5
 
 
-@pytest.mark.slow
 def test_an_unhealthy_hopper_terminates_only_if_configured():
     steps = {}
     for terminate in (True, False):
@@ -137,7 +134,6 @@ def test_an_unhealthy_hopper_terminates_only_if_configured():
     assert not steps[True].truncated.any()
 
 
-@pytest.mark.slow
 def test_termination_wins_over_the_limit():
     name = CHEAP
     _, _, steps = conformance.rollout(make_eval(config(name)), 100)
@@ -222,7 +218,6 @@ def test_invalid_arguments_raise(name, changes, message):
         make(config(name, **changes))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["spring", "positional", "mjx"])
 def test_other_backends_run(backend):
     _, _, steps = conformance.rollout(make(config(kwargs={"backend": backend})), 5)
