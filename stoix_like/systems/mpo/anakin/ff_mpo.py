@@ -228,14 +228,7 @@ class MPO(OffPolicyActorCritic[Config]):
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build MPO.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-
-    Returns:
-        The system.
+    """Build MPO; the floats of the hyperparameters may be traced.
 
     Raises:
         ConfigError: if `action_penalty` is set for actions without bounds.
