@@ -68,10 +68,10 @@ def train(
         system: name of the system, as listed by `stoix-like list systems`: `"ppo/ff_ppo"`.
         overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`, or a dictionary:
             `{"env": "gymnax/cartpole", "arch.seed": 1}`.
-        env: an environment of your own, or a class or function that builds it from `env.kwargs`. A class or function
+        env: a custom environment, or a class or function that builds it from `env.kwargs`. A class or function
             that can be imported is recorded by its import path. Otherwise pass `env` again to resume or load the run.
         run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
-        config_dir: directory of your own YAML files, laid out like the package's `configs`.
+        config_dir: directory of your YAML files, laid out like the package's `configs`.
         callbacks: objects of subclasses of `stoix_like.callbacks.Callback`, called at evaluations; pass them again to
             `resume`.
         loggers: objects with the methods of `stoix_like.loggers.Logger`, in addition to those of the configuration.

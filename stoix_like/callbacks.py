@@ -1,4 +1,4 @@
-"""Callbacks: code of your own that runs at the evaluations of a run.
+"""Callbacks: your code, which runs at the evaluations of a run.
 
 ```python
 import stoix_like
@@ -145,7 +145,7 @@ class AddMetrics(Callback):
 
 
 class EvaluatePolicy(Callback):
-    """Evaluates the current policy by a function of your own.
+    """Evaluates the current policy by a custom function.
 
     Args:
         function: `(policy) -> metrics by name`, or its import path.

@@ -285,7 +285,7 @@ class RunConfig(NamedTuple):
         checkpoint: checkpoints to write.
         logger: loggers to use.
         callbacks: callbacks to build, each with its import path as `_target_`, and its arguments.
-        loggers: loggers of the user's own to build, by their keys below `logger`, each like a callback.
+        loggers: custom loggers to build, by their keys below `logger`, each like a callback.
         resolved: the whole configuration as plain values.
         own_env: an environment passed from Python, which `env` does not describe; None otherwise.
         own_callbacks: callbacks passed from Python.
@@ -367,7 +367,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
 
 
 def _own_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the blocks of loggers of the user's own, which have a `_target_` and a name that no other logger has."""
+    """Return the blocks of custom loggers, which have a `_target_` and a name that no other logger has."""
     known = {field.name for field in fields(LoggerConfig)}
     blocks = {name: block for name, block in given.items() if isinstance(block, dict) and "_target_" in block}
     return {name: block for name, block in blocks.items() if name not in known}
@@ -391,7 +391,7 @@ def with_env(run: RunConfig, env: Any) -> RunConfig:
 
     Args:
         run: the typed configuration.
-        env: an environment of the user's own, or its class; None if the configuration describes it.
+        env: a custom environment, or its class; None if the configuration describes it.
 
     Returns:
         The typed configuration.

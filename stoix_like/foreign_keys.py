@@ -124,7 +124,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("logger.use_console", ("logger.console.enabled",), ""),
         ("logger.use_tb", ("logger.tensorboard.enabled",), ""),
         ("logger.use_wandb", ("logger.wandb.enabled",), ""),
-        ("logger.use_neptune", ("logger=wandb",), "or a logger of your own"),
+        ("logger.use_neptune", ("logger=wandb",), "or a custom logger"),
         ("logger.use_json", ("hydra.run.dir",), "metrics.jsonl is always written to the run directory"),
         ("logger.base_exp_path", ("hydra.run.dir",), ""),
         ("logger.checkpointing.save_model", ("checkpoint.keep",), "checkpoints are written by default"),

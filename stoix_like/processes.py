@@ -260,7 +260,7 @@ def _error(told: list[str]) -> Exception:
 
 
 def is_agreed(error: BaseException) -> bool:
-    """Return whether all processes of a run end with an error, so that none of them waits for the others in vain.
+    """Return whether all processes of a run end with an error, so that no process blocks.
 
     Args:
         error: what ends this process.

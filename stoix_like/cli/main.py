@@ -83,14 +83,14 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     listing.set_defaults(run=_list)
     compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
     compiling.add_argument("overrides", nargs="*", help="key=value, as for train")
-    compiling.add_argument("--config-dir", help="directory of your own YAML files")
+    compiling.add_argument("--config-dir", help="directory of your YAML files")
     compiling.set_defaults(run=_compile)
     checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
     checking.add_argument(
         "overrides", nargs="*", help="key=value of the environment: env=own env._target_=module.MyEnv"
     )
     checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
-    checking.add_argument("--config-dir", help="directory of your own YAML files")
+    checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
     known, rest = parser.parse_known_args(argv)
     if known.command in ("resume", "compile", "check-env") and not any(word.startswith("-") for word in rest):

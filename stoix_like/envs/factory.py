@@ -84,7 +84,7 @@ def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
 
     Args:
         config: the environment and its wrappers.
-        own_env: an environment of the user's own, or its class; None to build it from `config`.
+        own_env: a custom environment, or its class; None to build it from `config`.
 
     Returns:
         The environments; their number is the number of keys passed to `reset`.
@@ -197,7 +197,7 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
 def make_scenario(
     config: EnvConfig, own_env: Any = None, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
-    """Build environments with the wrappers of the user's own alone.
+    """Build environments with the custom wrappers alone.
 
     Args:
         config: the environment.

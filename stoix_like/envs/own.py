@@ -1,4 +1,4 @@
-"""Environments and wrappers of the user's own, from import paths or as Python objects."""
+"""Custom environments and wrappers, from import paths or as Python objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 OWN = "own"
-"""The value of `env.env_name` that selects an environment of the user's own."""
+"""The value of `env.env_name` that selects a custom environment."""
 
 _GYMNAX = ("reset_env", "step_env", "default_params")
 # Packages whose environments step on the host, one call at a time.
@@ -24,7 +24,7 @@ _HOST_PACKAGES = ("gymnasium", "gym", "dm_env", "pettingzoo")
 
 
 def make(target: str, env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
-    """Build environments of the user's own.
+    """Build custom environments.
 
     Args:
         target: import path of a class, or of a function that returns an environment; empty if `env` is given.
@@ -81,7 +81,7 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
 
 
 def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:
-    """Apply wrappers of the user's own.
+    """Apply custom wrappers.
 
     Args:
         env: the environments.

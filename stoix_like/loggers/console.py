@@ -273,7 +273,7 @@ class _LineConsole(Console):
 
 
 class _Bar(Progress):
-    """Progress bar that leaves room for the terminal's echo of Ctrl-C, which would begin a line below it otherwise."""
+    """Progress bar that leaves room for the terminal's echo of Ctrl-C, which would start a line below it otherwise."""
 
     def get_renderable(self) -> _Narrower:
         return _Narrower(super().get_renderable())

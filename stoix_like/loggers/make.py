@@ -82,7 +82,7 @@ def make_logger(config: LoggerConfig, run_dir: pathlib.Path, own: Sequence[Logge
     Args:
         config: configuration of the loggers other than the metrics file.
         run_dir: the run directory.
-        own: loggers of the user's own.
+        own: custom loggers.
 
     Returns:
         One logger that calls all others and never raises an `Exception`.

@@ -85,6 +85,6 @@ class MultiLogger:
             logger.close()
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
             reason = f"{type(error).__name__}: {error}"
-            # A logger of the user's own may have no name.
+            # A custom logger may have no name.
             name = getattr(logger, "name", "") or type(logger).__name__
             print(f"logger '{name}' failed; the run continues without it: {reason}", file=sys.stderr)

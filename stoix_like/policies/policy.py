@@ -121,7 +121,7 @@ class Policy(Exportable):
             The actions, probabilities, deviations and values, as host arrays.
 
         Raises:
-            ConfigError: the system does not tell.
+            ConfigError: the system does not implement `inspect`.
             ValueError: see `__call__`.
         """
         if self._system.inspect is None:

@@ -77,7 +77,7 @@ class Compiler:
         return self._threads.submit(compile_lowered).result
 
     def close(self) -> None:
-        """Compile nothing more that has not begun."""
+        """Compile nothing more that has not started."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

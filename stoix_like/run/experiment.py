@@ -189,7 +189,7 @@ def resume(
         env: the environment of a run that was trained on an object passed from Python.
         callbacks: the callbacks that were passed from Python; their state is restored.
         loggers: the loggers that were passed from Python.
-        started: when the program or the call began, on the clock of `time.perf_counter`; by default now.
+        started: when the program or the call started, on the clock of `time.perf_counter`; by default now.
 
     Returns:
         The result of the run.

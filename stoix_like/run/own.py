@@ -1,4 +1,4 @@
-"""Callbacks and loggers of the user's own, from import paths or as Python objects."""
+"""Custom callbacks and loggers, from import paths or as Python objects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _build(entry: Any, key: str) -> Callback:
 
 
 def make_own_loggers(config: RunConfig) -> list[Logger]:
-    """Build the loggers of the user's own: those of the configuration, and those passed from Python.
+    """Build the custom loggers: those of the configuration, and those passed from Python.
 
     Args:
         config: the typed configuration.

@@ -92,7 +92,7 @@ class Evolution:
         state, explored, sources = self._evolve(state, population.arrays(), np.float32(scores), key)
         columns, sources = self._processes.fetch((explored, sources))
         is_copy = sources != np.arange(len(sources))
-        # Those of the others stay, without rounding.
+        # Unselected members keep their exact values.
         hyperparams = {
             name: tuple(np.where(is_copy, columns[name], values).tolist())
             for name, values in population.hyperparams.items()

@@ -53,10 +53,10 @@ class RunSetup(NamedTuple):
         lone_shards: see `ProgramSpec`; the members of a population keep the axis, which some of their programs need.
         drawn_env: environments to record videos of; None without `logger.video`.
         actor_devices: with Sebulba, the device of each actor.
-        started: when the program or the call that starts the run began, on the clock of `time.perf_counter`.
+        started: when the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
         processes: the processes that the run spans.
         callbacks: called in this order.
-        loggers: loggers of the user's own; they open and write nothing before `start`.
+        loggers: custom loggers; they open and write nothing before `start`.
     """
 
     config: RunConfig
@@ -94,7 +94,7 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
 
     Args:
         config: the typed configuration.
-        started: when the program or the call that starts the run began; by default now.
+        started: when the program, or the call that starts the run, started; by default now.
 
     Returns:
         The parts of the run.

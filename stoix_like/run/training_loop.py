@@ -47,7 +47,7 @@ class TrainingLoop:
         setup: the run.
         progress: its progress.
         writer: writer of checkpoints, or None.
-        missing: what it was restored without, and so differs from an uninterrupted run.
+        missing: state that was not restored; results may differ from an uninterrupted run.
         clock: measures where the time goes.
 
     Args:
@@ -168,7 +168,7 @@ class TrainingLoop:
             best = Best.from_checkpoint(items["best"], host_state["best"])
             self._best = best._replace(hyperparams=self._population.arrays() | dict(best.hyperparams))
         if self.history:
-            # A run that ended in between, or that goes on after all, has yet to make its last selection.
+            # A run that ended in between, or that continues after all, has yet to make its last selection.
             self._evolve()
 
     def warm_start(self, source: warm_start.Source) -> None:

@@ -83,7 +83,7 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
 
 
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
-    # A choice replaces the whole group, and with it the loggers of the user's own.
+    # A choice replaces the whole group, and with it the custom loggers.
     replaces_loggers = any(_LOGGER_CHOICE.fullmatch(word) for word in overrides)
     for key, value in pairs:
         names = key.split(".")

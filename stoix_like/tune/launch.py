@@ -42,7 +42,7 @@ def check_launcher(overrides: Sequence[str]) -> None:
 
 
 def launch(jobs: Sequence[Sequence[str]], run_dirs: Sequence[str], sweep_dir: Path, overrides: Sequence[str]) -> None:
-    """Train one run per job, and wait for all of them; a job that has begun already is resumed.
+    """Train one run per job, and wait for all of them; a job that has started already is resumed.
 
     Args:
         jobs: Hydra overrides of each job.

@@ -196,7 +196,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         _check_game(env, arguments, name)
     if env.num_players == 1:
         if "opponent" in kwargs:
-            raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} is useless: {name} has a single player")
+            raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} has no effect: {name} is single-player")
         return Vectorize(PgxEnvironment(env, random_opponent))
     opponent = _find_opponent(kwargs.get("opponent", "random"))
     _check_opponent(opponent, env, kwargs)

@@ -151,7 +151,7 @@ def test_constructor_arguments_and_import_paths():
         ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         ("hex", {"kwargs": {"opponent": "math.sin"}}, "env.kwargs.opponent=math.sin cannot be called"),
-        ("2048", {"kwargs": {"opponent": "random"}}, "env.kwargs.opponent='random' is useless: 2048 has a single"),
+        ("2048", {"kwargs": {"opponent": "random"}}, "env.kwargs.opponent='random' has no effect: 2048 is single"),
         ("hex", {"kwargs": {"opponent": lambda key, game: game.rewards}}, "must return an action, a scalar integer"),
     ],
 )
