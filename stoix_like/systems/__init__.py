@@ -4,6 +4,6 @@ A system's file shows its hyperparameters, how it acts, its targets, losses and 
 that differs. What families share: the networks and the state of actor-critics (`actor_critic`,
 `recurrent_actor_critic`, `off_policy_actor_critic`), epochs of minibatches (`on_policy`) and of replay (`off_policy`),
 and the gradient step (`gradient_descent`). Options are parts, each the identity where it is off: `utils.normalizer`,
-`utils.exploration`, `utils.advantages`, `utils.kl_stop`. `launch` turns an algorithm into a `System` and makes its entry
-points.
+`utils.exploration`, `utils.advantages`, `utils.kl_stop`. `launch` turns an algorithm into a `System` and
+makes its entry points.
 """
