@@ -1,13 +1,6 @@
 """Sebulba: what reaches the learner, how far actors run ahead, and how a run ends."""
 
-import os
-import re
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +14,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.envs import EnvConfig, ScenarioConfig, make
-from stoix_like.envs.split_steps import SplitSteps
-from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment
-from stoix_like.run.actors import Pipeline, Timing
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
@@ -40,83 +28,6 @@ KEEPER = [
     f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
     "arch.num_evaluation=2",
 ]
-
-
-class Asked:
-    """An actor that remembers what it was asked for and plays rollouts at once."""
-
-    device = jax.devices()[0]
-
-    def __init__(self):
-        self.policies, self.taken, self.stopped = [], 0, False
-
-    waiting = property(lambda self: len(self.policies) - self.taken)
-
-    def start(self, key, name):
-        assert not self.policies
-
-    def ask(self, policy):
-        self.policies.append(policy)
-
-    def take(self):
-        policy = self.policies[self.taken]
-        self.taken += 1
-        return float(policy.shared), Timing(policy.updates, 0.0, 1.0)
-
-    def stop(self):
-        self.stopped = True
-
-    def join(self, timeout):
-        assert self.stopped
-
-
-@pytest.mark.parametrize("lag", [0, 1, 3])
-def test_the_policy_lag_bounds_the_rollouts_under_way(lag):
-    actors, most, limit = [Asked(), Asked()], [], 7
-
-    def learn(state, hyperparams, rollouts, new_interval):
-        most.append(max(actor.waiting for actor in actors))
-        return SimpleNamespace(shared=state.shared + 1, shards=state.shards), rollouts
-
-    pipeline = Pipeline(lambda: actors, learn, lambda shared: shared, lag, steps_per_update=10)
-    state = SimpleNamespace(shared=jnp.zeros(()), shards=SimpleNamespace(key=jax.random.split(jax.random.key(0), 1)))
-    with pipeline.running(limit):
-        for _ in range(limit):
-            before = int(state.shared)
-            state, rollouts = pipeline.train(state, {}, np.int32(1), np.bool_(True))
-            # The policy after `before - lag` updates, whenever the actors had time to act.
-            assert rollouts == (max(before - lag, 0),) * 2
-            metrics = pipeline.metrics()
-            assert metrics["sebulba/policy_lag"] == metrics["sebulba/policy_lag_max"] == min(before, lag)
-            # All rollouts are ready at once, up to the last ones of the run.
-            assert metrics["sebulba/rollouts_waiting"] == min(lag + 1, limit - before)
-            assert metrics["sebulba/actor_steps_per_second"] == 10
-    # While the learner updates, one rollout less; in all, those that the run learns from.
-    assert max(most) == lag
-    assert [len(actor.policies) for actor in actors] == [limit, limit]
-    assert all(actor.stopped for actor in actors)
-
-
-def test_a_split_step_equals_the_step_of_the_environment():
-    changes = {"sticky_actions": 0.5, "frame_stack": 2, "step_count": True, "reward_clip": 10.0}
-    env = make(EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), **changes))
-    split, keys = SplitSteps(env), jax.random.split(jax.random.key(3), ENVS)
-    step, host_action_of, finish = jax.jit(env.step), jax.jit(split.host_action), jax.jit(split.finish)
-    batch, repeated = split.host.open(ENVS), 0
-    expected = jax.jit(env.reset)(keys)
-    got = jax.jit(split.start)(keys, batch.reset(split.host.seeds(keys)))
-    for number in range(25):
-        jax.tree.map(np.testing.assert_array_equal, got[1], expected[1])
-        step_keys = jax.random.split(jax.random.key(number), ENVS)
-        action = jax.random.randint(jax.random.key(100 + number), (ENVS,), 0, 3)
-        host_action = host_action_of(step_keys, got[0], action)
-        repeated += int((host_action != action).sum())
-        expected = step(step_keys, expected[0], action)
-        got = finish(step_keys, got[0], action, batch.step(host_action))
-    assert repeated
-    env.close()
-
-
 LAYOUTS = {
     "one actor": ["arch.pipeline_queue_size=1"],
     "in turns": ["arch.pipeline_queue_size=0"],
@@ -197,68 +108,6 @@ def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, co
     assert pi > 0.9
     value = 1.0 / (3.0 - 2.0 * pi) if corrected else 0.5
     assert float(agent.critic.apply(params.critic_params, observation)[0]) == pytest.approx(value, abs=0.1)
-
-
-@pytest.mark.slow
-def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
-    arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
-    support = str(Path(__file__).parents[1] / "support")
-    path = os.pathsep.join([support, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-m", "stoix_like", "train", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=300,
-    )
-    assert "Scripted-v0 failed: RuntimeError: the simulator exploded; stopped after 0 env steps, saved" in done.stderr
-    assert done.returncode == 1
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_the_run_resumes_with_new_episodes(tmp_path, monkeypatch, capfd):
-    train, calls = Pipeline.train, []
-
-    def interrupted(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        return train(*args)
-
-    monkeypatch.setattr(Pipeline, "train", interrupted)
-    with pytest.raises(SystemExit) as exit_:
-        experiment.run(set_up(parse_config(compose_config([*RUN, *KEEPER]))), tmp_path / "run")
-    assert exit_.value.code == 143
-    saved = int(re.search(r"stopped after (\d+) env steps, saved", capfd.readouterr().err)[1])
-    assert 0 < saved < UPDATES * LENGTH * ENVS
-    result = stoix_like.resume(tmp_path / "run", ["logger=default"], trust=True)
-    assert "without the episodes of its environments" in capfd.readouterr().out
-    assert result.summary["updates"] == UPDATES
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["env=gymnax", "env.scenario.name=CartPole-v1"],
-            "arch=sebulba steps environments on the host, and gymnax/CartPole-v1 runs on",
-        ),
-        (["arch.population.size=2"], "arch.population.size=2 does not fit arch=sebulba"),
-        (["arch.actor.actor_per_device=3"], "arch.total_num_envs=4 must be a multiple of 3, 3 actor.*: use 3 or 6"),
-        (["arch.learner.device_ids=[]"], r"arch.learner.device_ids=\[\] must name at least one device"),
-        (["arch.actor.device_ids=[1,1]"], r"arch.actor.device_ids=\[1, 1\] must name .* none twice"),
-        (["arch.actor.device_ids=[0,7]"], r"arch.actor.device_ids=\[0, 7\] needs more devices than there are: use"),
-        (["arch.pipeline_queue_size=-1"], "arch.pipeline_queue_size=-1 is out of range"),
-        (["arch.architecture_name=sebulbo"], "arch.architecture_name=sebulbo is not known: did you mean 'sebulba'"),
-        (["+arch.num_devices=2"], "unknown key 'arch.num_devices'"),
-        (["system.warmup_steps=5"], "system.warmup_steps=5: arch=sebulba has no warm-up"),
-    ],
-)
-def test_what_cannot_run_is_refused(overrides, message):
-    if overrides == ["system.warmup_steps=5"]:
-        overrides = toys.overrides(module="keeper", rollout_length=LENGTH, warmup_steps=5)
-    with pytest.raises(ConfigError, match=message):
-        set_up(parse_config(compose_config([*RUN, *overrides])))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from toy_runs import train_toy
 from trained_runs import train_members, train_pendulum
 
 from stoix_like.errors import ConfigError
@@ -76,3 +77,25 @@ def test_choose_member(returns, member, chosen):
 def test_choose_member_raises_for_unknown_members(member):
     with pytest.raises(ConfigError, match=f"member={member} does not exist: use best, or 0 to 2"):
         choose_member(TrainedState({}, np.zeros(3), np.zeros(3)), member)
+
+
+@pytest.fixture(scope="module")
+def toy_run(tmp_path_factory):
+    return train_toy(tmp_path_factory)
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize(("which", "expected"), [("last", 320), ("best", None), ("240", 240)])
+def test_the_best_the_last_and_kept_parameters_can_be_loaded(toy_run, which, expected):
+    opened = open_run(toy_run, trust=True)
+    loaded = load_shared(opened, which)
+    assert set(loaded.shared) == {"reward", "updates"}
+    assert expected is None or loaded.env_steps == expected
+    assert loaded.shared["updates"] == loaded.env_steps // 16
+
+
+@pytest.mark.optimized
+def test_loading_a_checkpoint_that_was_not_kept_is_refused(toy_run):
+    opened = open_run(toy_run, trust=True)
+    with pytest.raises(ConfigError, match=r"which=17 is unknown: use best, last, or one of 240, 320"):
+        load_shared(opened, "17")

@@ -15,11 +15,7 @@ import pytest
 import toys
 from comparisons import without_times
 
-from stoix_like.errors import ConfigError
-from stoix_like.run.resume_checks import check_same_sweep
-
 pytestmark = pytest.mark.optimized
-
 COMMAND = [
     str(Path(sys.executable).parent / "stoix-like"),
     "train",
@@ -181,15 +177,3 @@ def test_a_job_that_diverges_does_not_keep_the_others_from_running(tmp_path, env
         assert summary.startswith(f"stoix-like: 1 of 2 jobs failed: {sweep}/0-seed42 (TrainingError: training diverged")
         assert printed in done.stdout
         assert len(history(sweep / "1-seed42")) == 2
-
-
-def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):
-    (tmp_path / "multirun.yaml").write_text(
-        "hydra: {overrides: {task: ['arch.seed=0,1', 'arch.total_timesteps=100', 'logger=silent']}}"
-    )
-    check_same_sweep(tmp_path, ["arch.seed=0,1", "arch.total_timesteps=200"])
-    with pytest.raises(ConfigError, match=r"holds the multirun of arch\.seed=0,1: continue it with the same"):
-        check_same_sweep(tmp_path, ["arch.seed=0,1,2", "arch.total_timesteps=100"])
-    (tmp_path / "multirun.yaml").write_text("[")
-    with pytest.raises(ConfigError, match="multirun.yaml cannot be read"):
-        check_same_sweep(tmp_path, ["arch.seed=0,1"])

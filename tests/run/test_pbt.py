@@ -17,7 +17,6 @@ from stoix_like.config import PBTConfig, parse_config
 from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.run import pbt
 from stoix_like.run.pbt import Space
-from stoix_like.run.saved_state import Best
 from stoix_like.run.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
 
@@ -154,10 +153,6 @@ def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
     with pytest.raises(SystemExit):
         stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
     assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
-
-
-def test_best_parameters_of_earlier_versions_have_no_hyperparameters():
-    assert Best.from_checkpoint({}, {"episode_return": [1.0], "env_steps": [8]}).hyperparams == {}
 
 
 @pytest.mark.slow

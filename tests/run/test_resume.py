@@ -1,6 +1,5 @@
 """Resuming of runs that were killed, stopped, damaged or modified."""
 
-import itertools
 import json
 import os
 import re
@@ -15,24 +14,20 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-import toys
-from comparisons import assert_same_state, without_times
 from omegaconf import OmegaConf
+from toy_runs import TOY_RUN, train_toy
 
 import stoix_like
 from stoix_like import cli
-from stoix_like.composition import compose_config, group_choices
+from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
-from stoix_like.loggers import MultiLogger
-from stoix_like.run import experiment, resume_checks, training_loop
+from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
-from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint, config_file, remote, trust
+from stoix_like.storage import checkpoint, remote
 
 pytestmark = pytest.mark.optimized
-
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 SMALL = [
     "network.actor_network.pre_torso.layer_sizes=[8]",
@@ -45,14 +40,6 @@ SMALL = [
     "arch.num_eval_episodes=4",
     "arch.seed=3",
     "checkpoint.every_evals=3",
-]
-TOY = toys.overrides(rollout_length=4)
-TOY_RUN = [
-    *TOY,
-    "env=probe/observed_value",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=320",
-    "arch.num_evaluation=4",
 ]
 
 
@@ -239,71 +226,9 @@ def test_a_full_disk_is_reported_once_and_training_continues(tmp_path, environme
     assert_same_results(run_dir, reference)
 
 
-def toy_loop(run_dir, *overrides, keep=2):
-    setup = set_up(parse_config(compose_config([*TOY_RUN, *overrides])))
-    return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, keep))
-
-
-def restored(run_dir, *overrides):
-    loop = toy_loop(run_dir, *overrides)
-    loop.restore(checkpoint.read(run_dir, checkpoint.steps(run_dir)[-1], loop.targets()))
-    return loop
-
-
-def interrupt_at_check(monkeypatch, number):
-    """Simulate SIGINT at the `number`-th check for signals, with one update between two checks."""
-    checks = itertools.count(1)
-
-    class Interrupted(training_loop.Signals):
-        received = property(lambda self: signal.SIGINT if next(checks) >= number else None, lambda self, value: None)
-
-    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
-    monkeypatch.setattr(training_loop, "Signals", Interrupted)
-
-
-@pytest.mark.parametrize("population", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_run(tmp_path, monkeypatch, population):
-    size = f"arch.population.size={population}"
-    whole = toy_loop(tmp_path / "whole", size)
-    whole.train()
-    whole.writer.close()
-    with monkeypatch.context() as patched:
-        # 20 updates in intervals of 5: the seventh check is after the second update of the second interval.
-        interrupt_at_check(patched, 7)
-        with pytest.raises(KeyboardInterrupt):
-            toy_loop(tmp_path / "run", size).train()
-    assert checkpoint.steps(tmp_path / "run")[-1] == 7 * 16
-    resumed = restored(tmp_path / "run", size)
-    assert not resumed.missing
-    resumed.train()
-    resumed.writer.close()
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
-    assert checkpoint.steps(tmp_path / "run") == checkpoint.steps(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_a_run_resumed_without_its_replay_buffer_is_marked_as_not_exact(tmp_path):
-    loop = toy_loop(tmp_path, "checkpoint.replay=false")
-    loop.train()
-    loop.writer.close()
-    resumed = restored(tmp_path, "checkpoint.replay=false", "arch.total_timesteps=480")
-    assert resumed.missing
-    # Episodes continue those of the new replay buffer, so that its last steps are followed by their own next steps.
-    assert_same_state(resumed.state.shards.rollout_state, toy_loop(tmp_path / "new").state.shards.rollout_state)
-    with pytest.raises(AssertionError):
-        assert_same_state(resumed.state.shards.rollout_state, loop.state.shards.rollout_state)
-    # The recorder counts the steps it observed: 4 environments × 80 steps, which the checkpoint does not contain.
-    assert loop.state.shards.local.steps.tolist() == [320]
-    assert resumed.state.shards.local.steps.tolist() == [0]
-    assert_same_state(resumed.state.shared, loop.state.shared)
-
-
 @pytest.fixture(scope="module")
 def toy_run(tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("toy") / "run"
-    experiment.run(set_up(parse_config(compose_config(TOY_RUN))), run_dir)
-    return run_dir
+    return train_toy(tmp_path_factory)
 
 
 def damage(run_dir, step, kind):
@@ -351,45 +276,6 @@ def test_a_run_moved_to_a_path_with_glob_characters_resumes_and_loads(tmp_path, 
     assert load_shared(open_run(run_dir, trust=True), "last").env_steps == 480
 
 
-@pytest.mark.slow
-def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
-    save, calls = checkpoint.Writer.save, itertools.count(1)
-
-    def fail_until(number):
-        def failing(writer, step, items, host_state):
-            # A file where the directory should be, for the first calls.
-            if next(calls) < number:
-                writer.directory.touch()
-            else:
-                writer.directory.unlink(missing_ok=True) if writer.directory.is_file() else None
-            save(writer, step, items, host_state)
-
-        return failing
-
-    setup = set_up(parse_config(compose_config([*TOY_RUN, "logger=silent"])))
-    # Four evaluations with a checkpoint each, and one more attempt.
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint.Writer, "save", fail_until(5))
-        result = experiment.run(setup, tmp_path / "run")
-    assert result.summary["checkpoint/env_steps"] == 320
-    assert capsys.readouterr().err.count("\n") == 1
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint.Writer, "save", fail_until(100))
-        result = experiment.run(setup, tmp_path / "lost")
-    assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
-    assert capsys.readouterr().err.splitlines()[-1].startswith("no usable checkpoint was kept in")
-
-
-@pytest.mark.slow
-def test_a_run_resumed_with_another_version_says_so(tmp_path, toy_run, monkeypatch, capsys):
-    run_dir = shutil.copytree(toy_run, tmp_path / "run")
-    present = resume_checks.versions()
-    monkeypatch.setattr(resume_checks, "versions", lambda: {**present, "jax": "99.0"})
-    stoix_like.resume(run_dir, ["arch.total_timesteps=480"], trust=True)
-    out = " ".join(capsys.readouterr().out.split())
-    assert f"resumed with other versions (jax {present['jax']} → 99.0): results may differ" in out
-
-
 def test_a_run_that_sends_data_is_refused_unless_the_command_line_asks_for_it(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     path = run_dir / "config.yaml"
@@ -433,26 +319,6 @@ def test_resuming_a_complete_run_changes_no_file(tmp_path, capsys, toy_run):
     }
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["arch.seed=7", "system.gain=2.0"], r"arch.seed was 42 and is 7; system.gain was not set and is 2.0"),
-        (
-            ["arch.total_timesteps=100"],
-            "arch.total_timesteps=100 is less than the 320 steps already trained: use at least 320",
-        ),
-        (["arch.sed=7"], "unknown key 'arch.sed': did you mean 'arch.seed'"),
-        (["system=ppo/ff_ppo"], "system"),
-        (["arch.seed=1,2"], "only key=value"),
-        (["arch.update_batch_size=2"], "the run has 2 shard.* but its checkpoint has 1: set arch.num_devices"),
-    ],
-)
-def test_resuming_with_another_configuration_is_refused(toy_run, overrides, message):
-    overrides = [f"+{override}" if "gain" in override else override for override in overrides]
-    with pytest.raises(ConfigError, match=message):
-        experiment.resume(toy_run, overrides, trust=True)
-
-
 @pytest.mark.slow
 def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
@@ -463,61 +329,6 @@ def test_train_resumes_the_run_of_resume_from(tmp_path, toy_run):
     assert result.summary["updates"] == 30
     with pytest.raises(ConfigError, match=r"arch.total_num_envs was 4 and is 8"):
         experiment.run(set_up(parse_config(compose_config([*changed, "arch.total_num_envs=8"]))), tmp_path / "unused")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
-        # Imported there, but defined elsewhere.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.SimpleNamespace", "is executed"),
-        # Defined there, but these would import or execute their arguments.
-        ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
-        ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
-        ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
-        ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
-        ("logger.evil._target_", "evil.x", "is executed"),
-        # It would import its argument.
-        ("callbacks", [{"_target_": "stoix_like.callbacks.AddMetrics", "function": "os.system"}], "is executed"),
-        ("logger.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
-        ("network.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
-        ("system.module", ["evil"], "is imported"),
-        ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
-        ("system.module", "toys", "is imported when the run is loaded"),
-        ("logger.wandb.project", "${oc.env:HOME}", "is interpolated when the run is loaded"),
-    ],
-)
-def test_a_run_that_names_foreign_code_is_refused(tmp_path, key, value, message):
-    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
-    OmegaConf.update(config, key, value)
-    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
-    with pytest.raises(ConfigError, match=message) as error:
-        config_file.read_config(tmp_path)
-    assert key in str(error.value)
-    assert "--trust" in str(error.value)
-    config_file.read_config(tmp_path, trusted=True)
-
-
-def test_the_command_line_refuses_foreign_code_before_importing_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil.py").write_text("open('executed', 'w')")
-    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
-    config.network.actor_network.action_head._target_ = "evil.Head"
-    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
-    for command in ("evaluate", "resume"):
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main([command, "."])
-        assert exit_info.value.code == 2
-        assert "action_head._target_=evil.Head is executed" in capsys.readouterr().err
-    assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.slow
-def test_all_network_configurations_of_this_package_are_trusted():
-    for network in group_choices("network"):
-        values = parse_config(compose_config([f"network={network}"])).resolved["network"]
-        trust.check_trusted(config_file.flatten({"network": values}), "here")
 
 
 def test_a_transient_error_is_not_treated_as_damage(tmp_path, toy_run, monkeypatch):
@@ -557,42 +368,6 @@ def test_a_run_without_checkpoints_starts_again_only_with_its_own_configuration(
 
 
 @pytest.mark.slow
-def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path, monkeypatch, capsys):
-    interrupt_at_check(monkeypatch, 7)
-    loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
-    loop.writer.directory.write_text("a file where the directory should be")
-    with pytest.raises(KeyboardInterrupt):
-        loop.train()
-    error = capsys.readouterr().err
-    assert "cannot write a checkpoint" in error
-    assert error.endswith("stopped after 112 env steps, nothing was saved\n")
-
-
-@pytest.mark.slow
-def test_a_signal_during_the_absolute_metric_keeps_the_last_checkpoint(tmp_path, monkeypatch):
-    # 20 checks during training, and 7 of the 10 batches of the absolute metric.
-    interrupt_at_check(monkeypatch, 27)
-    loop = toy_loop(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        loop.train()
-    assert checkpoint.steps(tmp_path)[-1] == 320
-    assert len(loop.history) == 5
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        interrupt_at_check(patched, 7)
-        with pytest.raises(KeyboardInterrupt):
-            toy_loop(tmp_path).train()
-    resumed = restored(tmp_path, "arch.total_timesteps=112")
-    resumed.train()
-    resumed.writer.close()
-    history = checkpoint.read_host_state(tmp_path, 112)["progress"]["history"]
-    assert [record["env_steps"] for record in history] == [0, 80, 112]
-
-
-@pytest.mark.slow
 def test_options_and_overrides_of_resume_come_in_any_order(tmp_path, toy_run):
     run_dir = shutil.copytree(toy_run, tmp_path / "run")
     cli.main(["resume", str(run_dir), "--trust", "arch.total_timesteps=480"])
@@ -624,27 +399,3 @@ def test_invalid_arguments_are_reported_in_one_line(tmp_path, monkeypatch, capsy
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no run: config.yaml is missing"):
         experiment.resume(tmp_path)
-
-
-def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
-    overrides = [*toys.overrides(rollout_length=4, nan_at=13), *TOY_RUN[2:]]
-    with pytest.raises(
-        stoix_like.TrainingError, match=r"train/reward became non-finite in update 13; .*/checkpoints/160; "
-    ):
-        experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
-    assert checkpoint.steps(tmp_path / "run") == [80, 160]
-
-
-@pytest.mark.parametrize(("which", "expected"), [("last", 320), ("best", None), ("240", 240)])
-def test_the_best_the_last_and_kept_parameters_can_be_loaded(toy_run, which, expected):
-    opened = open_run(toy_run, trust=True)
-    loaded = load_shared(opened, which)
-    assert set(loaded.shared) == {"reward", "updates"}
-    assert expected is None or loaded.env_steps == expected
-    assert loaded.shared["updates"] == loaded.env_steps // 16
-
-
-def test_loading_a_checkpoint_that_was_not_kept_is_refused(toy_run):
-    opened = open_run(toy_run, trust=True)
-    with pytest.raises(ConfigError, match=r"which=17 is unknown: use best, last, or one of 240, 320"):
-        load_shared(opened, "17")

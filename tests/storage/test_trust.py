@@ -6,9 +6,11 @@ import sys
 
 import pytest
 import toys
+from omegaconf import OmegaConf
 from recorded import write_config
 
-from stoix_like.composition import compose_config
+from stoix_like import cli
+from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment
@@ -138,3 +140,75 @@ def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_wo
         [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, env=os.environ
     )
     assert done.stdout.strip() == toys.__file__, done.stderr
+
+
+SMALL = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "system.normalize_observations=true",
+    "system.rollout_length=16",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=76800",
+    "arch.num_evaluation=40",
+    "arch.num_eval_episodes=4",
+    "arch.seed=3",
+    "checkpoint.every_evals=3",
+]
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("network.actor_network.action_head._target_", "os.system", "is executed when the run is loaded"),
+        # Imported there, but defined elsewhere.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils.SimpleNamespace", "is executed"),
+        # Defined there, but these would import or execute their arguments.
+        ("network.actor_network.action_head._target_", "stoix_like.networks.utils._locate", "is executed"),
+        ("network.actor_network.action_head._target_", "flax.linen.kw_only_dataclasses.dataclass", "is executed"),
+        ("network.actor_network.action_head._target_", ["evil.x"], "is executed"),
+        ("network.evil", {"a": [{"_target_": "evil.x"}]}, "is executed"),
+        ("logger.evil._target_", "evil.x", "is executed"),
+        # It would import its argument.
+        ("callbacks", [{"_target_": "stoix_like.callbacks.AddMetrics", "function": "os.system"}], "is executed"),
+        ("logger.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
+        ("network.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
+        ("system.module", ["evil"], "is imported"),
+        ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
+        ("system.module", "toys", "is imported when the run is loaded"),
+        ("logger.wandb.project", "${oc.env:HOME}", "is interpolated when the run is loaded"),
+    ],
+)
+def test_a_run_that_names_foreign_code_is_refused(tmp_path, key, value, message):
+    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
+    OmegaConf.update(config, key, value)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    with pytest.raises(ConfigError, match=message) as error:
+        config_file.read_config(tmp_path)
+    assert key in str(error.value)
+    assert "--trust" in str(error.value)
+    config_file.read_config(tmp_path, trusted=True)
+
+
+@pytest.mark.optimized
+def test_the_command_line_refuses_foreign_code_before_importing_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w')")
+    config = OmegaConf.create(parse_config(compose_config(SMALL)).resolved)
+    config.network.actor_network.action_head._target_ = "evil.Head"
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    for command in ("evaluate", "resume"):
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main([command, "."])
+        assert exit_info.value.code == 2
+        assert "action_head._target_=evil.Head is executed" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_all_network_configurations_of_this_package_are_trusted():
+    for network in group_choices("network"):
+        values = parse_config(compose_config([f"network={network}"])).resolved["network"]
+        trust.check_trusted(config_file.flatten({"network": values}), "here")

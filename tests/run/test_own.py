@@ -1,12 +1,15 @@
-"""Loggers of the user's own, by configuration and from Python."""
+"""Custom callbacks and loggers, by configuration and from Python."""
 
 import pathlib
 
 import pytest
 import toys
 from collector import Collector, Lines
+from trained_runs import SMALL
 
 import stoix_like
+from stoix_like import cli
+from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
@@ -57,3 +60,43 @@ def test_loggers_that_cannot_be_built_are_refused(tmp_path, given, loggers, mess
     with pytest.raises(ConfigError, match=message):
         train(tmp_path / "run", given, loggers=loggers)
     assert not (tmp_path / "run").exists()
+
+
+PPO_RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+
+
+def train_ppo(run_dir, *overrides, callbacks=()):
+    return stoix_like.train("ppo/ff_ppo", [*PPO_RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("callbacks=[{evaluations: 5}]", "has no _target_"),
+        ("callbacks=[{_target_: stoix_like.callbacks.StopAtRetrun, episode_return: 1}]", "cannot be imported"),
+        (
+            "callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, value: 1}]",
+            "callbacks.0.value=1 is not a parameter",
+        ),
+        ("callbacks=[{_target_: stoix_like.callbacks.StopWithoutImprovement, evaluations: 0}]", "must be at least 1"),
+        ("callbacks=[{_target_: pathlib.Path}]", "use a subclass of stoix_like.callbacks.Callback"),
+        ("callbacks=7", "callbacks=7 must be a list"),
+        ("arch.stop_at_return=high", "arch.stop_at_return"),
+    ],
+)
+def test_callbacks_that_cannot_be_built_are_refused(tmp_path, given, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", *PPO_RUN, given, f"hydra.run.dir={tmp_path}/run"])
+    assert exit_.value.code == REFUSED
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_callbacks_are_accepted_from_python(tmp_path):
+    with pytest.raises(ConfigError, match=r"callbacks has a function: use an object of a subclass"):
+        train_ppo(tmp_path / "run", callbacks=[print_it])
+    assert not (tmp_path / "run").exists()
+
+
+def print_it(record):
+    print(record)

@@ -1,0 +1,152 @@
+"""When callbacks are called, and what becomes of their answers and errors."""
+
+import json
+
+import numpy as np
+import pytest
+import toys
+from trained_runs import SMALL
+
+import stoix_like
+from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import CallbackError
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+
+TIMES = ("wall_seconds", "steps_per_second")
+RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+
+
+class Recorder(Callback):
+    """Records the calls; its state is the number of evaluations."""
+
+    def __init__(self):
+        self.calls, self.evaluations = [], 0
+
+    def on_start(self, info):
+        self.calls.append(("start", info.system))
+
+    def on_evaluation(self, record, policy):
+        self.evaluations += 1
+        self.calls.append(("evaluation", record["env_steps"], policy.env_steps))
+
+    def on_checkpoint(self, env_steps, run_dir):
+        self.calls.append(("checkpoint", env_steps, (run_dir / "checkpoints" / str(env_steps)).is_dir()))
+
+    def on_end(self, summary):
+        self.calls.append(("end", summary["env_steps"]))
+
+    def state(self):
+        return {"evaluations": self.evaluations}
+
+    def restore(self, state):
+        self.evaluations = state["evaluations"]
+
+
+class Failing(Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def on_evaluation(self, record, policy):
+        if record["env_steps"] == self.at:
+            raise KeyError("lost")
+
+
+def train(run_dir, *overrides, callbacks=()):
+    return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
+
+
+def without_times(history):
+    return [{name: value for name, value in record.items() if name not in TIMES} for record in history]
+
+
+def lines(run_dir):
+    return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
+
+
+def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
+    """Each action of the toy system adds one to its state."""
+    state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
+    toy = [*SMALL[4:], *toys.overrides(rollout_length=4), "env=probe/value", "arch.total_timesteps=64"]
+    config = parse_config(compose_config(toy))._replace(own_callbacks=(state,))
+    assert experiment.run(set_up(config), tmp_path).history[-1]["own"] == 1.0
+
+
+def test_callbacks_are_called_in_order(tmp_path):
+    recorder = Recorder()
+    train(tmp_path, callbacks=[recorder])
+    assert [call for call in recorder.calls if call[0] != "checkpoint"] == [
+        ("start", "ppo/ff_ppo"),
+        *(("evaluation", steps, steps) for steps in (0, 64, 128, 192, 256)),
+        ("end", 256),
+    ]
+    # A checkpoint is written while training continues: of a fast run, only the last one is complete in time.
+    assert recorder.calls[-2] == ("checkpoint", 256, True)
+
+
+@pytest.mark.slow
+def test_the_policy_is_the_current_one_and_stays_valid(tmp_path):
+    seen = []
+    observations = np.zeros((3, 1), np.float32)
+    evaluate = EvaluatePolicy(lambda policy: seen.append(policy) or {"mine/number": len(seen)}, every_evals=2)
+    result = train(tmp_path, callbacks=[evaluate])
+    assert [policy.env_steps for policy in seen] == [0, 128, 256]
+    # Training has donated its state since.
+    actions = [np.asarray(policy(observations)) for policy in seen]
+    last = stoix_like.load_policy(result.run_dir, which="last")
+    np.testing.assert_array_equal(actions[-1], last(observations))
+    assert [record.get("mine/number") for record in lines(tmp_path)] == [1, None, 2, None, 3]
+
+
+@pytest.mark.slow
+def test_resuming_restores_the_state(tmp_path):
+    recorder = Recorder()
+    train(tmp_path, callbacks=[recorder])
+    again = Recorder()
+    stoix_like.resume(tmp_path, ["arch.total_timesteps=320", "arch.num_evaluation=5"], callbacks=[again])
+    assert recorder.evaluations == 5
+    assert again.evaluations == 6
+
+
+@pytest.mark.slow
+def test_an_exception_saves_and_names_the_callback(tmp_path):
+    with pytest.raises(CallbackError, match=r"Failing: KeyError: 'lost'; stopped after 128 env steps, saved; continue"):
+        train(tmp_path / "failing", callbacks=[Failing(at=128)])
+    assert "Failing" in (tmp_path / "failing/failure.txt").read_text()
+    stoix_like.resume(tmp_path / "failing")
+    train(tmp_path / "whole")
+    assert lines(tmp_path / "failing") == lines(tmp_path / "whole")
+    assert not (tmp_path / "failing/failure.txt").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"env_steps": 1}, "env_steps, which the record has already"),
+        ({"mine": "high"}, "mine='high': return numbers"),
+        (3.0, "returned 3.0: return False, metrics by name, or None"),
+    ],
+)
+def test_metrics_that_cannot_be_recorded_are_refused(tmp_path, metrics, message):
+    class Wrong(Callback):
+        def on_evaluation(self, record, policy):
+            return metrics
+
+    with pytest.raises(CallbackError, match=message):
+        train(tmp_path, callbacks=[Wrong()])
+
+
+@pytest.mark.slow
+def test_a_population_shows_its_best_member(tmp_path):
+    """The policy of each evaluation is that of the best member: its greedy actions are those of the loaded one."""
+    observations, seen = np.linspace(-3.0, 3.0, 9, dtype=np.float32)[:, None], []
+    own = EvaluatePolicy(lambda policy: seen.append(np.asarray(policy(observations))) or {})
+    double = AddMetrics(lambda record: {"mine/double": 2 * record["env_steps"]})
+    result = train(tmp_path, "arch.population.size=3", callbacks=[own, double])
+    best = result.history[-1]["population/best_member"]
+    last = stoix_like.load_policy(tmp_path, which="last", member=best)
+    np.testing.assert_array_equal(seen[-1], last(observations))
+    assert result.history[-1]["mine/double"] == 512

@@ -1,0 +1,65 @@
+"""Programs of a run: their keys, what compiling them takes, and the parameters that they select."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy_runs import TOY_RUN
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.compile import Compiler, describe, make_keys
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+
+TINY = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=5000",
+    "arch.num_evaluation=3",
+    "arch.num_eval_episodes=3",
+    "system.rollout_length=32",
+]
+
+
+@pytest.mark.slow
+def test_the_best_parameters_survive_donation():
+    loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
+    loop._evaluate()
+    first = jax.device_get(loop.state.shared.params)
+    loop._best = loop._best._replace(episode_return=np.asarray(math.inf))
+    loop.advance(5)
+    loop._evaluate()
+    kept = jax.device_get(loop._best.shared.params)
+    jax.tree.map(np.testing.assert_array_equal, kept, first)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), kept, jax.device_get(loop.state.shared.params))
+    assert any(jax.tree.leaves(changed))
+
+
+def test_a_member_has_the_keys_of_a_lone_run_with_its_seed():
+    members, lone = (
+        make_keys(set_up(parse_config(compose_config([*TOY_RUN, "arch.update_batch_size=2", *given]))))
+        for given in (["arch.seed=3", "arch.population.size=2"], ["arch.seed=4"])
+    )
+    assert lone.shards.shape == (2,)
+    for keys, expected in zip(members, lone, strict=True):
+        np.testing.assert_array_equal(jax.random.key_data(keys[1]), jax.random.key_data(expected))
+
+
+def test_programs_are_compiled_and_timed():
+    compiler = Compiler()
+    first, second = compiler.start("first", jax.jit(lambda x: 2 * x), 3.0), compiler("second", jax.jit(jnp.sin), 0.0)
+    assert (float(first()(3.0)), float(second(0.0))) == (6.0, 0.0)
+    compiler.close()
+    assert {name: list(seconds) for name, seconds in compiler.seconds.items()} == {
+        "first": ["trace", "lower", "compile"],
+        "second": ["trace", "lower", "compile"],
+    }
+    # 1.25 is rounded to even.
+    header, row = describe({"train": {"trace": 0.5, "lower": 1.25, "compile": 2.0}})
+    assert header.split() == ["program", "trace", "lower", "compile", "all"]
+    assert row.split() == ["train", "0.5", "s", "1.2", "s", "2.0", "s", "3.8", "s"]

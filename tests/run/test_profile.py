@@ -1,0 +1,37 @@
+"""Profiled runs: a trace, where the time goes, and no other result."""
+
+import gzip
+import json
+
+import pytest
+from trained_runs import SMALL
+
+import stoix_like
+from stoix_like.run.summary import ENVIRONMENT, LEARNING
+
+
+@pytest.mark.slow
+def test_a_profiled_run_that_stops_before_training_measures_nothing(tmp_path):
+    run = [*SMALL, "env=probe/policy", "arch.profile=true", "arch.stop_at_return=-1000"]
+    summary = stoix_like.train("ppo/ff_ppo", run, run_dir=tmp_path / "run").summary
+    assert (summary["updates"], summary["stopped_by"]) == (0, "StopAtReturn")
+    assert not {"training", "profile", ENVIRONMENT, LEARNING} & set(summary["timing"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [[], ["arch.num_devices=2", "arch.population.size=2"]])
+def test_a_profile_has_a_trace_and_changes_no_result(tmp_path, overrides):
+    run = [*SMALL, *overrides, "env=gymnax/cartpole", "arch.total_timesteps=512", "arch.num_evaluation=2"]
+    profiled = stoix_like.train("ppo/ff_ppo", [*run, "arch.profile=true"], run_dir=tmp_path / "profiled")
+    plain = stoix_like.train("ppo/ff_ppo", run, run_dir=tmp_path / "plain")
+    returns = [[record["eval/episode_return_mean"] for record in result.history] for result in (profiled, plain)]
+    assert returns[0] == returns[1]
+    assert profiled.history[-1]["train/policy_loss"] == plain.history[-1]["train/policy_loss"]
+    timing = profiled.summary["timing"]
+    assert timing[ENVIRONMENT] > 0
+    assert timing[ENVIRONMENT] + timing[LEARNING] == pytest.approx(timing["training"])
+    assert ENVIRONMENT not in plain.summary["timing"]
+    trace = json.loads(gzip.decompress((profiled.run_dir / profiled.summary["profile"]).read_bytes()))
+    modules = {event.get("args", {}).get("hlo_module") for event in trace["traceEvents"]}
+    # The training program, and the evaluator.
+    assert {"jit_train", "jit_evaluate"} <= modules

@@ -1,0 +1,162 @@
+"""The training loop: implicit transfers, signals, failing writers, and what a resumed loop repeats."""
+
+import itertools
+import json
+import signal
+
+import jax
+import pytest
+import toys
+from comparisons import assert_same_state, without_times
+from toy_runs import TOY_RUN, restored, toy_loop
+
+import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.loggers import MultiLogger
+from stoix_like.run import experiment, training_loop
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+SMALL = [
+    *("env=probe/observed_value", "network.actor_network.pre_torso.layer_sizes=[8]"),
+    *("system.rollout_length=4", "system.epochs=1", "arch.total_num_envs=4", "arch.num_eval_episodes=2"),
+    *("arch.total_timesteps=320", "arch.num_evaluation=3"),
+]
+OFF_POLICY = ["system.warmup_steps=8", "system.total_buffer_size=256", "system.total_batch_size=8"]
+PPO = ["system=ppo/ff_ppo", "network.critic_network.pre_torso.layer_sizes=[8]", "system.num_minibatches=1"]
+DQN = ["system=q_learning/ff_dqn", *OFF_POLICY]
+SAC = ["system=sac/ff_sac", "env=probe/continuous_policy", *OFF_POLICY]
+POPULATION = ["arch.population.hyperparams={actor_lr: {log_uniform: [1e-4, 1e-2]}}", "arch.population.size=3"]
+RUNS = {
+    "off-policy": DQN,
+    "off-policy population": [*SAC, *POPULATION],
+    "on-policy population": [*PPO, *POPULATION, "arch.population.pbt.every_evals=1"],
+    "recurrent shards": [*PPO, "system=ppo/rec_ppo", "arch.num_devices=2", "logger.every_updates=2"],
+}
+CASES = [pytest.param(run, marks=() if run == "off-policy" else pytest.mark.slow) for run in RUNS]
+
+
+@pytest.mark.parametrize("run", CASES)
+def test_a_run_transfers_nothing_implicitly_and_donates_its_whole_state(run):
+    overrides = [*SMALL, *RUNS[run]]
+    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    before = loop.state
+    with jax.transfer_guard("disallow"):
+        loop.train()
+    kept = [jax.tree_util.keystr(path) for path, leaf in jax.tree.leaves_with_path(before) if not leaf.is_deleted()]
+    assert not kept
+    assert loop.progress.updates == loop.setup.plan.num_updates > 1
+
+
+def interrupt_at_check(monkeypatch, number):
+    """Simulate SIGINT at the `number`-th check for signals, with one update between two checks."""
+    checks = itertools.count(1)
+
+    class Interrupted(training_loop.Signals):
+        received = property(lambda self: signal.SIGINT if next(checks) >= number else None, lambda self, value: None)
+
+    monkeypatch.setattr(training_loop, "SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(training_loop, "Signals", Interrupted)
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("population", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_stopped_within_an_interval_is_bit_identical_to_an_uninterrupted_run(tmp_path, monkeypatch, population):
+    size = f"arch.population.size={population}"
+    whole = toy_loop(tmp_path / "whole", size)
+    whole.train()
+    whole.writer.close()
+    with monkeypatch.context() as patched:
+        # 20 updates in intervals of 5: the seventh check is after the second update of the second interval.
+        interrupt_at_check(patched, 7)
+        with pytest.raises(KeyboardInterrupt):
+            toy_loop(tmp_path / "run", size).train()
+    assert checkpoint.steps(tmp_path / "run")[-1] == 7 * 16
+    resumed = restored(tmp_path / "run", size)
+    assert not resumed.missing
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
+    assert checkpoint.steps(tmp_path / "run") == checkpoint.steps(tmp_path / "whole")
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
+    save, calls = checkpoint.Writer.save, itertools.count(1)
+
+    def fail_until(number):
+        def failing(writer, step, items, host_state):
+            # A file where the directory should be, for the first calls.
+            if next(calls) < number:
+                writer.directory.touch()
+            else:
+                writer.directory.unlink(missing_ok=True) if writer.directory.is_file() else None
+            save(writer, step, items, host_state)
+
+        return failing
+
+    setup = set_up(parse_config(compose_config([*TOY_RUN, "logger=silent"])))
+    # Four evaluations with a checkpoint each, and one more attempt.
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.Writer, "save", fail_until(5))
+        result = experiment.run(setup, tmp_path / "run")
+    assert result.summary["checkpoint/env_steps"] == 320
+    assert capsys.readouterr().err.count("\n") == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.Writer, "save", fail_until(100))
+        result = experiment.run(setup, tmp_path / "lost")
+    assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
+    assert capsys.readouterr().err.splitlines()[-1].startswith("no usable checkpoint was kept in")
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path, monkeypatch, capsys):
+    interrupt_at_check(monkeypatch, 7)
+    loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
+    loop.writer.directory.write_text("a file where the directory should be")
+    with pytest.raises(KeyboardInterrupt):
+        loop.train()
+    error = capsys.readouterr().err
+    assert "cannot write a checkpoint" in error
+    assert error.endswith("stopped after 112 env steps, nothing was saved\n")
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_signal_during_the_absolute_metric_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    # 20 checks during training, and 7 of the 10 batches of the absolute metric.
+    interrupt_at_check(monkeypatch, 27)
+    loop = toy_loop(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train()
+    assert checkpoint.steps(tmp_path)[-1] == 320
+    assert len(loop.history) == 5
+
+
+@pytest.mark.optimized
+@pytest.mark.slow
+def test_a_checkpoint_of_an_evaluation_replaces_an_earlier_one_at_the_same_step(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        interrupt_at_check(patched, 7)
+        with pytest.raises(KeyboardInterrupt):
+            toy_loop(tmp_path).train()
+    resumed = restored(tmp_path, "arch.total_timesteps=112")
+    resumed.train()
+    resumed.writer.close()
+    history = checkpoint.read_host_state(tmp_path, 112)["progress"]["history"]
+    assert [record["env_steps"] for record in history] == [0, 80, 112]
+
+
+@pytest.mark.optimized
+def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
+    overrides = [*toys.overrides(rollout_length=4, nan_at=13), *TOY_RUN[2:]]
+    with pytest.raises(
+        stoix_like.TrainingError, match=r"train/reward became non-finite in update 13; .*/checkpoints/160; "
+    ):
+        experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run") == [80, 160]

@@ -1,0 +1,39 @@
+"""Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
+
+import toys
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.loggers import MultiLogger
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+TOY_RUN = [
+    *toys.overrides(rollout_length=4),
+    "env=probe/observed_value",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=320",
+    "arch.num_evaluation=4",
+]
+
+
+def train_toy(tmp_path_factory):
+    """Train a run; return its directory."""
+    run_dir = tmp_path_factory.mktemp("toy") / "run"
+    experiment.run(set_up(parse_config(compose_config(TOY_RUN))), run_dir)
+    return run_dir
+
+
+def toy_loop(run_dir, *overrides, keep=2):
+    """Return the training loop of a new run."""
+    setup = set_up(parse_config(compose_config([*TOY_RUN, *overrides])))
+    return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, keep))
+
+
+def restored(run_dir, *overrides):
+    """Return the training loop of a run that continues from its newest checkpoint."""
+    loop = toy_loop(run_dir, *overrides)
+    loop.restore(checkpoint.read(run_dir, checkpoint.steps(run_dir)[-1], loop.targets()))
+    return loop
