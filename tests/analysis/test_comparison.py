@@ -6,13 +6,10 @@ from recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import find_runs
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
 )
-
-
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
@@ -103,23 +100,3 @@ def test_compare_prints_the_verdict(two, capsys):
     printed = capsys.readouterr().out
     assert "Mann–Whitney U test, level 0.05" in printed
     assert "ppo/ff_ppo is better than q_learning/ff_dqn" in printed
-
-
-def test_runs_are_listed_with_their_status(tmp_path, capsys):
-    write_run(tmp_path / "done", (1.0, 2.0))
-    write_run(tmp_path / "stopped", (3.0,), finished=False, seed=5)
-    (write_run(tmp_path / "failed", (3.0,), finished=False) / "failure.txt").write_text("TrainingError: diverged\n")
-    cli.main(["runs", str(tmp_path)])
-    rows = {line.split("  ")[-1].rsplit("/", 1)[-1]: line for line in capsys.readouterr().out.splitlines()[1:]}
-    assert {name: row.split()[2] for name, row in rows.items()} == {
-        "done": "finished",
-        "stopped": "stopped",
-        "failed": "failed",
-    }
-    assert "0–1  " in rows["done"]
-    assert " 1.5 " in rows["done"]
-
-
-def test_find_runs_names_what_is_not_a_run(tmp_path):
-    with pytest.raises(ConfigError, match="holds no run: a run is a directory with a config.yaml and a metrics.jsonl"):
-        find_runs([tmp_path])

@@ -43,16 +43,6 @@ def cartpole():
     return make_policy(*untrained("system=q_learning/ff_dqn", "env=gymnax/cartpole", small), {})
 
 
-def test_visits_are_whole_episodes(visits):
-    assert visits.finished.all()
-    assert np.bincount(visits.episode).tolist() == [20, 20, 20]
-    # The reward of Pendulum: -(angle² + 0.1 velocity² + 0.001 torque²), of the state that was acted on.
-    cosine, sine, velocity = visits.observation.agent_view.T
-    expected = -(np.arctan2(sine, cosine) ** 2 + 0.1 * velocity**2 + 0.001 * visits.action[:, 0] ** 2)
-    np.testing.assert_allclose(visits.reward, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(visits.returns, visits.reward.reshape(3, 20).sum(1), rtol=1e-5)
-
-
 def test_a_plane_shows_a_known_policy_and_critic(pendulum, visits):
     taken = analysis.take_slice(pendulum, visits=visits, points=5)
     angle, _ = taken.grids

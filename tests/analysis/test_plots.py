@@ -7,16 +7,12 @@ import pytest
 from lazily import Lazy
 from recorded import write_run
 
-from stoix_like import cli
-from stoix_like.cli.process import REFUSED
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))
 )
-
-
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
@@ -80,33 +76,3 @@ def test_sample_efficiency_of_several_environments(tmp_path):
     write_run(tmp_path / "b", curves=[[-500.0, -500.0], [-100.0, -100.0]], env="Acrobot-v1")
     line = analysis.sample_efficiency(analysis.read(tmp_path)).lines[0]
     assert line.get_ydata()[[0, -1]].tolist() == [0.0, 1.0]
-
-
-def test_figures_as_files(two, tmp_path):
-    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".html", b"<!doctype html>"), (".pdf", b"%PDF")):
-        path = tmp_path / f"curves{suffix}"
-        cli.main(["plot", str(two), "--out", str(path), "--test", "welch"])
-        assert path.read_bytes().startswith(start)
-    page = (tmp_path / "curves.html").read_text()
-    assert "ppo/ff_ppo" in page
-    assert "<script" not in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out", "x.gif"], "the ending must be one of .png"),
-        (["--out", "none/x.png"], "none is not a directory"),
-        (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
-        (["--out", "x.png", "--kind", "profiles", "--band", "error"], "--band does not apply to --kind profiles"),
-        (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
-        (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),
-        (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),
-    ],
-)
-def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, capsys, monkeypatch):
-    monkeypatch.chdir(two)
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["plot", str(two), *arguments])
-    assert exit_.value.code == REFUSED
-    assert message in capsys.readouterr().err

@@ -7,15 +7,12 @@ import textwrap
 
 import jax
 import numpy as np
-import onnxruntime
 import pytest
 from trained_runs import train_pendulum
-from untrained import untrained
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract
 from stoix_like.inference.load import load_policy
-from stoix_like.policies.make import make_policy
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +85,6 @@ def test_formats_without_random_numbers_refuse_sampling_policies(sampling, tmp_p
     with pytest.raises(ConfigError, match=f"format={format}: .* random numbers of jax: export the greedy policy"):
         sampling.export(tmp_path / "policy", format)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("system", ["ppo/rec_ppo", "q_learning/ff_dqn"])
-def test_onnx_graph_acts_as_the_policy(system, tmp_path):
-    """Export itself compares the graph with the policy; this checks the names and the batch axis."""
-    policy = make_policy(*untrained(f"system={system}", "env=gymnax/cartpole"), {}, greedy=True)
-    session = onnxruntime.InferenceSession(policy.export(tmp_path / "policy.onnx"))
-    assert [entry.name for entry in session.get_inputs()] == list(policy.argument_shapes)
-    assert [entry.name for entry in session.get_outputs()] == policy.result_names
-    arrays = policy.random_arguments(jax.random.key(9), 5)
-    found = session.run(None, dict(zip(policy.argument_shapes, map(np.asarray, arrays), strict=True)))
-    for one, other in zip(found, jax.tree.leaves(policy.act_on(arrays, jax.random.key(0))), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_export_that_differs_from_the_policy_raises_and_writes_no_file(policy, tmp_path, monkeypatch):

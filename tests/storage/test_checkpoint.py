@@ -1,66 +1,15 @@
 """Checkpoints in directories of any name, and what happens to one in which a file is damaged."""
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
+from stored import ITEMS, TARGETS, assert_intact, save
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage import checkpoint, orbax
-
-ITEMS = {
-    "shared": {"weight": jnp.arange(6.0).reshape(2, 3), "updates": jnp.int32(7)},
-    "rollout_state": {"key": jax.random.split(jax.random.key(3), 2)},
-}
-TARGETS = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), ITEMS)
-
-
-def save(run_dir, *steps):
-    run_dir.mkdir(exist_ok=True)
-    writer = checkpoint.Writer(run_dir, len(steps))
-    for step in steps:
-        writer.save(step, ITEMS, {"step": step})
-    writer.close()
-    return writer
-
-
-def assert_intact(found):
-    assert found.host_state == {"step": found.step}
-    for item, leaves in ITEMS.items():
-        for name, leaf in leaves.items():
-            assert found.items[item][name].dtype == leaf.dtype
-            is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            words = jax.random.key_data if is_key else np.asarray
-            np.testing.assert_array_equal(words(found.items[item][name]), words(leaf))
-
-
-@pytest.mark.parametrize("limit", [checkpoint.MAX_BYTES_READ_BACK, 0])
-@pytest.mark.parametrize("name", ["x[8]", "a*b?", "plain"])
-def test_checkpoints_survive_a_directory_of_any_name(tmp_path, monkeypatch, capsys, name, limit):
-    monkeypatch.setattr(checkpoint, "MAX_BYTES_READ_BACK", limit)
-    run_dir = tmp_path / name
-    writer = save(run_dir, 1)
-    assert writer.usable
-    assert capsys.readouterr().err == ""
-    assert_intact(checkpoint.read(run_dir, 1, TARGETS))
-    moved = run_dir.rename(tmp_path / "[par]")
-    assert_intact(checkpoint.read(moved, 1, TARGETS))
-
-
-@pytest.mark.slow
-def test_a_first_checkpoint_that_cannot_be_read_back_is_reported_once(tmp_path, monkeypatch, capsys):
-    # Orbax expands the brackets, finds no arrays to merge, and reports success.
-    monkeypatch.setattr(orbax, "plain_path", contextlib.nullcontext)
-    writer = save(tmp_path / "x[8]", 1, 2)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("WARNING: the checkpoint that was just written cannot be read back: ")
-    assert not writer.usable
+from stoix_like.storage import checkpoint
 
 
 def replace_by_directory(path):

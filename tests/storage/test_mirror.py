@@ -1,64 +1,21 @@
 """Runs on object stores: mirrors of stores that wait and fail, copies from them, and addresses that cannot work."""
 
-import json
 import shutil
 import time
 
-import fsspec
 import pytest
 from comparisons import without_times
 from faulty_store import FaultyFileSystem
+from store_runs import ADDRESS, copy, names, write_checkpoint
 from trained_runs import SMALL
 
 import stoix_like
 from stoix_like.errors import ConfigError
 from stoix_like.storage import mirror, recorded_runs, remote
-from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.storage.store import Store
 
-ADDRESS = "faulty://bucket/run"
+pytestmark = pytest.mark.usefixtures("store")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path, monkeypatch):
-    """The files of an empty store by name, and a user without a cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(mirror, "SECONDS_BETWEEN_PASSES", 0.01)
-    FaultyFileSystem.reset()
-    yield FaultyFileSystem.store
-    FaultyFileSystem.reset()
-
-
-@pytest.fixture
-def run(tmp_path):
-    """A directory with the files of a run and two checkpoints."""
-    directory = tmp_path / "run"
-    for name in ("config.yaml", "metrics.jsonl", "summary.json", ".hydra/overrides.yaml", ".lock"):
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(f"of {name}\n")
-    for step in (64, 128):
-        write_checkpoint(directory, step)
-    return directory
-
-
-def write_checkpoint(directory, step, text="state"):
-    for name in ("host_state/metadata", "best/d/0", "local/d/0"):
-        path = directory / "checkpoints" / str(step) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text} {step} {name}")
-
-
-def files(directory):
-    return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
-
-
-def copy(directory, seconds=20.0):
-    """Copy a run directory once."""
-    one = mirror.Mirror(directory, ADDRESS)
-    one.start()
-    one.close(seconds)
-    return one
 
 
 def wait_until(condition):
@@ -66,34 +23,6 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
-
-
-def names(store):
-    return {name.removeprefix("/bucket/run/") for name in store}
-
-
-def test_a_copy_of_the_copy_is_the_run(tmp_path, run, store):
-    (run / "metrics.jsonl").write_text('{"a": 1}\n{"a":')
-    (run / "checkpoints/192.orbax-checkpoint-tmp").mkdir()
-    (run / ".config.yaml.0123.tmp").touch()
-    copy(run)
-    remote.fetch(ADDRESS, tmp_path / "copy")
-    # Without what belongs to this machine, what is not complete and the torn line.
-    kept = {name: text for name, text in files(run).items() if name not in (".lock", ".config.yaml.0123.tmp")}
-    assert files(tmp_path / "copy") == kept | {"metrics.jsonl": '{"a": 1}\n'}
-    # Another process copies no checkpoint again, and removes what the run removes.
-    times = {name: file.created for name, file in store.items() if "checkpoints" in name}
-    copy(run)
-    assert times == {name: file.created for name, file in store.items() if "checkpoints" in name}
-    for name in ("summary.json", "checkpoints/64/host_state/metadata", "checkpoints/64/best/d/0"):
-        (run / name).unlink()
-    (run / "checkpoints/64").rename(tmp_path / "removed")
-    write_checkpoint(run, 128, "replaced")
-    copy(run)
-    remote.fetch(ADDRESS, tmp_path / "copy")
-    assert names(store) >= set(files(tmp_path / "copy"))
-    assert not any("/64" in name or "summary" in name for name in (*store, *files(tmp_path / "copy")))
-    assert (tmp_path / "copy/checkpoints/128/best/d/0").read_text().startswith("replaced")
 
 
 def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, capsys):
@@ -118,24 +47,6 @@ def test_a_checkpoint_that_is_not_complete_is_never_read(tmp_path, run, store, c
     wait_until(lambda: "checkpoints/64.complete" in names(store))
     one.close(20.0)
     assert "faulty://bucket/run is up to date again" in capsys.readouterr().err
-
-
-def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, run, store, monkeypatch):
-    copy(run)
-    download = Store.download_all
-
-    def replacing(self, place, names, target):
-        download(self, place, names, target)
-        if place.endswith("/128") and not replaced:
-            replaced.append(place)
-            write_checkpoint(run, 128, "other")
-            copy(run)
-
-    replaced = []
-    monkeypatch.setattr(Store, "download_all", replacing)
-    remote.fetch(ADDRESS, tmp_path / "copy")
-    assert {text.split()[0] for name, text in files(tmp_path / "copy").items() if "/128/" in name} == {"other"}
-    assert not list((tmp_path / "copy").glob(".*partial"))
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -163,16 +74,6 @@ def test_a_store_slower_than_the_run_always_has_a_checkpoint(run, store, monkeyp
     assert [len(found) for found in complete] == ([0, 1, 1, 1, 1] if links else [0] * 5)
     assert {name for name in names(store) if name.endswith(".complete")} == {"checkpoints/384.complete"}
     assert not list(run.glob(".mirror*"))
-
-
-@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd"])
-def test_a_store_cannot_write_outside_of_the_copy(tmp_path, run, store, name):
-    copy(run)
-    marker = json.loads(store["/bucket/run/checkpoints/128.complete"].getvalue())
-    content = json.dumps({**marker, "files": {name: 1}}).encode()
-    fsspec.filesystem("faulty").pipe_file("/bucket/run/checkpoints/128.complete", content)
-    with pytest.raises(ConfigError, match="is no name of a file in a run directory"):
-        remote.fetch(ADDRESS, tmp_path / "copy")
 
 
 @pytest.mark.slow
@@ -212,12 +113,6 @@ def test_a_run_is_not_copied_into_itself(run):
         mirror.Mirror(run, f"file://{run}/copy")
 
 
-def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
-        RunDirectory(tmp_path.__class__("s3://bucket/run")).check_new()
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run, store, capsys, other):
     """Also when it can be read only after the run has trained beyond them; the end of the run does not wait for it."""
@@ -242,12 +137,3 @@ def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run, store,
     printed = capsys.readouterr().err
     assert f"checkpoint.mirror={ADDRESS} holds {what}" in printed
     assert printed.endswith("; training continues, and nothing is copied\n")
-
-
-def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    copy(run)
-    directory = remote.working_copy(ADDRESS)
-    write_checkpoint(directory, 256)
-    assert remote.working_copy(ADDRESS) == directory
-    assert (directory / "checkpoints/256").is_dir()

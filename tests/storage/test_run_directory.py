@@ -28,3 +28,10 @@ def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"\.lock is not a regular file"), RunDirectory(tmp_path).locked():
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("store")
+def test_an_address_is_no_run_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"hydra.run.dir=s3:/bucket/run is an address.*checkpoint.mirror"):
+        RunDirectory(tmp_path.__class__("s3://bucket/run")).check_new()

@@ -15,7 +15,6 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
-from stoix_like.tune.results import _as_experiment
 from stoix_like.tune.sweep import Pruning
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -56,19 +55,6 @@ def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_the_best_trial_is_an_experiment_with_the_environment_of_the_sweep(tmp_path):
-    best = optuna.trial.create_trial(
-        params={"system.actor_lr": 0.1},
-        distributions={"system.actor_lr": optuna.distributions.FloatDistribution(0.0, 1.0)},
-        value=1.0,
-    )
-    overrides = ["env._target_=toys.MyEnv", "hydra.launcher.n_jobs=2", "experiment=ppo_acrobot"]
-    (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment/best.yaml").write_text(_as_experiment(overrides, best, 1))
-    config = compose_config(["+experiment=best"], [tmp_path])
-    assert (config.env.env_name, config.env._target_, config.system.actor_lr) == ("own", "toys.MyEnv", 0.1)
 
 
 def test_a_population_stops_once_all_its_trials_are_pruned():

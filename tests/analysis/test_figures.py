@@ -1,0 +1,38 @@
+"""Figures as files."""
+
+import pytest
+
+from stoix_like import cli
+from stoix_like.cli.process import REFUSED
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
+
+def test_figures_as_files(two, tmp_path):
+    for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".html", b"<!doctype html>"), (".pdf", b"%PDF")):
+        path = tmp_path / f"curves{suffix}"
+        cli.main(["plot", str(two), "--out", str(path), "--test", "welch"])
+        assert path.read_bytes().startswith(start)
+    page = (tmp_path / "curves.html").read_text()
+    assert "ppo/ff_ppo" in page
+    assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.gif"], "the ending must be one of .png"),
+        (["--out", "none/x.png"], "none is not a directory"),
+        (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
+        (["--out", "x.png", "--kind", "profiles", "--band", "error"], "--band does not apply to --kind profiles"),
+        (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
+        (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),
+        (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),
+    ],
+)
+def test_plots_that_cannot_be_drawn_are_refused(two, arguments, message, capsys, monkeypatch):
+    monkeypatch.chdir(two)
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["plot", str(two), *arguments])
+    assert exit_.value.code == REFUSED
+    assert message in capsys.readouterr().err

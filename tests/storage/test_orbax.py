@@ -1,0 +1,62 @@
+"""Orbax: paths that it would expand, and its errors."""
+
+import contextlib
+import errno
+
+import pytest
+from stored import TARGETS, assert_intact, save
+
+from stoix_like.storage import checkpoint, orbax
+
+
+@pytest.mark.parametrize("limit", [checkpoint.MAX_BYTES_READ_BACK, 0])
+@pytest.mark.parametrize("name", ["x[8]", "a*b?", "plain"])
+def test_checkpoints_survive_a_directory_of_any_name(tmp_path, monkeypatch, capsys, name, limit):
+    monkeypatch.setattr(checkpoint, "MAX_BYTES_READ_BACK", limit)
+    run_dir = tmp_path / name
+    writer = save(run_dir, 1)
+    assert writer.usable
+    assert capsys.readouterr().err == ""
+    assert_intact(checkpoint.read(run_dir, 1, TARGETS))
+    moved = run_dir.rename(tmp_path / "[par]")
+    assert_intact(checkpoint.read(moved, 1, TARGETS))
+
+
+@pytest.mark.slow
+def test_a_first_checkpoint_that_cannot_be_read_back_is_reported_once(tmp_path, monkeypatch, capsys):
+    # Orbax expands the brackets, finds no arrays to merge, and reports success.
+    monkeypatch.setattr(orbax, "plain_path", contextlib.nullcontext)
+    writer = save(tmp_path / "x[8]", 1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("WARNING: the checkpoint that was just written cannot be read back: ")
+    assert not writer.usable
+
+
+def test_paths_are_replaced_only_if_orbax_would_expand_them(tmp_path):
+    for name, linked in (("plain", False), ("x[8]", True), ("a*", True), ("b?", True)):
+        directory = tmp_path / name / "checkpoints"
+        directory.mkdir(parents=True)
+        (directory / "file").touch()
+        with orbax.plain_path(directory) as path:
+            assert (path != directory) == linked
+            assert not any(mark in str(path) for mark in "*?[")
+            assert (path / "file").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), True),
+        (OSError(errno.ENOENT, "No such file"), False),
+        (MemoryError(), True),
+        (ValueError("RESOURCE_EXHAUSTED: out of memory"), True),
+        (ValueError("DATA_LOSS: the checksum differs"), False),
+    ],
+)
+def test_errors_of_the_machine_are_told_from_damage(error, transient):
+    assert orbax.is_transient(error) == transient
+
+
+def test_the_reason_of_an_error_is_its_first_line():
+    assert orbax.reason(ValueError("\nno arrays\nat 0x1")) == "no arrays"
+    assert orbax.reason(KeyError()) == "KeyError"

@@ -1,0 +1,56 @@
+"""Recorded runs: their status, members and settings."""
+
+import math
+
+import pytest
+from recorded import write_run
+
+from stoix_like import cli
+from stoix_like.errors import ConfigError
+from stoix_like.storage.recorded_runs import find_runs, identity, members, read_run, samples, settings
+
+
+def test_runs_are_listed_with_their_status(tmp_path, capsys):
+    write_run(tmp_path / "done", (1.0, 2.0))
+    write_run(tmp_path / "stopped", (3.0,), finished=False, seed=5)
+    (write_run(tmp_path / "failed", (3.0,), finished=False) / "failure.txt").write_text("TrainingError: diverged\n")
+    cli.main(["runs", str(tmp_path)])
+    rows = {line.split("  ")[-1].rsplit("/", 1)[-1]: line for line in capsys.readouterr().out.splitlines()[1:]}
+    assert {name: row.split()[2] for name, row in rows.items()} == {
+        "done": "finished",
+        "stopped": "stopped",
+        "failed": "failed",
+    }
+    assert "0–1  " in rows["done"]
+    assert " 1.5 " in rows["done"]
+
+
+def test_find_runs_names_what_is_not_a_run(tmp_path):
+    with pytest.raises(ConfigError, match="holds no run: a run is a directory with a config.yaml and a metrics.jsonl"):
+        find_runs([tmp_path])
+
+
+def test_members_have_their_seeds_hyperparameters_and_values(tmp_path):
+    run = read_run(write_run(tmp_path / "run", (1.0, None), seed=3, varied={"actor_lr": [0.1, 0.2]}))
+    first, second = found = members(run)
+    assert [(member.seed, member.hyperparams) for member in found] == [(3, {"actor_lr": 0.1}), (4, {"actor_lr": 0.2})]
+    assert (first.failure, second.failure) == (None, "train/loss became non-finite")
+    last = run.history[-1]
+    assert first.value(last, "eval/episode_return_mean") == 1.0
+    assert math.isnan(second.value(last, "eval/episode_return_mean"))
+    assert math.isnan(first.value(last, "train/missing"))
+    # Shared by the population.
+    assert second.value(last, "env_steps") == 100.0
+    assert samples(run) == found
+
+
+def test_settings_are_those_that_determine_the_results(tmp_path):
+    runs = [read_run(write_run(tmp_path / str(seed), seed=seed, gamma=0.9)) for seed in (0, 1)]
+    one, other = (settings(*members(run)) for run in runs)
+    assert identity(one) == identity(other)
+    assert (one["system.gamma"], one["env.scenario.name"]) == (0.9, "CartPole-v1")
+    assert not any(key.startswith(("arch.seed", "logger", "checkpoint")) for key in one)
+    varied = read_run(write_run(tmp_path / "varied", (1.0, 2.0), varied={"gamma": [0.9, 0.8]}, gamma=0.9))
+    first, second = map(settings, members(varied))
+    assert (first["system.gamma"], second["system.gamma"]) == (0.9, 0.8)
+    assert "system.gamma" not in settings(members(runs[0])[0], without=["system"])

@@ -1,0 +1,95 @@
+"""Copies of runs from stores: complete, safe, and never behind what is there."""
+
+import json
+
+import fsspec
+import pytest
+from store_runs import ADDRESS, copy, files, names, write_checkpoint
+
+from stoix_like.errors import ConfigError
+from stoix_like.storage import remote
+from stoix_like.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+def test_a_copy_of_the_copy_is_the_run(tmp_path, run, store):
+    (run / "metrics.jsonl").write_text('{"a": 1}\n{"a":')
+    (run / "checkpoints/192.orbax-checkpoint-tmp").mkdir()
+    (run / ".config.yaml.0123.tmp").touch()
+    copy(run)
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    # Without what belongs to this machine, what is not complete and the torn line.
+    kept = {name: text for name, text in files(run).items() if name not in (".lock", ".config.yaml.0123.tmp")}
+    assert files(tmp_path / "copy") == kept | {"metrics.jsonl": '{"a": 1}\n'}
+    # Another process copies no checkpoint again, and removes what the run removes.
+    times = {name: file.created for name, file in store.items() if "checkpoints" in name}
+    copy(run)
+    assert times == {name: file.created for name, file in store.items() if "checkpoints" in name}
+    for name in ("summary.json", "checkpoints/64/host_state/metadata", "checkpoints/64/best/d/0"):
+        (run / name).unlink()
+    (run / "checkpoints/64").rename(tmp_path / "removed")
+    write_checkpoint(run, 128, "replaced")
+    copy(run)
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    assert names(store) >= set(files(tmp_path / "copy"))
+    assert not any("/64" in name or "summary" in name for name in (*store, *files(tmp_path / "copy")))
+    assert (tmp_path / "copy/checkpoints/128/best/d/0").read_text().startswith("replaced")
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, run, store, monkeypatch):
+    copy(run)
+    download = Store.download_all
+
+    def replacing(self, place, names, target):
+        download(self, place, names, target)
+        if place.endswith("/128") and not replaced:
+            replaced.append(place)
+            write_checkpoint(run, 128, "other")
+            copy(run)
+
+    replaced = []
+    monkeypatch.setattr(Store, "download_all", replacing)
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    assert {text.split()[0] for name, text in files(tmp_path / "copy").items() if "/128/" in name} == {"other"}
+    assert not list((tmp_path / "copy").glob(".*partial"))
+
+
+@pytest.mark.parametrize("name", ["../../.bashrc", "/etc/passwd"])
+def test_a_store_cannot_write_outside_of_the_copy(tmp_path, run, store, name):
+    copy(run)
+    marker = json.loads(store["/bucket/run/checkpoints/128.complete"].getvalue())
+    content = json.dumps({**marker, "files": {name: 1}}).encode()
+    fsspec.filesystem("faulty").pipe_file("/bucket/run/checkpoints/128.complete", content)
+    with pytest.raises(ConfigError, match="is no name of a file in a run directory"):
+        remote.fetch(ADDRESS, tmp_path / "copy")
+
+
+def test_a_working_copy_that_is_ahead_of_its_store_stays(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy(run)
+    directory = remote.working_copy(ADDRESS)
+    write_checkpoint(directory, 256)
+    assert remote.working_copy(ADDRESS) == directory
+    assert (directory / "checkpoints/256").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nowhere://bucket/run", "the protocol nowhere:// is unknown: use gs://, s3://"),
+        ("s3://bucket/../run", "is not the address of a directory"),
+        ("s3://bucket/*/run", "is not the address of a directory"),
+        ("runs/mirror", "is not the address of a directory"),
+        ("faulty://bucket/nothing", "faulty://bucket/nothing holds no run: config.yaml is missing"),
+    ],
+)
+def test_addresses_that_cannot_work_are_refused(tmp_path, address, message):
+    with pytest.raises(ConfigError, match=message):
+        remote.fetch(address, tmp_path)
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it():
+    with pytest.raises(ConfigError, match="contains a password") as refused:
+        remote.check_new("ftp://user:secret@host/run")
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,51 @@
+"""The results of a sweep."""
+
+import csv
+
+import optuna
+
+from stoix_like.composition import compose_config
+from stoix_like.tune.results import BEST, PICTURE, TRIALS, importance, write_results
+from stoix_like.tune.space import Parameter
+
+RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
+PARAMETER = Parameter("system.actor_lr", RANGE, traced=True)
+
+
+def study_of(*values):
+    """Return a study whose trials have the given values; None: it failed."""
+    study = optuna.create_study(direction="maximize")
+    for number, value in enumerate(values):
+        state = optuna.trial.TrialState.FAIL if value is None else optuna.trial.TrialState.COMPLETE
+        given = {"params": {PARAMETER.key: 0.1 * number}, "distributions": {PARAMETER.key: RANGE}}
+        study.add_trial(optuna.trial.create_trial(value=value, state=state, **given))
+    return study
+
+
+def test_the_best_trial_is_an_experiment_with_the_environment_of_the_sweep(tmp_path):
+    overrides = ["env._target_=toys.MyEnv", "hydra.launcher.n_jobs=2", "experiment=ppo_acrobot"]
+    write_results(tmp_path, study_of(None, 1.0), [PARAMETER], overrides)
+    config = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
+    assert (config.env.env_name, config.env._target_, config.system.actor_lr) == ("own", "toys.MyEnv", 0.1)
+    with (tmp_path / TRIALS).open() as file:
+        rows = [(row["state"], row["value"], row[PARAMETER.key]) for row in csv.DictReader(file)]
+    assert rows == [("fail", "", "0.0"), ("complete", "1.0", "0.1")]
+
+
+def test_files_are_written_for_the_trials_that_they_need(tmp_path):
+    for name, values, files in (
+        ("none", (None,), (False, False)),
+        ("one", (1.0,), (True, False)),
+        ("two", (1.0, 2.0), (True, True)),
+    ):
+        directory = tmp_path / name
+        directory.mkdir()
+        write_results(directory, study_of(*values), [PARAMETER], [])
+        assert ((directory / BEST).exists(), (directory / PICTURE).exists()) == files
+
+
+def test_importance_needs_trials_that_differ():
+    assert importance(study_of(1.0, 2.0)) == {}
+    assert importance(study_of(*[1.0] * 9)) == {}
+    # The only parameter explains all of it.
+    assert importance(study_of(*map(float, range(9)))) == {PARAMETER.key: 1.0}
