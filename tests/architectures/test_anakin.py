@@ -2,30 +2,9 @@
 
 import jax
 import numpy as np
-import pytest
 from recorder import recorder_program, start, train
-from selections import select
 
 from stoix_like.architectures import update
-
-
-@pytest.mark.parametrize(
-    ("num_devices", "num_shards"),
-    select([(1, 1), (1, 2), (2, 2), (2, 4)], quick=[(2, 4)]),
-)
-def test_shared_state_has_one_copy_and_local_state_one_per_shard(num_devices, num_shards):
-    program = recorder_program(num_devices)
-    state, interval = train(program, start(program, num_shards), 5)
-    metrics, episodes = interval.metrics, interval.episodes
-    # The reward is 1 in every step, and every episode has one step.
-    assert state.shared["updates"] == 5
-    assert state.shared["reward"] == 5.0
-    assert state.shards.local.steps.shape == (num_shards,)
-    assert (state.shards.local.steps == 5 * 3 * 2).all()
-    assert metrics["reward"] == 1.0
-    assert episodes.number.value == 5 * 3 * 2 * num_shards
-    assert episodes.return_sum.total == episodes.number.value
-    assert (episodes.return_min, episodes.return_max) == (1.0, 1.0)
 
 
 def test_intervals_of_different_lengths_share_one_program():
@@ -41,13 +20,6 @@ def test_recurrent_state_persists_between_rollouts():
     # `act` adds one to its carry in each of 3 steps: rollouts start with 0, 3, 6 and 9, on average 4.5.
     _, interval = train(program, start(program, 1), 4)
     assert interval.metrics["first_carry"] == 4.5
-
-
-def test_train_donates_its_state():
-    program = recorder_program()
-    state = start(program, 1)
-    train(program, state, 1)
-    assert state.shards.local.steps.is_deleted()
 
 
 def test_interval_in_several_calls_equals_one_call():

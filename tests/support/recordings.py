@@ -1,12 +1,14 @@
 """Recorded episodes of gymnax."""
 
 import jax
+import numpy as np
 from toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import factory
+from stoix_like.envs.scenes.base import Recording
 from stoix_like.rendering.episode import Recorder
 
 
@@ -20,3 +22,9 @@ def record(env, max_steps, act=None, seed=0):
     system = make_recorder(Axes())
     system = system if act is None else system._replace(eval_act=act)
     return Recorder(lambda hyperparams: system, env, max_steps).record({}, {}, jax.random.key(seed))
+
+
+def still(states, views=None):
+    """Return a recording of the given states."""
+    count = len(views if states is None else next(iter(vars(states).values())))
+    return Recording(np.arange(count), states, views, np.zeros(count), np.zeros(count))

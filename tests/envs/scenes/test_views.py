@@ -1,0 +1,60 @@
+"""Observations as drawings."""
+
+import jax
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from recordings import make, still
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.envs import factory
+from stoix_like.envs.scenes import views
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError
+
+
+def test_newest_views_undo_stacking_and_flattening():
+    frames = np.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
+    spaces = {"": Box(0, 1, (3, 4, 2))}
+    stacked = np.concatenate(list(frames), axis=-1)[None]
+    np.testing.assert_array_equal(views.newest_views(stacked, spaces, ""), frames[1:])
+    flat = frames.reshape(2, -1).reshape(1, -1)
+    np.testing.assert_array_equal(views.newest_views(flat, spaces, ""), frames[1:])
+
+
+def test_newest_views_take_an_entry_of_dictionaries_also_where_they_are_flattened_and_stacked():
+    spaces = {"agent.position": Box(0, 1, (2,)), "grid": Box(0, 1, (2, 3))}
+    views_of = [
+        {"agent": {"position": np.arange(2) + k}, "grid": np.arange(10 + k, 16 + k).reshape(2, 3)} for k in (0, 50)
+    ]
+    nested = jax.tree.map(lambda leaf: leaf[None], views_of[1])
+    flat = np.concatenate([np.append(view["agent"]["position"], view["grid"]) for view in views_of])[None]
+    for recorded in (nested, flat):
+        np.testing.assert_array_equal(views.newest_views(recorded, spaces, "grid"), [views_of[1]["grid"]])
+
+
+def test_large_images_are_shown_in_colour_and_stacks_by_their_newest_frame():
+    pixels = np.zeros((1, 80, 80, 4), np.uint8)
+    pixels[0, :, :40, 3] = 255
+    axes = Figure().add_subplot()
+    views.find_scene(Box(0, 255, (80, 80, 4), np.uint8)).draw(axes, still(None, pixels))(0)
+    image = np.asarray(axes.images[0].get_array())
+    assert (image[:, :40] == 1).all()
+    assert (image[:, 40:] == 0).all()
+    axes = Figure().add_subplot()
+    views.find_scene(Box(0, 255, (80, 80, 3), np.uint8)).draw(axes, still(None, pixels[..., 1:]))(0)
+    np.testing.assert_array_equal(np.asarray(axes.images[0].get_array())[0, 0], [0, 0, 1])
+
+
+def test_small_images_are_drawn_as_grids_and_vectors_are_refused():
+    env = make("Catch-bsuite")
+    view = np.asarray(env.reset(jax.random.key(0)[None])[1].observation.agent_view[0])
+    axes = Figure().add_subplot()
+    env.scene().draw(axes, still(None, view[None]))(0)
+    image = np.asarray(axes.images[0].get_array())
+    bright = image.sum(-1) > 1
+    np.testing.assert_array_equal(bright, view > 0)
+    config = parse_config(compose_config(["env=probe/value"])).env
+    with pytest.raises(ConfigError, match="env.scenario.name=value has no drawing: use an environment with images"):
+        factory.make_drawn(config)

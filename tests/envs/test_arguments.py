@@ -1,0 +1,62 @@
+"""Arguments of environments: unknown names, types, and numbers that do not fit."""
+
+import numpy as np
+import pytest
+
+from stoix_like.envs.arguments import check_fits_32_bits, check_names, check_scenario, construct, fit_params
+from stoix_like.errors import ConfigError
+
+DEFAULTS = {"gravity": 9.8, "max_steps_in_episode": 500, "wind": np.zeros(2, np.float32), "sparse": False}
+
+
+class Corridor:
+    def __init__(self, size=3):
+        assert size > 0, "size must be positive"
+        self.size = size
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (
+            lambda: check_scenario("probe", "valeu", ["value", "policy"]),
+            "'valeu' is not a scenario of probe: .*value",
+        ),
+        (
+            lambda: check_names("env.kwargs", {"sise": 3}, ["size"], "Maze"),
+            "kwargs.sise=3 is not a parameter of Maze",
+        ),
+        (lambda: check_names("env.kwargs", {"size": 3}, [], "Maze"), "of Maze: it has none"),
+        (lambda: check_fits_32_bits("env.params.n", 2**31), "env.params.n=2147483648 is too large for 32-bit integers"),
+        (lambda: check_fits_32_bits("env.params.x", -1e39), r"env.params.x=-1e\+39 is too large for 32-bit floats"),
+        (
+            lambda: construct(Corridor, {"size": 0}, "Corridor"),
+            "kwargs={'size': 0} is invalid .*: size must be pos",
+        ),
+        (lambda: construct(Corridor, {"size": float("nan")}, "Corridor"), "env.kwargs.size=nan .*must be a number"),
+        (lambda: construct(Corridor, {"length": 2}, "Corridor"), "env.kwargs.length=2 is not a parameter of Corridor"),
+        (lambda: fit_params(DEFAULTS, {"gravity": "low"}, "Maze"), "env.params.gravity='low' .*: the default is 9.8"),
+        (lambda: fit_params(DEFAULTS, {"gravity": float("inf")}, "Maze"), "env.params.gravity=inf is invalid for Maze"),
+        (lambda: fit_params(DEFAULTS, {"wind": [1.0]}, "Maze"), r"env.params.wind=\[1.0\] is invalid for Maze"),
+        (
+            lambda: fit_params(DEFAULTS, {"max_steps_in_episode": 0}, "Maze"),
+            "steps_in_episode=0 must be at least 1",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(check, message):
+    with pytest.raises(ConfigError, match=message):
+        check()
+
+
+def test_parameters_take_the_types_of_their_defaults():
+    fitted = fit_params(DEFAULTS, {"gravity": 10, "max_steps_in_episode": 20.0, "wind": [1, 2], "sparse": True}, "Maze")
+    assert {name: type(value) for name, value in fitted.items()} == {
+        "gravity": float,
+        "max_steps_in_episode": int,
+        "wind": np.ndarray,
+        "sparse": bool,
+    }
+    assert (fitted["gravity"], fitted["max_steps_in_episode"], fitted["wind"].tolist()) == (10.0, 20, [1.0, 2.0])
+    assert construct(Corridor, {"size": 5}, "Corridor").size == 5
+    check_fits_32_bits("env.params.n", 2**31 - 1)

@@ -1,0 +1,45 @@
+"""The losses of V-MPO."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from off_policy_runs import timestep
+
+from stoix_like.base_types import Axes
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.run.setup import set_up
+from stoix_like.systems.actor_critic import OnPolicyTransition
+
+RUN = [
+    *("system=mpo/ff_vmpo", "env=probe/policy", "arch.total_num_envs=4", "arch.num_devices=1"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[4]" for name in ("actor", "critic")),
+    *("system.num_minibatches=1", "system.init_temperature=1", "system.epsilon=0.1", "system.vf_coef=0.5"),
+    *("system.init_alpha=5", "system.epsilon_policy=0.001", "system.ent_coef=0"),
+]
+
+
+def test_the_better_half_of_the_actions_is_imitated():
+    """Of the advantages 1, 2, 3 and 4 the last two count, with weights 1 / (1 + e) and e / (1 + e) at temperature 1.
+
+    The temperature loss is 0.1 + log((e^3 + e^4) / 2), and values that are off by 2 everywhere have a loss of 2. The
+    current policy is the behaviour policy, so that its bound adds no more than the dual term 5 x 0.001.
+    """
+    system = set_up(parse_config(compose_config(RUN))).build_system()
+    vmpo = dataclasses.replace(system.init.__self__, axes=Axes())
+    step = timestep([0] * 4, [False] * 4)
+    shared = jax.jit(vmpo.init)(jax.random.key(0), step).shared
+    advantage, action = jnp.asarray([1.0, 4.0, 3.0, 2.0]), jnp.asarray([0, 1, 0, 1])
+    value = vmpo.networks.value(shared.params, step.observation)
+    log_prob = vmpo.networks.policy(shared.params, step.observation).log_prob(action)
+    batch = OnPolicyTransition(step.observation, action, log_prob, value, advantage, value + 2.0)
+    loss, metrics = jax.jit(vmpo.vmpo_loss)((shared.params, shared.duals), shared, batch, jax.random.key(1))
+    policy_loss = -(math.e * log_prob[1] + log_prob[2]) / (1.0 + math.e) + 5.0 * 0.001
+    temperature_loss = 0.1 + math.log((math.exp(3) + math.exp(4)) / 2)
+    assert float(metrics["policy_loss"]) == pytest.approx(float(policy_loss), rel=1e-4)
+    assert float(metrics["temperature"]) == pytest.approx(1.0)
+    assert float(metrics["value_loss"]) == pytest.approx(2.0)
+    assert float(loss) == pytest.approx(float(policy_loss) + temperature_loss + 0.5 * 2.0, rel=1e-4)

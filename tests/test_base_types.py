@@ -1,0 +1,30 @@
+"""Time steps, mapped axes and what all systems have in common."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stoix_like.base_types import Axes, EpisodeMetrics, Observation, SystemConfig, TimeStep
+
+
+def test_an_episode_starts_after_a_reset_and_after_an_automatic_one():
+    """The first environment was reset, the second is within an episode, and the third finished one of 7 steps."""
+    flags, zeros, view = jnp.zeros(3, bool), jnp.zeros(3), Observation(jnp.zeros((3, 1)))
+    episode = EpisodeMetrics(zeros, jnp.asarray([0, 4, 7]), jnp.asarray([False, False, True]))
+    assert TimeStep(view, zeros, flags, flags, view, episode).starts_episode.tolist() == [True, False, True]
+
+
+def test_axes_average_and_sum_over_all_shards():
+    """Over the shards 1, 2, 3 and 6 the mean is 3 and the sum 12; without axes both return their argument."""
+    shards = jnp.asarray([[1.0, 2.0], [3.0, 6.0]])
+    axes = Axes(("device", "batch"))
+    for reduce, expected, alone in ((axes.mean, 3.0, Axes().mean), (axes.sum, 12.0, Axes().sum)):
+        inner = jax.vmap(reduce, axis_name="batch")
+        np.testing.assert_array_equal(jax.vmap(inner, axis_name="device")(shards), np.full((2, 2), expected))
+        np.testing.assert_array_equal(alone(shards), shards)
+
+
+def test_a_system_has_no_limit_and_no_schedule_unless_it_says_so():
+    config = SystemConfig(rollout_length=4)
+    assert (config.warmup_steps, config.max_steps_per_env, config.schedules(3, 10)) == (0, None, {})
+    config.check(num_envs=3, num_shards=2)
