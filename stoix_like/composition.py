@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from stoix_like.config import GROUPS
 from stoix_like.envs.own import OWN
@@ -231,16 +231,19 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
         # A group may also be given inline, +system={...}, or as a list of choices.
         names = value if isinstance(value, list) else [] if isinstance(value, dict) else [value]
         if choices and not all(name in choices for name in names):
-            given = line.partition("=")[2]
+            given = str(value) if isinstance(value, str) else line.partition("=")[2]
             is_suite = key == "env" and isinstance(value, str)
             return f"{key}={given}{_unknown_suite(given, choices) if is_suite else _unknown_choice(given, choices)}"
-    cause = error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+    cause, said = error.__cause__, first_line(error)
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         missing = str(cause.full_key)
         keys = [override.key_or_group for override in parsed]
         key = next((key for key in keys if f"{key}.".startswith(f"{missing}.")), missing)
         return f"unknown key '{key}': {_hint(key, missing, cause.parent_node)}"
-    return first_line(error)
+    if any(override.key_or_group.startswith("callbacks.") for override in parsed):
+        return f"callbacks is a list: write 'callbacks=[{{_target_: …}}]' ({said})"
+    lines = [override.input_line or "" for override in parsed]
+    return said if any(line in said for line in lines) else f"{' '.join(lines)}: {said}"
 
 
 def _unknown_suite(given: str, choices: Sequence[str]) -> str:
@@ -273,19 +276,23 @@ def _hint(key: str, missing: str, parent: DictConfig) -> str:
     """
     path = missing.rpartition(".")[0]
     prefix = f"{path}." if path else ""
+    if missing.endswith(".input_layer"):
+        return f"networks take the agent_view by default: write '+{missing}={{_target_: …}}' for another input layer"
     known = [f"{prefix}{name}" for name in _flatten(OmegaConf.to_container(parent)) if not name.startswith("hydra")]
+    siblings = [name for name in known if name.rpartition(".")[0] == path]
+    if not siblings:
+        return f"write +{key}=… to add it to {path}"
     names = key.removeprefix(prefix).lower().split(".")
-    rows = [row for row in FOREIGN_KEYS if row.theirs.rpartition(".")[2].lower() in names]
+    # What stands directly below `network` is the name of a network.
+    foreign = () if path == "network" else FOREIGN_KEYS
+    rows = [row for row in foreign if row.theirs.rpartition(".")[2].lower() in names]
     ours = list(dict.fromkeys(name for row in rows for name in row.ours if name != key))
     here = [name for name in ours if not name.startswith(prefix) or name.partition("=")[0] in known]
     if here:
         return f"use {listed(here, 'and')}{f' ({rows[0].note})' if rows[0].note else ''}"
     if ours:
         return f"systems that have it call it {listed(ours, 'and')}"
-    siblings = [name for name in known if name.rpartition(".")[0] == path]
     elsewhere = [] if path else [name for name in known if name.rpartition(".")[2] == names[-1]]
-    if not siblings:
-        return f"write +{key}=… to add it to {path}"
     return nearest(names[-1], elsewhere) if elsewhere else nearest(key, siblings)
 
 

@@ -32,7 +32,7 @@ _ACTIVATIONS = ("network.actor_network.pre_torso.activation", "network.critic_ne
 _ENV = ("env=gymnax/cartpole",)
 _SCENARIO = "suite and environment, see stoix-like list envs"
 _BATCH = ("system.total_batch_size", "system.num_minibatches")
-_BATCH_NOTE = "on-policy systems set the number of minibatches"
+_BATCH_NOTE = "with replay, over all devices; on-policy, the number of minibatches"
 _STEPS_PER_ENV = "steps per environment between two updates"
 _WARMUP = "random steps per environment, so their number divided by arch.total_num_envs"
 _FIXED = "gradient steps between copies; or system.tau after every step"
@@ -99,7 +99,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("clip_coef", ("system.clip_eps",), ""),
         ("clip_vloss", ("system.clip_value",), ""),
         ("policy_lr", ("system.actor_lr",), ""),
-        ("alpha", ("system.ent_coef",), "with system.autotune=false"),
+        ("alpha", ("system.ent_coef",), "SAC: with system.autotune=false"),
         ("buffer_size", ("system.total_buffer_size",), "over all environments"),
         ("learning_starts", ("system.warmup_steps",), _WARMUP),
         ("train_frequency", ("system.rollout_length",), _STEPS_PER_ENV),

@@ -98,6 +98,17 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         (["policy_kwargs.net_arch=[64]"], "use network.actor_network.pre_torso.layer_sizes and network.critic_network"),
         (["lr_schedule=linear"], "use system.decay_learning_rates=true"),
         (["seed=1"], "unknown key 'seed': use arch.seed"),
+        (["env.kwargs.seed=3"], r"unknown key 'env.kwargs.seed': write \+env.kwargs.seed="),
+        (["system=ppo/rec_ppo", "network.rnn_layer.x=3"], "unknown key 'network.rnn_layer.x': did you mean"),
+        (["network.actor_network.rnn_layer.x=3"], "use system=ppo/rec_ppo"),
+        (
+            ["network.actor_network.input_layer.feature_name=x"],
+            r"write '\+network.actor_network.input_layer=\{_target_",
+        ),
+        (["callbacks.foo.bar=3"], r"callbacks is a list: write 'callbacks=\["),
+        (["hydra.job.num=a"], "Error merging override hydra.job.num=a"),
+        (["~sytem"], "~sytem: Could not delete"),
+        (["env='a b'"], "env=a b: 'a b' is not a known suite"),
         (
             ["arch.num_updates=10"],
             r"use arch.total_timesteps \(environment steps: updates × rollout_length × total_num_envs",

@@ -35,7 +35,7 @@ class Timing(NamedTuple):
     """How a rollout came about.
 
     Attributes:
-        updates: of the policy that acted.
+        updates: of the behaviour policy.
         wait_seconds: time that the actor waited for this policy.
         seconds: time that the rollout took.
     """

@@ -12,7 +12,7 @@ from yaml import YAMLError
 
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import RunSetup
-from stoix_like.storage.config_file import flatten
+from stoix_like.storage.config_file import flatten, without_default_inputs
 from stoix_like.versions import versions
 
 # Written by Hydra.
@@ -50,7 +50,7 @@ def check_same_config(setup: RunSetup, config: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the keys that differ.
     """
-    now, then = dict(flatten(setup.config.resolved)), dict(flatten(config))
+    now, then = (dict(flatten(without_default_inputs(each))) for each in (setup.config.resolved, config))
     # Keys that the version which started the run did not have.
     added = {key: value for key, value in _defaults(setup).items() if key not in then}
     then |= {key: value for key, value in added.items() if key in now}

@@ -234,7 +234,8 @@ def steps(run_dir: Path) -> list[int]:
         run_dir: the directory of the run.
 
     Returns:
-        Their environment steps, the newest last; what has the name of a checkpoint and is none counts as a damaged one.
+        Their environment steps, the newest last; entries named like a checkpoint that are not one are
+        reported as damaged.
 
     Raises:
         ConfigError: the directory of the checkpoints is a link or a file, or cannot be read.

@@ -87,6 +87,26 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
+# The input layer that networks have by default, as the presets of earlier versions wrote it.
+_DEFAULT_INPUT = {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"}
+
+
+def without_default_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the input layers that networks have by default, to compare it with others.
+
+    Args:
+        config: plain values.
+    """
+
+    def dropped(node: Any) -> Any:
+        if not isinstance(node, Mapping):
+            return node
+        kept = {key: value for key, value in node.items() if key != "input_layer" or value != _DEFAULT_INPUT}
+        return {key: dropped(value) for key, value in kept.items()}
+
+    return {key: dropped(value) if key == "network" else value for key, value in config.items()}
+
+
 def _check_size(text: str) -> None:
     """Refuse YAML that expands beyond what a configuration needs, before anything is built from it.
 

@@ -109,7 +109,7 @@ class Mirror:
                 self._stopping.wait(max(SECONDS_BETWEEN_PASSES, time.monotonic() - started))
 
     def _copied_all(self) -> bool:
-        """Copy what is new; return whether nothing is missing, whatever the run directory and the store do."""
+        """Copy what is new; return True once everything is copied; never raises."""
         try:
             return self._copy()
         except remote.OtherRunError as error:

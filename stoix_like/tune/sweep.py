@@ -36,7 +36,7 @@ from stoix_like.tune.space import Parameter, parse_space
 STUDY, SETTINGS = "study.db", "sweep.json"
 SAMPLERS = ("tpe", "cmaes", "random", "grid")
 _CHANGEABLE = ("trials", "parallel", "launcher", "dir")
-# A grid of a continuous range has so many points.
+# Points of a grid of a continuous range.
 GRID_POINTS = 5
 
 

@@ -45,7 +45,7 @@ class Config(ff_ppo.Config):
 
 
 class PenaltyShared(NamedTuple):
-    """The shared state of an agent: as `PPOShared`, and the weight of the divergence."""
+    """The shared state of an agent: as `OnPolicyShared`, and the weight of the divergence."""
 
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
