@@ -48,6 +48,12 @@ OFF_POLICY = (
     "system.total_batch_size=32",
     "arch.total_timesteps=640",
 )
+SEQUENCES = (
+    "system.sequence_period=4",
+    "system.sequence_length=8",
+    "system.burn_in_length=4",
+    "system.warmup_steps=20",
+)
 LAYOUTS = {
     "alone": ("arch.num_devices=1",),
     "population": (
@@ -120,6 +126,7 @@ def overrides_of(system: str, *overrides: str) -> tuple[str, ...]:
     """Return the overrides of one run."""
     hyperparams = parse_config(compose_config([f"system={system}"])).system
     sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY
+    sizes += SEQUENCES if hasattr(hyperparams, "sequence_period") else ()
     env = "env=gymnax/cartpole" if fits(hyperparams, Discrete(2)) else "env=gymnax/pendulum"
     chosen = () if any(override.startswith("env=") for override in overrides) else (env,)
     return (f"system={system}", *chosen, *COMMON, *sizes, *overrides)
@@ -163,7 +170,9 @@ def report(name: str, before: list[str], after: list[str]) -> bool:
     failed = any(line.startswith("exit ") for line in (*before, *after))
     equal = before == after and not failed
     print(f"{'equal' if equal else 'DIFFERENT':9} {name}", flush=True)
-    if not equal:
+    if before == after and failed:
+        print(f"    both: {after[-1][:600]}")
+    elif not equal:
         for line in difflib.unified_diff(before, after, "before", "after", lineterm="", n=0):
             print(f"    {line[:600]}")
     return equal
