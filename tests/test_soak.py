@@ -18,7 +18,7 @@ KINDS = ("kills", "disks", "faults", "fuzz", "hostile")
 def modules(monkeypatch):
     """The modules of the soak test by name."""
     monkeypatch.syspath_prepend(SCRIPTS)
-    names = ("soak", "runs", *KINDS)
+    names = ("soak", "tiny_runs", *KINDS)
     yield {name: __import__(name) for name in names}
     for name in names:
         sys.modules.pop(name)
@@ -36,7 +36,7 @@ def modules(monkeypatch):
     ],
 )
 def test_the_end_of_a_process_is_judged(modules, code, err, problem):
-    runs = modules["runs"]
+    runs = modules["tiny_runs"]
     found = runs.complaints(runs.Done(code, "", err, 1.0))
     assert len(found) == (problem is not None)
     assert all(text.startswith(problem) for text in found)
@@ -44,7 +44,7 @@ def test_the_end_of_a_process_is_judged(modules, code, err, problem):
 
 
 def test_a_signal_may_stop_a_run_but_not_be_ignored(modules):
-    runs, kills = modules["runs"], modules["kills"]
+    runs, kills = modules["tiny_runs"], modules["kills"]
     reference = runs.Reference(Path(), 10.0, {})
 
     def judged(code, seconds, number=signal.SIGTERM):
@@ -129,7 +129,7 @@ def test_the_seed_determines_the_fuzzed_keys(modules):
 
 
 def test_rounds_hold_every_kind_and_figures_add_up(modules):
-    soak, runs = modules["soak"], modules["runs"]
+    soak, runs = modules["soak"], modules["tiny_runs"]
     plan = list(soak.planned(list(KINDS), 2))
     assert len(plan) == len(set(plan)) == 2 * sum(soak.ROUND.values())
     assert {kind for kind, _ in plan} == set(KINDS)

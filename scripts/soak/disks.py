@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints, overrides, systems
+from tiny_runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints, overrides, systems
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from runs import Bench, Outcome, complaints, systems
+from tiny_runs import Bench, Outcome, complaints, systems
 
 # Results of an evaluation that a damaged checkpoint must not change silently.
 COMPARED = ("episode_returns", "episode_lengths", "env_steps")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from runs import REFUSED, Bench, Outcome, complaints, overrides, systems
+from tiny_runs import REFUSED, Bench, Outcome, complaints, overrides, systems
 
 MEMORY = 4 * 2**30  # bytes beyond those of the imports
 SECONDS = 30  # of CPU time

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from runs import Bench, Outcome, complaints
+from tiny_runs import Bench, Outcome, complaints
 
 SYSTEM = "ppo/ff_ppo"
 CANARY = "keep me\n"

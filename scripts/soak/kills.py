@@ -8,7 +8,7 @@ import random
 import signal
 from pathlib import Path
 
-from runs import Bench, Done, Outcome, Reference, complaints, overrides, systems
+from tiny_runs import Bench, Done, Outcome, Reference, complaints, overrides, systems
 
 MAX_KILLS = 3
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

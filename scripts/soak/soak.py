@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from runs import Bench, Outcome, References, Worker
+from tiny_runs import Bench, Outcome, References, Worker
 
 # Tries of each kind in one round.
 ROUND = {"kills": 1, "disks": 1, "faults": 2, "fuzz": 8, "hostile": 2}

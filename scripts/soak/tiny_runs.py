@@ -186,7 +186,7 @@ class Bench:
 
     def digest(self, run_dir: Path) -> dict[str, Any]:
         """Return the metrics of a run, and hashes of the arrays of its newest checkpoint."""
-        done = self.call("runs:print_digest", [str(run_dir)])
+        done = self.call("tiny_runs:print_digest", [str(run_dir)])
         return json.loads(done.out) if done.code == 0 else {"unreadable": done.err[-500:]}
 
     def reference(self, system: str) -> Reference:
