@@ -48,8 +48,12 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
     return Exploration(initial_noise_keys, sample)
 
 
-def initial_noise_keys(num_envs: int) -> jax.Array:
-    """Return placeholder keys `[N]` of noise, which the first step of an episode replaces."""
+def initial_noise_keys(num_envs: Any) -> jax.Array:
+    """Return placeholder keys `[N]` of noise, which the first step of an episode replaces.
+
+    Args:
+        num_envs: N, an int; or a symbolic size, in a policy that is exported for batches of any size.
+    """
     return jax.random.split(jax.random.key(0), num_envs)
 
 
