@@ -1,60 +1,11 @@
 """Tests of recurrent PQN."""
 
-import dataclasses
-from types import SimpleNamespace
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
-from stoix_like.base_types import Axes, Observation, Trajectory, Transition
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
-from stoix_like.run.setup import set_up
-
-
-class Accumulator:
-    """A network for views `[..., 1]`; the parameters are the weight."""
-
-    def apply(self, weight, state, observation_and_starts, method, head_kwargs=None):
-        del head_kwargs
-        observation, is_first = observation_and_starts
-        increment = weight * observation.agent_view[..., 0]
-
-        def step(state, x):
-            increment, is_first = x
-            state = jnp.where(is_first, 0.0, state) + increment
-            return state, state
-
-        if method == "step":
-            states, _ = step(state, (increment, is_first))
-        else:
-            _, states = jax.lax.scan(step, state, (increment, is_first))
-        return states, SimpleNamespace(preferences=jnp.stack([states, -states], -1))
-
-
-def algorithm(system, *overrides):
-    """Return the algorithm object of a system, with the accumulator as its network."""
-    setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/cartpole", *overrides])))
-    found = setup.build_system().init.__self__
-    return dataclasses.replace(found, axes=Axes(), network=Accumulator())
-
-
-def column(values, dtype=jnp.float32):
-    """Return `[T, 1]`, one environment or sequence."""
-    return jnp.asarray(values, dtype)[:, None]
-
-
-def observed(values):
-    return Observation(column(values)[..., None])
-
-
-# Five steps; the second one after the burn-in is truncated, and its true successor is 7. The last one's is 4.
-VIEWS, NEXT_VIEWS = [1, 2, 3, 5, 1], [2, 3, 7, 1, 4]
-
-
-REWARDS, TRUNCATED, IS_FIRST = [0, 1, 2, 3, 4], [0, 0, 1, 0, 0], [0, 0, 0, 1, 0]
+from stoix_like.base_types import Trajectory, Transition
 
 
 def rollout():
