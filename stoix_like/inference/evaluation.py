@@ -46,12 +46,14 @@ class EvaluatedMembers(NamedTuple):
         members: `[M]` indices of the members.
         env_steps: `[M]` environment steps that each member was trained for.
         hyperparams: `[M]` hyperparameters of each member.
+        selected: `[M]` how the parameters of each member were selected.
     """
 
     shared: Any
     members: tuple[int, ...]
     env_steps: tuple[int, ...]
     hyperparams: tuple[dict[str, float], ...]
+    selected: tuple[str, ...]
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""
@@ -181,8 +183,8 @@ def _line(record: Mapping[str, Any]) -> str:
     interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
     return (
         "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
-        "   max {episode_return_max}   length {episode_length_mean}   env steps {:,}"
-    ).format(member, interval, record["env_steps"], **values)
+        "   max {episode_return_max}   length {episode_length_mean}   env steps {:,} ({})"
+    ).format(member, interval, record["env_steps"], record["selected"], **values)
 
 
 def _check(episodes: int, seed: int) -> None:
@@ -217,9 +219,12 @@ def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMem
     if member == "all":
         loaded = load_shared(run, which)
         members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
-        return EvaluatedMembers(loaded.shared, members, env_steps, tuple(map(loaded.hyperparams_of, members)))
+        hyperparams = tuple(map(loaded.hyperparams_of, members))
+        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, tuple(loaded.selected))
     chosen = load_member(run, which, member)
-    return EvaluatedMembers(chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,))
+    return EvaluatedMembers(
+        chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,)
+    )
 
 
 def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Array) -> Episodes:
@@ -260,6 +265,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
                 **identity,
                 "hyperparams": trained.hyperparams[index],
                 "env_steps": trained.env_steps[index],
+                "selected": trained.selected[index],
                 **_statistics(played.returns[index], played.lengths[index]),
             }
         )

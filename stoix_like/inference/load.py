@@ -20,9 +20,11 @@ from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.saved_state import lacks_best
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
+_NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
 _INFERENCE = ("logger=silent", "+checkpoint.mirror=null")
 
@@ -49,12 +51,14 @@ class TrainedState(NamedTuple):
         env_steps: environment steps that each member was trained for, `[]` or `[P]`.
         episode_return: mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
         hyperparams: by name, the hyperparameters of each member at that time.
+        selected: what these parameters are, for each member.
     """
 
     shared: Any
     env_steps: np.ndarray
     episode_return: np.ndarray
     hyperparams: Mapping[str, Sequence[float]] = {}
+    selected: Sequence[str] = ()
 
     def hyperparams_of(self, member: int) -> dict[str, float]:
         """Return the hyperparameters of one member."""
@@ -69,12 +73,14 @@ class TrainedMember(NamedTuple):
         member: index of the member, 0 without a population.
         env_steps: environment steps that the member was trained for.
         hyperparams: the hyperparameters of the member at that time.
+        selected: what these parameters are: `best of 10 evaluations, return 195.3`.
     """
 
     shared: Any
     member: int
     env_steps: int
     hyperparams: dict[str, float]
+    selected: str
 
 
 def load_policy(
@@ -93,8 +99,8 @@ def load_policy(
     Args:
         run_dir: the directory of the run, or its address: on the Hugging Face Hub, `hf://owner/name`, or on an object
             store, `s3://bucket/run`.
-        which: `best`, the parameters with the highest evaluation return; `last`; or the environment steps of a kept
-            checkpoint.
+        which: `best`, the parameters with the highest evaluation return, those before the first update excepted;
+            `last`; or the environment steps of a kept checkpoint.
         member: member of a population; by default the best one.
         greedy: act by the mode of the policy; by default as `arch.evaluation_greedy` of the run.
         trust: allow the run's configuration to name code from outside this package.
@@ -108,7 +114,9 @@ def load_policy(
     """
     run = open_run(run_dir, trust, env)
     chosen = load_member(run, which, member)
-    return make_policy(run.setup, chosen.shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+    policy = make_policy(run.setup, chosen.shared, chosen.hyperparams, greedy=greedy, env_steps=chosen.env_steps)
+    policy.selected = chosen.selected
+    return policy
 
 
 def open_run(run_dir: str | Path, trust: bool = False, env: Any = None) -> TrainedRun:
@@ -140,7 +148,8 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
             checkpoint.
 
     Returns:
-        The state; `best` and `last` come from the newest intact checkpoint.
+        The state; `best` and `last` come from the newest intact checkpoint. The best parameters of a member that was
+        evaluated only before its first update are its last ones.
 
     Raises:
         ConfigError: if the checkpoint does not exist or is damaged.
@@ -152,7 +161,7 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
     for step in reversed(steps) if which in ("best", "last") else [int(which)]:
         try:
-            return _read(run, step, "best" if which == "best" else "shared")
+            return _read(run, step, which)
         except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
     raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")
@@ -175,7 +184,8 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
     state = load_shared(run, which)
     index = choose_member(state, member)
     shared = take_member(state.shared, index) if state.env_steps.ndim else state.shared
-    return TrainedMember(shared, index, int(np.atleast_1d(state.env_steps)[index]), state.hyperparams_of(index))
+    env_steps = int(np.atleast_1d(state.env_steps)[index])
+    return TrainedMember(shared, index, env_steps, state.hyperparams_of(index), state.selected[index])
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
@@ -215,27 +225,47 @@ def take_member(tree: Any, member: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[member], tree)
 
 
-def _read(run: TrainedRun, step: int, item: str) -> TrainedState:
+def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     """Read one checkpoint; its records say how many members it has, and what their hyperparameters were."""
-    found = checkpoint.read(run.run_dir, step, lambda host_state: {item: _shapes(run, host_state)})
+    item = "best" if which == "best" else "shared"
+    found = checkpoint.read(run.run_dir, step, lambda host_state: _targets(run, host_state, item))
     if item not in found.items:
         raise ConfigError(
             f"which=best: {run.run_dir} holds no best parameters (checkpoint.keep_best=false,"
             " arch.absolute_metric=false): use last"
         )
-    last, hyperparams = found.host_state["progress"]["history"][-1], _hyperparams(found.host_state)
-    env_steps, returns = step, last["eval/episode_return_mean"]
-    shape = np.shape(returns)
+    history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
+    # A run that stopped between two evaluations did not evaluate its last parameters.
+    shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
+    returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
+    env_steps, shared = np.full(shape, step), found.items[item]
+    what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "kept"), object)
     if item == "best":
-        best = found.host_state["best"]
-        env_steps, returns = best["env_steps"], best["episode_return"]
+        best, lacking = found.host_state["best"], lacks_best(found.host_state)
+        if lacking.any():
+            shared = jax.tree.map(lambda old, new: _where(lacking, new, old), shared, found.items["shared"])
+        returns = np.where(lacking, returns, np.asarray(best["episode_return"], float))
+        env_steps = np.where(lacking, env_steps, best["env_steps"])
+        what = np.where(lacking, what, f"best of {len(history) - 1} evaluations")
         if run.setup.config.arch.population.pbt.every_evals is not None:
             hyperparams = best.get("hyperparams") or hyperparams
-    elif last["env_steps"] != step:
-        returns = np.nan  # A run that stopped between two evaluations did not evaluate its last parameters.
-    return TrainedState(
-        found.items[item], np.broadcast_to(env_steps, shape), np.broadcast_to(returns, shape), hyperparams
-    )
+    selected = [
+        f"{name}, return {value:.4g}" if np.isfinite(value) else name
+        for name, value in zip(what.flat, returns.flat, strict=True)
+    ]
+    return TrainedState(shared, env_steps, returns, hyperparams, selected)
+
+
+def _where(chosen: np.ndarray, these: jax.Array, those: jax.Array) -> jax.Array:
+    """Select members along the first axis."""
+    return jnp.where(chosen.reshape(chosen.shape + (1,) * (these.ndim - chosen.ndim)), these, those)
+
+
+def _targets(run: TrainedRun, host_state: Mapping[str, Any], item: str) -> dict[str, Any]:
+    """Return the items to read, with the last parameters where there may be no best ones."""
+    shapes = _shapes(run, host_state)
+    needs_last = item == "best" and "best" in host_state and lacks_best(host_state).any()
+    return {item: shapes, **({"shared": shapes} if needs_last else {})}
 
 
 def _hyperparams(host_state: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:

@@ -47,6 +47,7 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
         "system": system,
         "environment": environment,
         "env_steps": policy.env_steps,
+        "selected": policy.selected,
         "greedy": policy.greedy,
         "inputs": inputs,
         "outputs": outputs,

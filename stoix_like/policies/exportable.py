@@ -19,6 +19,7 @@ class Exportable(Protocol):
         name: name of the run: `ppo/ff_ppo on gymnax/CartPole-v1`.
         greedy: whether actions are the mode of the policy.
         env_steps: environment steps that the policy was trained for.
+        selected: how its parameters were selected; empty if they were not loaded from a run.
         observation_space: the space of one observation.
         action_space: the space of one action, in the units of the suite.
     """
@@ -26,6 +27,7 @@ class Exportable(Protocol):
     name: str
     greedy: bool
     env_steps: int
+    selected: str
     observation_space: ObservationSpace
     action_space: Space
 

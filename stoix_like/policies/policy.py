@@ -66,6 +66,7 @@ class Policy(Exportable):
     Attributes:
         input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`.
+        selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.3`.
     Its other attributes are those of `Exportable`.
     """
 
@@ -80,7 +81,7 @@ class Policy(Exportable):
     ) -> None:
         config = setup.config
         self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
-        self.env_steps = env_steps
+        self.env_steps, self.selected = env_steps, ""
         mode = config.system.mode_hyperparams if self.greedy else {}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         self._env = setup.env
@@ -163,7 +164,7 @@ class Policy(Exportable):
             env_steps: environment steps that it was trained for.
         """
         policy = copy.copy(self)
-        policy._shared, policy.env_steps = shared, env_steps
+        policy._shared, policy.env_steps, policy.selected = shared, env_steps, ""
         return policy
 
     def __repr__(self) -> str:
@@ -171,7 +172,8 @@ class Policy(Exportable):
         fields = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in self.input_shapes.items()}
         inputs = ", ".join(f"{name} {shape}" for name, shape in fields.items())
         kind = "greedy" if self.greedy else "sampling"
-        return f"Policy({self.name}, {kind}, {self.env_steps:,} env steps: {inputs} -> {self.action_space})"
+        steps = f"{self.env_steps:,} env steps" + (f" ({self.selected})" if self.selected else "")
+        return f"Policy({self.name}, {kind}, {steps}: {inputs} -> {self.action_space})"
 
     @property
     def legend(self) -> Legend:

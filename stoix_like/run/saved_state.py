@@ -27,15 +27,18 @@ class Best(NamedTuple):
     env_steps: np.ndarray
     hyperparams: Mapping[str, np.ndarray]
 
-    def unless_better(self, before: Best | None, select: Callable[[Any, Any, np.ndarray], Any]) -> Best:
+    def unless_better(
+        self, before: Best | None, select: Callable[[Any, Any, np.ndarray], Any], untrained_steps: int
+    ) -> Best:
         """Return these parameters, but those of `before` of each member that did not improve.
 
         Args:
             before: the best parameters so far; None for none.
             select: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
+            untrained_steps: environment steps before the first update; parameters of that time never remain the best.
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
-        better = self.episode_return > best.episode_return
+        better = self.episode_return > np.where(best.env_steps <= untrained_steps, -np.inf, best.episode_return)
         if before is not None and not better.any():
             return before
         return Best(
@@ -61,6 +64,20 @@ class Best(NamedTuple):
         return Best(
             shared, np.asarray(host_values["episode_return"]), np.asarray(host_values["env_steps"]), hyperparams
         )
+
+
+def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
+    """Return for which members a checkpoint holds no best parameters, but those before the first update.
+
+    Such a run was stopped before its second evaluation, or recorded by an earlier version, which selected them.
+
+    Args:
+        host_state: of a checkpoint with the item `best`.
+
+    Returns:
+        Booleans `[]` or `[P]`.
+    """
+    return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
 
 
 @jax.jit

@@ -417,7 +417,7 @@ class TrainingLoop:
         if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
             steps = np.full(scores.shape, self.env_steps)
             current = Best(self.state.shared, scores, steps, self._population.arrays())
-            self._best = current.unless_better(self._best, self._compiled.select)
+            self._best = current.unless_better(self._best, self._compiled.select, self.setup.plan.warmup_steps)
         return record if self._alone else {**record, **evaluated(self._population, scores, self.progress.failures)}
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:

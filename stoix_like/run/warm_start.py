@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.errors import ConfigError, DamagedError
+from stoix_like.run.saved_state import lacks_best
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 
@@ -32,7 +33,7 @@ class Source(NamedTuple):
     Attributes:
         run_dir: the directory of the other run.
         step: environment steps of the checkpoint.
-        item: `best`, or `shared` (the last parameters) if the run kept no best ones.
+        item: `best`, or `shared` (the last parameters) if the run has no best ones.
         shapes: shapes of the item's arrays.
         member: the member with the highest evaluation return; None without a population.
         env_steps: environment steps that the parameters were trained for.
@@ -125,15 +126,17 @@ def replace(shared: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def _source(run_dir: Path, step: int) -> Source:
     host_state = checkpoint.read_host_state(run_dir, step)
     last = host_state["progress"]["history"][-1]
+    scores = np.asarray(last["eval/episode_return_mean"], float)
+    steps, selected = np.full(scores.shape, step), np.zeros(scores.shape, bool)
     if best := host_state.get("best"):
-        item, returns, env_steps = "best", best["episode_return"], best["env_steps"]
-    else:
-        item, returns, env_steps = "shared", last["eval/episode_return_mean"], step
-    scores = np.asarray(returns, float)
+        selected = ~lacks_best(host_state)
+        scores = np.where(selected, np.asarray(best["episode_return"], float), scores)
+        steps = np.where(selected, best["env_steps"], steps)
     member = int(np.where(np.isnan(scores), -np.inf, scores).argmax()) if scores.ndim else None
-    steps = np.broadcast_to(env_steps, scores.shape)
+    place = () if member is None else member
+    item = "best" if selected[place] else "shared"
     shapes = checkpoint.read_shapes(run_dir, step, item)
-    return Source(run_dir, step, item, shapes, member, int(steps if member is None else steps[member]))
+    return Source(run_dir, step, item, shapes, member, int(steps[place]))
 
 
 def _check_fits(setup: RunSetup, source: Source) -> None:

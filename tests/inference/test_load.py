@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from toy_runs import train_toy
-from trained_runs import train_members, train_pendulum
+from trained_runs import select_untrained, train_members, train_pendulum
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedState, choose_member, load_policy, load_shared, open_run
@@ -21,8 +21,8 @@ def members(tmp_path_factory):
 
 
 def read_scores(run_dir):
-    """Return the environment steps `[N]` and returns `[N]` or `[N, P]` of N evaluations."""
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    """Return the environment steps `[N]` and returns `[N]` or `[N, P]` of N evaluations after an update."""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()[1:]]
     return [record["env_steps"] for record in records], np.array(
         [record["eval/episode_return_mean"] for record in records]
     )
@@ -49,6 +49,21 @@ def test_default_member_is_the_best(members, which):
     assert policy.env_steps == steps[selected[member]]
     for found, expected in zip(jax.tree.leaves(policy._shared), jax.tree.leaves(loaded.shared), strict=True):
         np.testing.assert_array_equal(found, expected[member])
+
+
+def test_parameters_before_the_first_update_are_never_the_best(members, tmp_path):
+    """Earlier versions recorded them as such: the last ones take their place."""
+    recorded = select_untrained(members, tmp_path / "recorded", [1])
+    run = open_run(recorded)
+    best, last = load_shared(run), load_shared(run, "last")
+    assert best.env_steps[1] == 128
+    assert best.selected[1].startswith("last, as none was evaluated after an update, return ")
+    assert best.selected[0].startswith("best of 2 evaluations, return ")
+    np.testing.assert_array_equal(best.episode_return[1], last.episode_return[1])
+    for found, expected in zip(jax.tree.leaves(best.shared), jax.tree.leaves(last.shared), strict=True):
+        np.testing.assert_array_equal(found[1], expected[1])
+    policy = load_policy(recorded, member=1)
+    assert "128 env steps (last, as none was evaluated after an update, return " in str(policy)
 
 
 def test_member_selects_one_of_the_population(members):

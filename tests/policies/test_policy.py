@@ -143,9 +143,7 @@ def test_parameters_are_public(policy):
 
 
 def test_representation(policy, sampling):
-    assert repr(policy).startswith(
-        "Policy(ppo/ff_ppo on gymnax/Pendulum-v1, greedy, 128 env steps: agent_view float32[3]"
-    )
+    assert repr(policy).startswith("Policy(ppo/ff_ppo on gymnax/Pendulum-v1, greedy, 128 env steps (last, return -")
     assert "sampling" in repr(sampling)
     assert len(repr(policy)) < 200
 

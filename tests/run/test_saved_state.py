@@ -8,7 +8,7 @@ from comparisons import assert_same_state
 from toy_runs import restored, toy_loop
 
 from stoix_like.architectures.types import LearnerState, Shard
-from stoix_like.run.saved_state import Best, of_member, to_items, to_state
+from stoix_like.run.saved_state import Best, lacks_best, of_member, to_items, to_state
 
 pytestmark = pytest.mark.optimized
 
@@ -42,12 +42,22 @@ def test_the_best_parameters_are_those_of_the_members_that_improved():
     before = Best(np.array([1, 2, 3]), np.array([1.0, 5.0, 2.0]), np.full(3, 8), {"lr": np.array([0.1, 0.2, 0.3])})
     # The first member improves, the second has a lower return, and the third has none, as it diverged.
     now = Best(np.array([4, 5, 6]), np.array([2.0, 4.0, np.nan]), np.full(3, 16), {"lr": np.array([0.4, 0.5, 0.6])})
-    best = now.unless_better(before, select)
+    best = now.unless_better(before, select, 0)
     assert best.shared.tolist() == [4, 2, 3]
     expected = {"episode_return": [2.0, 5.0, 2.0], "env_steps": [16, 8, 8], "hyperparams": {"lr": [0.4, 0.2, 0.3]}}
     assert best.host_values() == expected
     assert Best.from_checkpoint(None, expected).host_values()["env_steps"] == [16, 8, 8]
-    assert now._replace(episode_return=np.zeros(3)).unless_better(before, select) is before
+    assert now._replace(episode_return=np.zeros(3)).unless_better(before, select, 0) is before
+
+
+def test_parameters_before_the_first_update_never_remain_the_best():
+    first = Best(np.array([1, 2]), np.array([9.0, 5.0]), np.full(2, 8), {}).unless_better(None, select, 8)
+    assert first.shared.tolist() == [1, 2]
+    second = Best(np.array([3, 4]), np.array([2.0, 6.0]), np.full(2, 16), {}).unless_better(first, select, 8)
+    assert second.host_values() == {"episode_return": [2.0, 6.0], "env_steps": [16, 16], "hyperparams": {}}
+    host_state = {"best": first.host_values(), "progress": {"history": [{"env_steps": 8}, {"env_steps": 16}]}}
+    assert lacks_best(host_state).all()
+    assert not lacks_best(host_state | {"best": second.host_values()}).any()
 
 
 def test_a_state_is_restored_from_its_items():

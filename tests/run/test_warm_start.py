@@ -1,7 +1,7 @@
 import jax
 import numpy as np
 import pytest
-from trained_runs import SMALL, train_members, train_pendulum
+from trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli
@@ -88,6 +88,12 @@ def test_best_member_is_taken(members):
     np.testing.assert_array_equal(
         source.read()[kernel], other.shared.params.actor_params["params"]["torso"]["Dense_0"]["kernel"]
     )
+
+
+def test_members_without_trained_best_parameters_are_taken_as_they_ended(members, tmp_path):
+    setup = configured(f"arch.init_from={select_untrained(members, tmp_path / 'recorded', range(3))}")
+    source, last = warm_start.find(setup), load_member(open_run(members), "last", "best")
+    assert (source.item, source.member, source.env_steps) == ("shared", last.member, 128)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Small trained runs shared by several test modules; each is trained once, by one of the test processes."""
 
+import json
 import os
 import shutil
+import zlib
 
 from filelock import FileLock
 
@@ -52,3 +54,15 @@ def train_members(tmp_path_factory):
     """Return the directory of a run of a population of three."""
     varied = "arch.population.hyperparams={actor_lr: [1e-4, 1e-1, 1e-2]}"
     return _train(tmp_path_factory, "members", varied, "env.time_limit=30")
+
+
+def select_untrained(run_dir, target, members):
+    """Copy a run of a population whose first evaluation was recorded as the best one of some members."""
+    (path,) = shutil.copytree(run_dir, target).glob("checkpoints/128/host_state/metadata")
+    stored = json.loads(json.loads(path.read_text())["text"])
+    best, history = stored["host_state"]["best"], stored["host_state"]["progress"]["history"]
+    for member in members:
+        best["env_steps"][member], best["episode_return"][member] = history[0]["env_steps"], 1e6
+    text = json.dumps(stored)
+    path.write_text(json.dumps({"text": text, "crc32": zlib.crc32(text.encode())}))
+    return target
