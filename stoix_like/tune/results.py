@@ -24,10 +24,9 @@ from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
 from stoix_like.storage.files import write_text
 from stoix_like.tune.space import Parameter
+from stoix_like.tune.study import PLACE, RUN, finished
 
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
-# Attributes of a trial: its run, and its place in the population.
-RUN, PLACE = "run", "place"
 # Below, a share of the variation means nothing.
 _MIN_TRIALS = 8
 
@@ -46,11 +45,6 @@ class SweepResult(NamedTuple):
     study: optuna.Study
     best_params: dict[str, Any]
     best_value: float
-
-
-def finished(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials that need no more training."""
-    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
 
 
 def write_results(

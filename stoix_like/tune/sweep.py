@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import logging
 import math
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import optuna
 from omegaconf import OmegaConf
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from stoix_like.callbacks import Callback, Response
 from stoix_like.composition import compose_config, parse_overrides
@@ -30,14 +29,15 @@ from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.storage.run_files import read_summary
 from stoix_like.tune.launch import check_launcher, launch
-from stoix_like.tune.results import PLACE, RUN, SweepResult, finished, plain, write_results
+from stoix_like.tune.results import SweepResult, plain, write_results
 from stoix_like.tune.space import Parameter, parse_space
+from stoix_like.tune.study import RUN, SAMPLERS, STARTUP, ask, finished, open_study, random_share, unfinished
 
 STUDY, SETTINGS = "study.db", "sweep.json"
-SAMPLERS = ("tpe", "cmaes", "random", "grid")
 _CHANGEABLE = ("trials", "parallel", "launcher", "dir")
-# Points of a grid of a continuous range.
-GRID_POINTS = 5
+
+Train = Callable[[Sequence[FrozenTrial]], tuple[Sequence[float], bool]]
+"""Trains one population; returns the mean return of each trial, and whether all were pruned."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class SweepConfig:
     Attributes:
         space: ranges by key, see `space.parse_space`.
         trials: number of trials in the whole sweep.
-        parallel: trials asked for at once; those that differ in floats alone are one population.
+        parallel: trials drawn at once; those that differ in floats alone are one population.
         seeds: seeds per trial; its value is the mean over them.
         sampler: `tpe`, `cmaes`, `random` or `grid` (five points per continuous range).
         pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
@@ -145,18 +145,8 @@ class Sweep:
             self._check_launcher()
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
-        self.study = optuna.create_study(
-            storage=f"sqlite:///{self.directory / STUDY}",
-            study_name="sweep",
-            direction="maximize",
-            sampler=_make_sampler(config),
-            pruner=optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
-        if config.sampler == "grid" and not self.study.get_trials(deepcopy=False):
-            keys = [parameter.key for parameter in self.parameters]
-            for point in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in self.parameters)):
-                self.study.enqueue_trial(dict(zip(keys, point, strict=True)))
+        pruner = optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner()
+        self.study = open_study(self.directory / STUDY, pruner)
 
     def _check_launcher(self) -> None:
         if self.config.pruner != "none":
@@ -180,19 +170,31 @@ class Sweep:
                     " directory; only trials, parallel and launcher may change"
                 )
             return
-        if self.directory.is_dir() and any(self.directory.iterdir()):
+        # A process that is killed while it writes a file leaves a hidden one.
+        if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
             raise ConfigError(f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory")
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
 
-    def run(self) -> SweepResult:
-        """Train the trials that are left."""
-        self._resume_unfinished()
-        while (left := self.config.trials - len(finished(self.study))) > 0:
-            asked = self._ask(min(left, self.config.parallel))
-            if not asked:
-                break  # the grid is exhausted
-            self._train_all(self._grouped(asked))
+    def run(self, train: Train | None = None) -> SweepResult:
+        """Train the trials that are left.
+
+        Args:
+            train: trains a population, in place of this package.
+
+        Returns:
+            The result.
+
+        Raises:
+            TrainingError: no trial has a return.
+        """
+        config = self.config
+        self._note_random()
+        while True:
+            ask(self.study, self.parameters, config.sampler, config.seed, config.trials, config.parallel)
+            if not (groups := unfinished(self.study)):
+                break
+            self._train_all(groups, train or self._train)
             write_results(self.directory, self.study, self.parameters, self.overrides)
         write_results(self.directory, self.study, self.parameters, self.overrides)
         if not any(trial.state == TrialState.COMPLETE for trial in finished(self.study)):
@@ -204,47 +206,22 @@ class Sweep:
         assert best.value is not None
         return SweepResult(self.directory, self.study, dict(best.params), best.value)
 
-    def _ask(self, number: int) -> list[Trial]:
-        distributions = {parameter.key: parameter.distribution for parameter in self.parameters}
-        trials = []
-        for _ in range(number):
-            if self.config.sampler == "grid" and not self.study.get_trials(False, (TrialState.WAITING,)):
-                break
-            trials.append(self.study.ask(distributions))
-        return trials
+    def _note_random(self) -> None:
+        """Report that most of the sweep is a random search."""
+        name, trials, parallel = self.config.sampler, self.config.trials, self.config.parallel
+        if 2 * (drawn := random_share(name, trials, parallel)) > trials:
+            print(
+                f"sweep.parallel={parallel}: {drawn} of {trials} trials are drawn at random, because {name} learns"
+                f" between batches, from {STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel or more"
+                " sweep.trials",
+                file=sys.stderr,
+            )
 
-    def _grouped(self, trials: Sequence[Trial]) -> list[list[Trial]]:
-        """Group trials that one compiled population can train, and record where each one trains."""
-        groups: dict[str, list[Trial]] = {}
-        for trial in trials:
-            fixed = {
-                parameter.key: trial.params[parameter.key] for parameter in self.parameters if not parameter.traced
-            }
-            groups.setdefault(json.dumps(fixed, sort_keys=True), []).append(trial)
-        for group in groups.values():
-            run = f"runs/{group[0].number:05d}"
-            for place, trial in enumerate(group):
-                trial.set_user_attr(PLACE, place)
-                trial.set_user_attr(RUN, run)
-        return list(groups.values())
-
-    def _resume_unfinished(self) -> None:
-        """Train what was interrupted; a trial that was asked for and not assigned to a run is given up."""
-        groups: dict[str, list[Trial]] = {}
-        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if RUN not in frozen.user_attrs:
-                self.study.tell(frozen.number, state=TrialState.FAIL)
-                continue
-            groups.setdefault(frozen.user_attrs[RUN], []).append(Trial(self.study, frozen._trial_id))
-        self._train_all([sorted(trials, key=lambda trial: trial.user_attrs[PLACE]) for trials in groups.values()])
-
-    def _train_all(self, groups: Sequence[Sequence[Trial]]) -> None:
+    def _train_all(self, groups: Sequence[Sequence[FrozenTrial]], train: Train) -> None:
         """Train populations, one after the other or by the launcher."""
         if self.config.launcher is None:
             for trials in groups:
-                self._train(trials)
-            return
-        if not groups:
+                self._tell(trials, *train(trials))
             return
         common = [override for override in self.overrides if not is_hydras(override)]
         jobs = [[*common, *self._overrides_of(trials)] for trials in groups]
@@ -257,20 +234,19 @@ class Sweep:
             raise
         self._tell_all(groups)
 
-    def _tell_all(self, groups: Sequence[Sequence[Trial]]) -> None:
+    def _tell_all(self, groups: Sequence[Sequence[FrozenTrial]]) -> None:
         for trials in groups:
-            self._tell(trials, self._run_dir(trials), stopped=False)
+            self._tell(trials, *self._read_returns(trials))
 
-    def _run_dir(self, trials: Sequence[Trial]) -> Path:
+    def _run_dir(self, trials: Sequence[FrozenTrial]) -> Path:
         return self.directory / trials[0].user_attrs[RUN]
 
     def _launcher_overrides(self) -> list[str]:
         return [f"hydra/launcher={self.config.launcher}", *filter(is_hydras, self.overrides)]
 
-    def _train(self, trials: Sequence[Trial]) -> None:
-        """Train one population, and tell the study its returns."""
+    def _train(self, trials: Sequence[FrozenTrial]) -> tuple[Sequence[float], bool]:
         run_dir = self._run_dir(trials)
-        pruning = Pruning(trials, self.config.seeds)
+        pruning = Pruning([Trial(self.study, trial._trial_id) for trial in trials], self.config.seeds)
         given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
         config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
         if config.checkpoint.mirror is not None:
@@ -280,9 +256,9 @@ class Sweep:
         except TrainingError as error:
             # Its trials have failed; the others go on.
             print(f"{run_dir}: {error}", file=sys.stderr)
-        self._tell(trials, run_dir, pruning.stopped)
+        return self._read_returns(trials)
 
-    def _overrides_of(self, trials: Sequence[Trial]) -> list[str]:
+    def _overrides_of(self, trials: Sequence[FrozenTrial]) -> list[str]:
         seeds, params = self.config.seeds, [trial.params for trial in trials]
         traced = [parameter for parameter in self.parameters if parameter.traced]
         fixed = {parameter.key: params[0][parameter.key] for parameter in self.parameters if not parameter.traced}
@@ -293,20 +269,26 @@ class Sweep:
         population = {"hyperparams": values, "mode": "zip", "seeds": seeds}
         return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
 
-    def _tell(self, trials: Sequence[Trial], run_dir: Path, stopped: bool) -> None:
+    def _read_returns(self, trials: Sequence[FrozenTrial]) -> tuple[Sequence[float], bool]:
+        """Return the mean return of each trial of a run, and whether the run ended because all were pruned."""
         name = BEST_RETURN if self.config.objective == "best" else RETURN
-        run = read_run(run_dir)
+        run = read_run(self._run_dir(trials))
         trained = members(run) if run.status == FINISHED else []
-        for place, trial in enumerate(trials):
+        returns = []
+        for place in range(len(trials)):
             own = trained[place * self.config.seeds : (place + 1) * self.config.seeds]
             values = [member.value(run.summary, name) for member in own]
-            value = sum(values) / len(values) if values else math.nan
+            returns.append(sum(values) / len(values) if values else math.nan)
+        return returns, run.summary.get("stopped_by") == Pruning.__name__
+
+    def _tell(self, trials: Sequence[FrozenTrial], returns: Sequence[float], pruned: bool) -> None:
+        for trial, value in zip(trials, returns, strict=True):
+            state = TrialState.PRUNED if pruned else TrialState.COMPLETE
             if not math.isfinite(value):
-                self.study.tell(trial.number, state=TrialState.FAIL)
-            elif stopped:
-                self.study.tell(trial.number, state=TrialState.PRUNED)
-            else:
-                self.study.tell(trial.number, value)
+                state = TrialState.FAIL
+            # A process may have been killed after it told the first ones.
+            told = value if state == TrialState.COMPLETE else None
+            self.study.tell(trial.number, told, state, skip_if_finished=True)
 
 
 class Pruning(Callback):
@@ -319,7 +301,6 @@ class Pruning(Callback):
 
     def __init__(self, trials: Sequence[Trial], seeds: int) -> None:
         self._trials, self._seeds, self._step = list(trials), seeds, 0
-        self.stopped = False
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
@@ -334,8 +315,7 @@ class Pruning(Callback):
                 trial.report(value, self._step)
             pruned.append(self._step > 0 and trial.should_prune())
         self._step += 1
-        self.stopped = all(pruned)
-        return False if self.stopped else None
+        return False if all(pruned) else None
 
     def _reported(self, trial: Trial) -> Mapping[int, float]:
         return trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
@@ -347,11 +327,3 @@ class Pruning(Callback):
     def restore(self, state: Mapping[str, Any]) -> None:
         """See `Callback.restore`."""
         self._step = state["step"]
-
-
-def _make_sampler(config: SweepConfig) -> optuna.samplers.BaseSampler:
-    if config.sampler == "cmaes":
-        return optuna.samplers.CmaEsSampler(seed=config.seed)
-    if config.sampler in ("random", "grid"):  # a grid leaves nothing to sample
-        return optuna.samplers.RandomSampler(seed=config.seed)
-    return optuna.samplers.TPESampler(seed=config.seed)

@@ -1,10 +1,13 @@
 import csv
+import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 
+import killed_sweeps
 import optuna
 import pytest
 from trained_runs import SMALL
@@ -15,6 +18,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
+from stoix_like.tune.study import SAMPLERS
 from stoix_like.tune.sweep import Pruning
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
@@ -168,3 +172,29 @@ def test_a_killed_sweep_resumes(tmp_path):
     rows = table(tmp_path / "sweep")
     assert [(row["state"], row["run"]) for row in rows] == [("complete", "runs/00000")] * 3
     assert "+experiment=best" in finished.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_sweep_that_is_killed_at_random_moments_equals_an_uninterrupted_one(tmp_path, sampler):
+    context, rng = killed_sweeps.forkserver(), random.Random(sampler)
+    sizes = {"trials": 60, "parallel": 20}
+    killed_sweeps.live(tmp_path / "whole", sampler, **sizes)
+    expected, kills = killed_sweeps.table(tmp_path / "whole"), 0
+    for number in itertools.count():
+        directory = tmp_path / str(number)
+        process = None
+        while process is None or process.exitcode != 0:
+            process = context.Process(target=killed_sweeps.live, args=(directory, sampler), kwargs=sizes)
+            process.start()
+            process.join(rng.uniform(0.0, 1.5) if kills < 20 else 120)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                kills += 1
+            else:
+                assert process.exitcode == 0
+        assert killed_sweeps.table(directory) == expected
+        assert table(directory) == table(tmp_path / "whole")
+        if kills >= 20:
+            break
