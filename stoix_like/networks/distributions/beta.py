@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.base import Seed
+from stoix_like.networks.distributions.base import Seed, Sizes
 from stoix_like.networks.distributions.bounded import Bounded, map_samples, stretch
 
 
@@ -18,6 +18,14 @@ class ClippedBeta(distrax.Beta):
 
     Constructed like `distrax.Beta`, from two positive concentrations `alpha` and `beta`.
     """
+
+    def __init__(self, alpha: ArrayLike, beta: ArrayLike) -> None:
+        super().__init__(*jnp.broadcast_arrays(alpha, beta))
+
+    @property
+    def batch_shape(self) -> Sizes:
+        """Shape of the batch; `vmap` changes that of the parameters, not the one that distrax keeps."""
+        return self._alpha.shape
 
     def _clip(self, value: Array) -> Array:
         margin = float(jnp.finfo(value.dtype).eps)

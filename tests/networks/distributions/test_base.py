@@ -94,6 +94,31 @@ def test_distributions_pass_through_vmap_and_scan(name):
     np.testing.assert_allclose(scanned, expected, rtol=1e-5, atol=1e-6)
 
 
+def _drawn(pi, key):
+    """Return everything that a policy does with a key."""
+    sample, log_prob = pi.sample_and_log_prob(seed=key)
+    many = pi.sample(seed=key, sample_shape=4)
+    return sample, pi.sample(seed=key), log_prob, pi.log_prob(sample), many, pi.log_prob(many), pi.mode()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_under_vmap_are_those_of_an_entry(name):
+    pi, keys = every_distribution()[name], jax.random.split(KEY, 2)
+    mapped = jax.eval_shape(jax.vmap(_drawn), pi, keys)
+    for found, expected in zip(mapped, jax.eval_shape(_drawn, pi[0], keys[0]), strict=True):
+        assert (found.shape, found.dtype) == ((2, *expected.shape), expected.dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_what_vmap_draws_is_what_each_entry_draws(name):
+    pi, keys = every_distribution()[name], jax.random.split(KEY, 2)
+    mapped = jax.jit(jax.vmap(_drawn))(pi, keys)
+    for row in range(2):
+        for found, expected in zip(mapped, _drawn(pi[row], keys[row]), strict=True):
+            np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", select(NAMES, quick=KINDS))
 def test_indexing_selects_from_the_batch(name):
     pi = every_distribution()[name]
