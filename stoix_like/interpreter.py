@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -28,3 +29,19 @@ def make_importable() -> None:
     """Append the working directory to the import path, for the user's own modules."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+RUN_AGAIN = 87
+"""Exit code of a worker that ran the user's script again."""
+UNGUARDED = (
+    "the processes that multiprocessing starts run your script again: put what it does below if __name__ == '__main__':"
+)
+
+
+def exit_if_run_again() -> None:
+    """End a worker in which multiprocessing runs the user's script again, which has no `__main__` guard."""
+    main = sys.modules["__main__"]
+    if sys.modules.get("__mp_main__", main) is main:
+        return
+    # The process that started environments says it once.
+    sys.exit(RUN_AGAIN if multiprocessing.current_process().name.startswith("Worker<") else UNGUARDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ class Signals:
         self._depth = 0  # of inner contexts, which have something to save
         self._outer: Signals | None = None
         self._previous: dict[int, Any] = {}
+        self._wake_up: tuple[socket.socket, socket.socket] | None = None
+        self._previous_wake_up = -1
 
     @property
     def received(self) -> int | None:
@@ -60,6 +63,11 @@ class Signals:
             Signals._active = self
             warnings = (_WARNING,) if _WARNING is not None and callable(signal.getsignal(_WARNING)) else ()
             self._previous = {number: signal.signal(number, self._record) for number in (*_NUMBERS, *warnings)}
+            # Python writes numbers of signals there at once, and calls handlers when the main thread is back from jax.
+            self._wake_up = socket.socketpair()
+            for end in self._wake_up:
+                end.setblocking(False)
+            self._previous_wake_up = signal.set_wakeup_fd(self._wake_up[1].fileno(), warn_on_full_buffer=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -68,6 +76,10 @@ class Signals:
         if Signals._active is not self:
             return
         Signals._active = None
+        if self._wake_up is not None:
+            signal.set_wakeup_fd(self._previous_wake_up)
+            for end in self._wake_up:
+                end.close()
         if self._owns_process:
             self._finished = True
             return
@@ -92,6 +104,14 @@ class Signals:
         if found:
             (self._outer or self)._received = found
         return found or None
+
+    def arrived(self) -> bool:
+        """Return whether a signal has arrived, even if the main thread has not called its handler yet."""
+        numbers = b""
+        if self._wake_up is not None:
+            with contextlib.suppress(OSError):  # nothing there, or closed
+                numbers = self._wake_up[0].recv(4096, socket.MSG_PEEK)
+        return self.received is not None or any(number in self._previous for number in numbers)
 
     def leave(self, message: str | None) -> NoReturn:
         """Exit, as the received signal asks.
@@ -152,6 +172,12 @@ def unhandled() -> Iterator[None]:
 def received() -> int | None:
     """Return the signal that the active context has received, or None."""
     return None if Signals._active is None else Signals._active.received
+
+
+def arrived() -> bool:
+    """Return whether a signal has arrived for the active context, in any thread; see `Signals.arrived`."""
+    active = Signals._active
+    return active is not None and active.arrived()
 
 
 def stop_if_received(processes: Processes) -> None:

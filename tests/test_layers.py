@@ -13,6 +13,7 @@ ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
 LAYERS = (
     ("errors", "interpreter", "overrides", "schema", "versions"),
+    ("call_thread", "processes", "signals"),
     ("base_types", "envs.spaces", "utils.collectives"),
     ("utils",),
     ("envs",),
@@ -21,7 +22,6 @@ LAYERS = (
     ("architectures",),
     ("loggers", "storage.files"),
     ("config", "composition", "foreign_keys"),
-    ("processes", "signals"),
     ("storage",),
     ("rendering",),
     ("policies",),

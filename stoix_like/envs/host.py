@@ -234,7 +234,7 @@ class HostEnvironment(VectorEnvironment):
         """Name the environment in the exceptions of the host."""
         try:
             yield
-        except Exception as failure:
+        except BaseException as failure:  # `sys.exit`, too.
             raise self._error(failure) from failure
 
     def _reset(self, spec: PyTree, seeds: np.ndarray) -> tuple[np.ndarray, PyTree]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,13 +12,17 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from stoix_like import signals
 from stoix_like.base_types import PyTree
+from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.errors import HostEnvironmentError
 
 T = TypeVar("T")
 # Seconds that environments have to close, and that those have which hang.
-_CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
 _HUNG_SECONDS = 1.0
+# Seconds that a call may take once a signal stops the run: schedulers kill it after about 30.
+_SIGNAL_SECONDS = 10.0
 
 
 class HostOptions(NamedTuple):
@@ -187,15 +190,17 @@ class BatchThread:
     def __init__(self, make: Callable[[int], HostBatch], num_envs: int, timeout: float) -> None:
         self.num_envs = num_envs
         self._timeout = timeout
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = CallThread()
         self._batch: HostBatch | None = None
-        # A daemon: the process may exit while a call hangs.
-        threading.Thread(target=_serve, args=(self._calls,), daemon=True).start()
+        built: list[HostBatch] = []
         try:
-            self._batch = self._wait_for(lambda: make(num_envs), timeout)
+            self._wait_for(lambda: built.append(make(num_envs)), timeout)
         except BaseException:
-            self.close()
+            # A batch that is built too late is closed again.
+            self._thread.send(lambda: [batch.close() for batch in built])
+            self._thread.close()
             raise
+        self._batch = built[0]
 
     def call(self, function: Callable[[HostBatch], T]) -> T:
         """Call a function of the batch, and raise what it raises.
@@ -210,47 +215,36 @@ class BatchThread:
     def reset(self, seeds: np.ndarray, spec: T) -> T:
         """Start an episode in each environment; return its observations in the shapes and types of `spec`."""
         view: T = _like(self.call(lambda envs: envs.reset(seeds.tolist())), spec)
-        _refuse_nan(view, "observation")
+        _refuse(np.isnan, view, "observation")
         return view
 
     def step(self, actions: np.ndarray, spec: HostStep) -> HostStep:
         """Take one step in each environment; return its outcome in the shapes and types of `spec`."""
         outcome = _like(self.call(lambda envs: envs.step(actions)), spec)
-        _refuse_nan(outcome.reward, "reward")
-        _refuse_nan((outcome.observation, outcome.next_observation), "observation")
+        _refuse(_not_finite, outcome.reward, "reward")
+        _refuse(np.isnan, (outcome.observation, outcome.next_observation), "observation")
         return outcome
 
     def close(self) -> None:
         """Close the environments and end the thread; nothing is raised."""
         if self._batch is not None:
             with contextlib.suppress(Exception):
-                self._wait_for(self._batch.close, min(self._timeout, _CLOSE_SECONDS))
-        self._calls.put(None)
+                self._wait_for(self._batch.close, min(self._timeout, CLOSE_SECONDS))
+        self._thread.close()
 
     def _wait_for(self, function: Callable[[], T], timeout: float) -> T:
-        answer: queue.SimpleQueue[tuple[T, BaseException | None]] = queue.SimpleQueue()
-        self._calls.put((function, answer))
         try:
-            result, error = answer.get(timeout=timeout)
-        except queue.Empty:
+            return self._thread.call(function, timeout, _stop_after_signal)
+        except NoAnswerError as error:
             self._timeout = _HUNG_SECONDS
             if self._batch is not None:
                 self._batch.kill()
-            raise HostEnvironmentError(f"no answer within {timeout:g} seconds (env.timeout)") from None
-        if error is not None:
-            raise error
-        return result
+            raise HostEnvironmentError(f"{error} (env.timeout)") from error
 
 
-def _serve(calls: queue.SimpleQueue[Any]) -> None:
-    """Answer calls until None arrives; keep no reference to the last one."""
-    while (call := calls.get()) is not None:
-        function, answer = call
-        try:
-            answer.put((function(), None))
-        except BaseException as error:
-            answer.put((None, error))
-        del call, function, answer
+def _stop_after_signal(elapsed: float) -> None:
+    if elapsed >= _SIGNAL_SECONDS and signals.arrived():
+        raise HostEnvironmentError(f"no answer within {_SIGNAL_SECONDS:g} seconds when a signal stopped the run")
 
 
 def _like(tree: T, spec: T) -> T:
@@ -268,10 +262,16 @@ def _copies(tree: T) -> T:
     return jax.tree.map(np.array, tree)
 
 
-def _refuse_nan(tree: PyTree, what: str) -> None:
-    """Raise an error that names the first environment whose arrays `[N, ...]` have a NaN."""
+def _not_finite(array: Any) -> Any:
+    return ~np.isfinite(array)
+
+
+def _refuse(is_bad: Callable[[Any], Any], tree: PyTree, what: str) -> None:
+    """Raise an error that names the first environment whose arrays `[N, ...]` have a bad value."""
     for leaf in jax.tree.leaves(tree):
-        # NaN is the minimum of whatever contains it.
-        if np.issubdtype(leaf.dtype, np.floating) and leaf.size and np.isnan(leaf.min()):
-            index = int(np.isnan(leaf.reshape(len(leaf), -1)).any(axis=1).argmax())
-            raise HostEnvironmentError(f"environment {index} of {len(leaf)} returned NaN in its {what}")
+        # NaN is the minimum and the maximum of whatever contains it.
+        if np.issubdtype(leaf.dtype, np.floating) and leaf.size and (is_bad(leaf.min()) or is_bad(leaf.max())):
+            bad = is_bad(leaf)
+            index = int(bad.reshape(len(leaf), -1).any(axis=1).argmax())
+            value = "NaN" if np.isnan(leaf[index]).any() else leaf[index][bad[index]].flat[0]
+            raise HostEnvironmentError(f"environment {index} of {len(leaf)} returned {value} in its {what}")

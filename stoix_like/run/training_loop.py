@@ -193,7 +193,7 @@ class TrainingLoop:
             SystemExit: SIGTERM was received, and a checkpoint has been written.
         """
         updates_left = self.setup.plan.num_updates - self.progress.updates
-        with Signals() as signals, self._saved_on_failure(), self._compiled.running(updates_left):
+        with Signals() as signals, self._saved_on_failure(signals), self._compiled.running(updates_left):
             if not self.history:
                 self._record({"steps_per_second": None, **self._evaluate()})
                 if self.progress.stopped_by is not None:
@@ -387,13 +387,17 @@ class TrainingLoop:
         signals.leave(message if self.setup.processes.is_first else None)
 
     @contextlib.contextmanager
-    def _saved_on_failure(self) -> Iterator[None]:
+    def _saved_on_failure(self, signals: Signals) -> Iterator[None]:
         """Save before an error of an environment on the host, or of a callback, ends the run."""
         try:
             yield
         except (HostEnvironmentError, CallbackError) as error:
             saved = "nothing was saved" if self._state is None else self._save_now()
-            raise type(error)(f"{error}; stopped after {self.env_steps:,} env steps, {saved}") from error
+            message = f"{error}; stopped after {self.env_steps:,} env steps, {saved}"
+            if signals.agree(self.setup.processes) is not None:
+                # The environment may hang, which a signal does not wait for.
+                signals.leave(message if self.setup.processes.is_first else None)
+            raise type(error)(message) from error
 
     def _save_now(self) -> str:
         """Log and save, unless there is a checkpoint of this step; return what to tell the user."""

@@ -1,11 +1,18 @@
+import multiprocessing
+import signal
+import threading
+import time
+
 import jax
 import numpy as np
 import pytest
 from conformance import rollout
 from scripted import Scripted
 
-from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.errors import HostEnvironmentError
+from stoix_like.envs import EnvConfig, ScenarioConfig, host_batches, make, make_eval
+from stoix_like.envs.host_batches import BatchThread
+from stoix_like.errors import ConfigError, HostEnvironmentError
+from stoix_like.signals import Signals
 
 N, T = 3, 40
 
@@ -51,6 +58,8 @@ def test_an_exception_on_the_host_is_raised_by_check():
     [
         ("hang", r"Scripted-v0 failed: no answer within 0.5 seconds \(env.timeout\)"),
         ("observation", "Scripted-v0 failed: environment 0 of 3 returned NaN in its observation"),
+        ("infinite", "Scripted-v0 failed: environment 0 of 3 returned inf in its reward"),
+        ("exit", "Scripted-v0 failed: SystemExit: 0"),
         pytest.param(
             "reward", "Scripted-v0 failed: environment 0 of 3 returned NaN in its reward", marks=pytest.mark.slow
         ),
@@ -63,4 +72,86 @@ def test_a_faulty_environment_is_reported_by_check(fault, message):
         env.check()
     assert not steps.terminated[:4].all()
     assert steps.terminated[4:].all()
+    env.close()
+
+
+@pytest.mark.parametrize("fault", ["exit", "interrupt"])
+def test_an_exit_in_an_environment_that_no_program_calls_is_an_error_of_it(fault):
+    env = make(config(kwargs={"fail_at": 1, "fault": fault}))
+    batch = env.unwrapped.open(N)
+    batch.reset(env.unwrapped.seeds(jax.random.split(jax.random.key(0), N)))
+    with pytest.raises(HostEnvironmentError, match="Scripted-v0 failed: (SystemExit: 0|KeyboardInterrupt)"):
+        batch.step(np.zeros(N, np.int32))
+    env.close()
+
+
+def test_a_batch_that_is_built_too_late_is_closed():
+    closed = threading.Event()
+
+    class Late:
+        close = staticmethod(closed.set)
+
+    def build(num_envs):
+        time.sleep(0.2)
+        return Late()
+
+    with pytest.raises(HostEnvironmentError, match=r"no answer within 0.05 seconds \(env.timeout\)"):
+        BatchThread(build, N, 0.05)
+    assert closed.wait(10)
+
+
+def test_a_signal_shortens_a_call_that_hangs(monkeypatch):
+    monkeypatch.setattr(host_batches, "_SIGNAL_SECONDS", 0.1)
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)
+    failures = []
+
+    def build():
+        try:
+            BatchThread(lambda num_envs: threading.Event().wait(), N, 300.0)
+        except HostEnvironmentError as failure:
+            failures.append(str(failure))
+
+    try:
+        with Signals():
+            waiting = threading.Thread(target=build)
+            waiting.start()
+            signal.raise_signal(signal.SIGTERM)
+            waiting.join(10)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert failures == ["no answer within 0.1 seconds when a signal stopped the run"]
+
+
+def test_an_example_that_hangs_is_left():
+    env = make(config(kwargs={"close_hangs": True}, timeout=0.2))
+    env.close()
+    with pytest.raises(ConfigError, match=r"env.timeout=0.2: building scripted:Scripted-v0 takes longer, or hangs"):
+        make(config(kwargs={"build_seconds": 30.0}, timeout=0.2))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of gymnasium, with the traceback
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [("unpicklable", "Scripted-v0 failed: SimulatorError: exploded"), ("exit", "Scripted-v0 failed: SystemExit: 0")],
+)
+def test_what_an_environment_raises_in_a_worker_arrives(fault, message):
+    env = make(config(kwargs={"fail_at": 4, "fault": fault}, vectorization="async", timeout=60.0))
+    rollout(env, 8)
+    with pytest.raises(HostEnvironmentError, match=message):
+        env.check()
+    env.close()
+
+
+@pytest.mark.slow
+def test_workers_that_are_built_too_slowly_end():
+    # The example and the batch's own are built in the process.
+    env = make(config(kwargs={"build_seconds": 3.0}, vectorization="async", timeout=5.0))
+    jax.block_until_ready(jax.jit(env.reset)(jax.random.split(jax.random.key(0), N)))
+    with pytest.raises(HostEnvironmentError, match=r"no answer within 5 seconds \(env.timeout\)"):
+        env.check()
+    deadline = time.monotonic() + 60
+    while any(child.name.startswith("Worker<") for child in multiprocessing.active_children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     env.close()

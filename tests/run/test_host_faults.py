@@ -56,6 +56,8 @@ def wait_until(condition, seconds=120):
     ("system", "vectorization", "fault", "message"),
     [
         (PPO, "sync", "hang", "no answer within 3 seconds (env.timeout)"),
+        ([*PPO, "arch=sebulba"], "sync", "exit", "SystemExit: 0"),
+        ([*PPO, "arch=sebulba"], "sync", "interrupt", "KeyboardInterrupt"),
         (DQN, "async", "die", "the process of environment 0 died (killed by signal 9)"),
     ],
 )
@@ -89,3 +91,38 @@ def test_no_worker_outlives_a_run_that_is_killed_even_if_it_hangs(tmp_path):
         for pid in processes(run.pid):
             os.kill(pid, signal.SIGKILL)
         run.stderr.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["anakin", "sebulba"])
+def test_sigterm_is_answered_while_an_environment_hangs(tmp_path, architecture):
+    run_dir = tmp_path / "run"
+    run = start("train", *PPO, f"arch={architecture}", *SMALL, f"hydra.run.dir={run_dir}", fault="hang")
+    assert any("hanging" in line for line in run.stderr)
+    run.send_signal(signal.SIGTERM)
+    sent = time.monotonic()
+    while not any((run_dir / "checkpoints").glob("[0-9]*")):
+        assert time.monotonic() < sent + 25
+        time.sleep(0.1)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 143
+    assert f"saved; continue with: stoix-like resume {run_dir}" in errors
+    assert "Traceback" not in errors
+
+
+SCRIPT = """
+import stoix_like
+stoix_like.train("ppo/ff_ppo", {overrides}, run_dir={run_dir!r})
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_workers_would_run_again_is_told_which_line_it_lacks(tmp_path):
+    settings = [*PPO[1:], *SMALL, "env.vectorization=async", "env.scenario.name=CartPole-v1"]
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(overrides=settings, run_dir=str(tmp_path / "run")))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "put what it does below if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+    assert "ConnectionReset" not in done.stderr.splitlines()[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "script.py"]

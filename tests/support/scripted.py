@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import gymnasium
 import jax
@@ -22,19 +23,32 @@ def length(episode):
     return 1 + (3 * episode) % 5
 
 
+class SimulatorError(Exception):
+    """An exception that cannot be pickled, nor built from its message."""
+
+    def __init__(self, message, lock):
+        super().__init__(message)
+        self.lock = lock
+
+
 class Scripted(gymnasium.Env):
     """The environment.
 
     Args:
         fail_at: step of the first episode with at least that many steps that fails.
-        fault: how it fails: raise, hang, die, or return a NaN as observation or reward.
+        fault: how it fails: raise, raise what cannot be pickled, exit, interrupt, hang, die, return a NaN as
+            observation or reward, or an infinite reward.
         as_dict: whether observations are dictionaries.
         ragged: whether the information of a step has arrays of changing shapes.
+        build_seconds: how long it takes to build.
+        close_hangs: whether it never closes.
     """
 
     open_environments = 0
 
-    def __init__(self, fail_at=None, fault="raise", as_dict=False, ragged=False):
+    def __init__(self, fail_at=None, fault="raise", as_dict=False, ragged=False, build_seconds=0.0, close_hangs=False):
+        time.sleep(build_seconds)
+        self._close_hangs = close_hangs
         self._box = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float64)
         self.observation_space = gymnasium.spaces.Dict({"all": self._box}) if as_dict else self._box
         self.action_space = gymnasium.spaces.Discrete(3, start=-1)
@@ -60,6 +74,12 @@ class Scripted(gymnasium.Env):
         fault = self._fault if self._t == self._fail_at else self._late_fault if self._total == 40 else None
         if fault == "raise":
             raise RuntimeError("the simulator exploded")
+        if fault == "unpicklable":
+            raise SimulatorError("exploded", threading.Lock())
+        if fault == "exit":
+            sys.exit(0)
+        if fault == "interrupt":
+            raise KeyboardInterrupt
         if fault == "hang":
             print("hanging", file=sys.stderr, flush=True)
             threading.Event().wait()
@@ -67,11 +87,13 @@ class Scripted(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         ended = self._t == length(self._episode)
         terminated, truncated = ended and self._episode % 2 == 0, ended and self._episode % 2 == 1
-        reward = np.nan if fault == "reward" else 8.0 * self._episode + self._t
+        reward = {"reward": np.nan, "infinite": np.inf}.get(fault, 8.0 * self._episode + self._t)
         info = {"targets": np.zeros(self._t)} if self._ragged else {}
         return self._observe(np.nan if fault == "observation" else action), reward, terminated, truncated, info
 
     def close(self):
+        if self._close_hangs:
+            threading.Event().wait()
         Scripted.open_environments -= 1
 
     def _observe(self, action):

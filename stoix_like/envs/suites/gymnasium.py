@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -22,19 +22,22 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 from stoix_like.base_types import PyTree
+from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
-from stoix_like.envs.host_batches import HostBatch, HostOptions, HostStep
+from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
+from stoix_like.interpreter import RUN_AGAIN, UNGUARDED
 
 if importlib.util.find_spec("ale_py") is not None:
     import ale_py
 
     gymnasium.register_envs(ale_py)
 
+T = TypeVar("T")
 _ATARI = "ALE/"
 # Parameters of Atari games, `env.params`; those of gymnasium's `AtariPreprocessing`, and the number of stacked frames.
 _ATARI_PARAMS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "terminal_on_life_loss": False, "stack_num": 4}
@@ -58,13 +61,13 @@ class GymnasiumBatch(HostBatch):
 
     def reset(self, seeds: list[int]) -> PyTree:
         """See `HostBatch.reset`."""
-        with self._deaths_explained():
+        with _failures_explained(self._envs):
             return self._envs.reset(seed=seeds)[0]  # type: ignore[arg-type]
 
     def step(self, actions: np.ndarray) -> HostStep:
         """See `HostBatch.step`."""
         native = native_actions(self._envs.single_action_space, actions)
-        with self._deaths_explained():
+        with _failures_explained(self._envs):
             observation, reward, terminated, truncated, infos = self._envs.step(native)
             ended = np.asarray(terminated | truncated)
             successor = observation
@@ -89,7 +92,7 @@ class GymnasiumBatch(HostBatch):
         try:
             self._envs.close()
         except Exception:
-            if not self._processes:
+            if not _processes(self._envs):
                 raise
             # A worker died or hung.
             self._envs.closed = True
@@ -99,26 +102,50 @@ class GymnasiumBatch(HostBatch):
 
     def kill(self) -> None:
         """See `HostBatch.kill`."""
-        for process in self._processes:
+        for process in _processes(self._envs):
             process.kill()
 
-    @property
-    def _processes(self) -> list[Any]:
-        return self._envs.processes if isinstance(self._envs, AsyncVectorEnv) else []
 
-    @contextlib.contextmanager
-    def _deaths_explained(self) -> Iterator[None]:
-        """Name the worker whose death broke its pipe."""
+class _Workers(AsyncVectorEnv):
+    """Environments in processes, which end if one of them cannot be built."""
+
+    def __init__(self, constructors: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
         try:
-            yield
-        except (EOFError, OSError) as error:
-            for index, process in enumerate(self._processes):
-                process.join(_DEATH_SECONDS / len(self._processes))
-                if process.exitcode is not None:
-                    code = process.exitcode
-                    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-                    raise HostEnvironmentError(f"the process of environment {index} died ({how})") from error
+            with _failures_explained(self):
+                # Forked processes would inherit the locks of jax's threads.
+                # Without SAME_STEP, a reset would be a second round trip.
+                super().__init__(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        except BaseException:
+            self.closed = True
+            for process in _processes(self):
+                process.kill()
             raise
+
+
+def _processes(envs: VectorEnv[Any, Any, Any]) -> list[Any]:
+    return getattr(envs, "processes", [])
+
+
+@contextlib.contextmanager
+def _failures_explained(envs: VectorEnv[Any, Any, Any]) -> Iterator[None]:
+    """Name the worker whose death broke its pipe, and what a worker raised."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        processes = _processes(envs)
+        for index, process in enumerate(processes):
+            process.join(_DEATH_SECONDS / len(processes))
+            if process.exitcode is not None:
+                code = process.exitcode
+                if code == RUN_AGAIN:
+                    raise HostEnvironmentError(f"env.vectorization=async: {UNGUARDED}") from error
+                how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+                raise HostEnvironmentError(f"the process of environment {index} died ({how})") from error
+        raise
+    except RuntimeError as error:
+        if _processes(envs):
+            raise HostEnvironmentError(str(error)) from error
+        raise
 
 
 def scenarios() -> list[str]:
@@ -149,32 +176,29 @@ def make(
         envpool = load_suite("envpool")
         pool: VectorEnvironment = envpool.make(name.removeprefix(_ATARI), kwargs, params, options)
         return pool
-    env = _make_one(name, kwargs, params, options)
     is_atari = name.startswith(_ATARI)
     stacked = {**_ATARI_PARAMS, **params}["stack_num"] if is_atari else 1
-    spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
-    # Its specification is all that a worker needs, so that workers import neither jax nor this package.
-    fps = _check_pictures(env, name) if options.drawn else None
-    constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
-    env.close()
+    with _example(name, kwargs, params, options) as (env, call):
+        spec = make_spec(f"gymnasium/{name}", env.observation_space, env.action_space, is_atari, stacked)
+        fps = call(lambda: _check_pictures(env, name)) if options.drawn else None
+        # Its specification is all that a worker needs, so that workers import neither jax nor this package.
+        constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
-    make_batch = partial(_make_batch, constructor, parallel, not options.drawn)
+    make_batch = partial(_make_batch, constructor, options.timeout if parallel else None, not options.drawn)
     return HostEnvironment(make_batch, spec, options.timeout, fps)
 
 
 def _make_batch(
-    constructor: Callable[[], gymnasium.Env[Any, Any]], parallel: bool, resets: bool, num_envs: int
+    constructor: Callable[[], gymnasium.Env[Any, Any]], worker_timeout: float | None, resets: bool, num_envs: int
 ) -> HostBatch:
-    if not parallel:
+    if worker_timeout is None:
         # Explicit resets: in SAME_STEP, an environment that reuses its arrays overwrites its last observation.
         constructors = [_without_info(constructor, copies=False)] * num_envs
         return GymnasiumBatch(SyncVectorEnv(constructors, autoreset_mode=AutoresetMode.DISABLED), resets)
-    # An explicit reset would be a second round trip.
-    constructors = [_bound_to_parent(_without_info(constructor, copies=True))] * num_envs
+    constructors = [_for_worker(_without_info(constructor, copies=True), worker_timeout)] * num_envs
     with _interrupts_blocked():
-        # Forked processes would inherit the locks of jax's threads.
-        return GymnasiumBatch(AsyncVectorEnv(constructors, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP))
+        return GymnasiumBatch(_Workers(constructors))
 
 
 def _without_info(
@@ -186,7 +210,7 @@ def _without_info(
     In SAME_STEP, an environment that reuses its arrays would overwrite the last observation of an episode.
     """
 
-    # Pickled by value, see `_bound_to_parent`.
+    # Pickled by value, see `_for_worker`.
     def construct() -> gymnasium.Env[Any, Any]:
         import copy
         from typing import Any
@@ -209,28 +233,80 @@ def _without_info(
     return construct
 
 
-def _bound_to_parent(constructor: Callable[[], gymnasium.Env[Any, Any]]) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """Let the worker that calls a constructor exit when its parent dies, even if the environment hangs."""
+def _for_worker(
+    constructor: Callable[[], gymnasium.Env[Any, Any]], timeout: float
+) -> Callable[[], gymnasium.Env[Any, Any]]:
+    """Let the worker that calls a constructor exit when its parent dies, even if the environment hangs.
+
+    It also exits if the environment is not built in time, and whatever the environment raises arrives at the parent.
+    """
 
     # Pickled by value, for it is local and has its own imports: workers do not import this module.
     def construct() -> gymnasium.Env[Any, Any]:
         import multiprocessing.connection
         import os
         import threading
+        from typing import Any
 
-        parent = multiprocessing.parent_process()
+        import gymnasium
+
+        def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                # Not every exception can be pickled, nor built from its message alone.
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+        class Told(gymnasium.Wrapper[Any, Any, Any, Any]):
+            def reset(self, **kwargs: Any) -> Any:
+                return attempt(self.env.reset, **kwargs)
+
+            def step(self, action: Any) -> Any:
+                return attempt(self.env.step, action)
+
+        parent, built = multiprocessing.parent_process(), threading.Event()
 
         def exit_with_parent() -> None:
             assert parent is not None
+            if multiprocessing.connection.wait([parent.sentinel], timeout) or not built.is_set():
+                os._exit(1)
             multiprocessing.connection.wait([parent.sentinel])
             os._exit(1)
 
         # None in the process that reads the spaces of an example.
         if parent is not None:
             threading.Thread(target=exit_with_parent, daemon=True).start()
-        return constructor()
+        env = Told(constructor())
+        built.set()
+        return env
 
     return construct
+
+
+@contextlib.contextmanager
+def _example(
+    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], options: HostOptions
+) -> Iterator[tuple[gymnasium.Env[Any, Any], Callable[[Callable[[], T]], T]]]:
+    """Build an environment for a moment; yield it, and what makes its calls in time."""
+    _check_registered(name)
+    thread = CallThread()
+
+    def call(function: Callable[[], T]) -> T:
+        try:
+            return thread.call(function, options.timeout)
+        except NoAnswerError as error:
+            raise ConfigError(f"env.timeout={options.timeout:g}: building {name} takes longer, or hangs") from error
+
+    try:
+        env = call(lambda: _make_one(name, kwargs, params, options))
+        try:
+            yield env, call
+        finally:
+            # Nothing depends on how it closes, or whether it does.
+            with contextlib.suppress(Exception):
+                thread.call(env.close, min(options.timeout, CLOSE_SECONDS))
+    finally:
+        thread.close()
 
 
 def _make_one(
@@ -242,7 +318,6 @@ def _make_one(
     given = ({"frameskip": 1} if is_atari else {}) | dict(kwargs)
     if options.drawn:
         given["render_mode"] = "rgb_array"
-    _check_registered(name)
     try:
         env = gymnasium.make(name, disable_env_checker=True, **given)
         return _preprocess(env, {**_ATARI_PARAMS, **fitted}, options.evaluation) if is_atari else env

@@ -1,0 +1,26 @@
+import threading
+
+import pytest
+
+from stoix_like.call_thread import CallThread, NoAnswerError
+
+
+def test_a_call_returns_or_raises_in_the_caller():
+    thread = CallThread()
+    assert thread.call(threading.current_thread, 10.0) is not threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 / 0, 10.0)
+    thread.close()
+
+
+def test_a_call_that_hangs_is_left_and_later_ones_wait_for_it():
+    thread, gate, waited = CallThread(), threading.Event(), []
+    with pytest.raises(NoAnswerError, match="no answer within 0.7 seconds"):
+        thread.call(gate.wait, 0.7, waited.append)
+    assert len(waited) == 1
+    assert 0.4 < waited[0] < 0.7
+    with pytest.raises(NoAnswerError):
+        thread.call(lambda: 1, 0.01)
+    gate.set()
+    assert thread.call(lambda: 2, 10.0) == 2
+    thread.close()
