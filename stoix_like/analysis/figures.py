@@ -108,7 +108,7 @@ def _lineage_panels(algorithms: Sequence[Algorithm], hyperparams: Sequence[str])
         lambda ax, run=run, name=name: plots.lineage(run, name, ax=ax)  # type: ignore[misc]
         for run in runs.values()
         if evolves(run)
-        for name in hyperparams or [key.partition("/")[2] for key in run.history[-1] if key.startswith("hyperparams/")]
+        for name in hyperparams or [key.partition("/")[2] for key in run.last if key.startswith("hyperparams/")]
     ]
     if not panels:
         raise ConfigError(

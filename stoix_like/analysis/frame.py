@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from stoix_like.storage.recorded_runs import Member, Run, evolves, find_runs, members, read_run
+from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs
 from stoix_like.storage.run_files import read_history, read_updates
 
 _NAMES = ("name", "module")
@@ -28,11 +29,14 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
         member, `wall_seconds` since the start, and one column per metric; NaN where a metric is missing.
 
     Raises:
-        ConfigError: a path holds no run.
+        ConfigError: a path holds no run that can be read.
     """
     paths = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
+    runs, problems = read_runs(paths)
+    for problem in problems:
+        print(f"leaving out a run: {problem}", file=sys.stderr)
     read = read_updates if updates else read_history
-    rows = [row for path in find_runs(paths) for row in _rows(read_run(path), read(path))]
+    rows = [row for run in runs for row in _rows(run, read(run.directory))]
     return pd.DataFrame(rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,10 @@ from stoix_like.storage.recorded_runs import (
     RETURN,
     Member,
     Run,
-    find_runs,
     flatten,
     identity,
     is_below,
-    read_run,
+    read_runs,
     samples,
     settings,
 )
@@ -72,7 +72,7 @@ def score(member: Member, kind: str) -> float:
     run = member.run
     if kind == "best":
         return member.value(run.summary, BEST_RETURN)
-    return member.value(run.history[-1], RETURN) if run.history else float("nan")
+    return member.value(run.last, RETURN)
 
 
 def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> list[Algorithm]:
@@ -84,16 +84,19 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
             everything but the environment, seeds, checkpoints and loggers does.
 
     Returns:
-        The algorithms in the order of their first runs.
+        The algorithms in the order of their first runs; runs that cannot be read are reported and left out.
 
     Raises:
-        ConfigError: a path holds no run, a run has no evaluation yet, or a seed occurs twice.
+        ConfigError: a path holds no run with an evaluation that can be read, or a seed occurs twice.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    runs = [read_run(path) for path in find_runs(given)]
-    without = [str(run.directory) for run in runs if not run.history]
-    if without:
-        raise ConfigError(f"no evaluation yet in {', '.join(without)}: leave them out")
+    found, problems = read_runs(given)
+    runs = [run for run in found if run.last]
+    problems += [f"no evaluation yet in {run.directory}" for run in found if not run.last]
+    if not runs:
+        raise ConfigError("; ".join(problems))
+    for problem in problems:
+        print(f"leaving out a run: {problem}", file=sys.stderr)
     _check_keys(by, runs)
     return group(itertools.chain.from_iterable(map(samples, runs)), by)
 

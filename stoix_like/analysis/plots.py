@@ -18,10 +18,12 @@ from stoix_like.analysis.scores import raw_scores, score_tables
 from stoix_like.analysis.statistics import NUM_RESAMPLES, p_value, seeded
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
+from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 
 X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in seconds"}
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
+_MAX_POINTS = 500
 
 
 def _iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -92,8 +94,8 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
         x: `env_steps` or `wall_seconds`.
 
     Returns:
-        `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, otherwise linear
-        interpolations up to the end of the shortest run.
+        `[T]` points, and `[S, T]` values: those of the evaluations where all members share them, of thousands
+        `_MAX_POINTS` at even intervals; otherwise linear interpolations up to the end of the shortest run.
 
     Raises:
         ConfigError: a run has no finite value of the metric.
@@ -101,22 +103,23 @@ def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple
     found = [_series(member, metric, x) for member in members]
     points = found[0][0]
     if all(np.array_equal(points, other) for other, _ in found):
-        return points, np.stack([values for _, values in found])
+        shown = np.unique(np.linspace(0, len(points) - 1, min(_MAX_POINTS, len(points))).round().astype(int))
+        return points[shown], np.stack([values[shown] for _, values in found])
     points = np.linspace(max(other[0] for other, _ in found), min(other[-1] for other, _ in found), _NUM_POINTS)
     return points, np.stack([np.interp(points, *series) for series in found])
 
 
 def _series(member: Member, metric: str, x: str) -> tuple[np.ndarray, np.ndarray]:
-    records = member.run.records(metric)
-    if any(x not in record for record in records):
+    series = member.run.series(metric)
+    points = series.env_steps if x == "env_steps" else series.wall_seconds
+    if None in points:
         raise ConfigError(f"x={x}: the records of {metric} have env_steps alone: use x=env_steps")
-    points = [(float(record[x]), member.value(record, metric)) for record in records]
-    finite = [(point, value) for point, value in points if math.isfinite(value)]
-    if not finite:
-        known = {name for record in (*member.run.history, *records) for name in record}
+    values = np.asarray(list(map(member.number, series.values)), np.float64)
+    finite = np.isfinite(values)
+    if not finite.any():
+        known = {name for path in (METRICS, UPDATES) for name in read_last_record(member.run.directory / path)}
         raise ConfigError(f"{member.run.directory} has no value of {metric}: {nearest(metric, known)}")
-    steps, values = zip(*finite, strict=True)
-    return np.asarray(steps), np.asarray(values)
+    return np.asarray(points, np.float64)[finite], values[finite]
 
 
 def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any, Any]:
@@ -338,7 +341,7 @@ def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
     key = f"hyperparams/{name}"
     records = [record for record in run.history if key in record]
     if len(records) < 2:
-        varied = [found.partition("/")[2] for found in (run.history or [{}])[-1] if found.startswith("hyperparams/")]
+        varied = [found.partition("/")[2] for found in run.last if found.startswith("hyperparams/")]
         raise ConfigError(f"{run.directory} has no {name} over time: {nearest(name, varied)}")
     axes = new_axes(ax)
     steps = [record["env_steps"] for record in records]

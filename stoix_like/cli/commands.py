@@ -33,7 +33,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         show: prints a text.
     """
     listing = commands.add_parser("runs", help="list runs with their status, return and budget")
-    listing.add_argument("directory", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    listing.add_argument(
+        "runs", type=Path, nargs="*", default=[Path("runs")], metavar="RUN", help=f"{_RUNS} (default: runs)"
+    )
     listing.set_defaults(run=lambda args: show(_runs(args)))
 
     comparing = commands.add_parser("compare", help="compare algorithms by their returns over seeds and environments")
@@ -149,7 +151,7 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
 def _runs(args: argparse.Namespace) -> str:
     from stoix_like.cli.listings import run_lines
 
-    return "\n".join(run_lines(args.directory))
+    return "\n".join(run_lines(args.runs))
 
 
 def _compare(args: argparse.Namespace) -> str:

@@ -60,31 +60,31 @@ def _experiments() -> list[str]:
     return [line for each in experiments() for line in (f"+experiment={each.name}", f"  {each.about}")]
 
 
-def run_lines(directory: Path) -> list[str]:
-    """List the runs in a directory, the newest last, with status, return, budget and time.
+def run_lines(paths: Sequence[Path]) -> list[str]:
+    """List runs, the newest last, with status, return, budget and time.
 
     Args:
-        directory: contains runs, at any depth.
+        paths: directories that contain runs, at any depth.
 
     Returns:
-        Lines of text.
+        Lines of text; runs that cannot be read come last, with the reasons.
 
     Raises:
-        ConfigError: the directory does not exist or holds no run.
+        ConfigError: a directory does not exist or holds no run that can be read.
     """
-    from stoix_like.storage.recorded_runs import find_runs, read_run, started
+    from stoix_like.storage.recorded_runs import read_runs, started
 
-    runs = sorted(map(read_run, find_runs([directory])), key=started)
-    head = ("started", "status", "system", "environment", "seeds", "return", "steps", "budget", "time", "directory")
-    return columns([head, *map(_run_row, runs)])
+    found, problems = read_runs(paths)
+    runs = sorted(found, key=started)
+    head = ("started", "status", "system", "environment", "seeds", "mean return", "steps", "budget", "time")
+    return [*columns([(*head, "directory"), *map(_run_row, runs)]), *(f"unreadable: {problem}" for problem in problems)]
 
 
 def _run_row(run: Run) -> tuple[str, ...]:
     from stoix_like.storage.recorded_runs import RETURN, members, started
 
-    last = run.history[-1] if run.history else {}
-    returns = [value for value in (member.value(last, RETURN) for member in members(run)) if math.isfinite(value)]
-    arch, own = run.config["arch"], members(run)
+    last, own = run.last, members(run)
+    returns = [value for value in (member.value(last, RETURN) for member in own) if math.isfinite(value)]
     seconds = run.summary.get("wall_seconds", last.get("wall_seconds", 0.0)) or 0.0
     return (
         f"{started(run):%Y-%m-%d %H:%M}",
@@ -92,12 +92,19 @@ def _run_row(run: Run) -> tuple[str, ...]:
         run.system,
         run.environment,
         _seeds([member.seed for member in own]),
-        f"{sum(returns) / len(returns):.4g}" if returns else "–",
+        _mean(returns),
         f"{last.get('env_steps', 0):,}",
-        f"{int(arch['total_timesteps']):,}",
+        f"{int(run.config['arch']['total_timesteps']):,}",
         f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
         str(_relative(run.directory)),
     )
+
+
+def _mean(returns: Sequence[float]) -> str:
+    """Return the interquartile mean of the returns, as the console does; of fewer than four, it is the mean."""
+    cut = len(returns) // 4
+    kept = sorted(returns)[cut : len(returns) - cut]
+    return f"{sum(kept) / len(kept):.4g}{' (IQM)' if cut else ''}" if kept else "–"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

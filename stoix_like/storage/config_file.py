@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ from stoix_like.storage.run_files import CONFIG, check_is_run
 # A run of this package needs less than a twentieth of both; a population of 10,000 lists 1 MiB of values.
 MAX_BYTES = 2**21
 MAX_DEPTH = 64
+_NOT_A_RUN = f"{{}} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}"
 
 
 def read_config(run_dir: Path, overrides: Sequence[str] = (), trusted: bool = False) -> DictConfig:
@@ -65,7 +68,12 @@ def plain_config(run_dir: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it does not exist, or cannot be read.
     """
-    return _plain(_load(run_dir))
+    path = run_dir / CONFIG
+    with _reading(path):
+        found = yaml.load(_text(run_dir), _Loader)
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in GROUPS):
+        raise ConfigError(_NOT_A_RUN.format(path))
+    return found
 
 
 def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -107,6 +115,22 @@ def without_default_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: dropped(value) if key == "network" else value for key, value in config.items()}
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe loader, in C where that is available, which reads scalars as OmegaConf does: `1e-3`, and no dates."""
+
+
+# OmegaConf's, except for its base-60 numbers, which are PyYAML's already.
+_FLOAT = r"""^(?:
+     [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+    |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?)$"""
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT, re.VERBOSE), list("-+0123456789."))
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
 def _check_size(text: str) -> None:
     """Refuse YAML that expands beyond what a configuration needs, before anything is built from it.
 
@@ -133,17 +157,30 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _load(run_dir: Path) -> DictConfig:
-    check_is_run(run_dir)
     path = run_dir / CONFIG
-    try:
-        text = read_bytes(path, MAX_BYTES).decode()
-        _check_size(text)
-        config = OmegaConf.load(io.StringIO(text))
+    with _reading(path):
+        config = OmegaConf.load(io.StringIO(_text(run_dir)))
         is_run = isinstance(config, DictConfig) and all(isinstance(config.get(name), DictConfig) for name in GROUPS)
+    if not isinstance(config, DictConfig) or not is_run:
+        raise ConfigError(_NOT_A_RUN.format(path))
+    return config
+
+
+def _text(run_dir: Path) -> str:
+    check_is_run(run_dir)
+    text = read_bytes(run_dir / CONFIG, MAX_BYTES).decode()
+    _check_size(text)
+    return text
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Report why a configuration cannot be read."""
+    try:
+        yield
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
+    except (ValueError, TypeError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(config, DictConfig) or not is_run:
-        raise ConfigError(f"{path} is not the configuration of a run: it must have the groups {', '.join(GROUPS)}")
-    return config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,15 +21,17 @@ from stoix_like.storage.run_files import (
     UPDATES,
     is_locked,
     read_failure,
-    read_history,
+    read_last_record,
+    read_records,
     read_summary,
-    read_updates,
 )
 
 FINISHED, RUNNING, STOPPED, FAILED = "finished", "running", "stopped", "failed"
 RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
 HYPERPARAMS = "hyperparams/"
+# Directories inside a run, which hold no runs and many files.
+_PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
 # Keys that change no result but through the seed.
@@ -49,21 +52,24 @@ class Run(NamedTuple):
     Attributes:
         directory: the run directory.
         config: its resolved configuration, in plain values.
-        history: one record per evaluation; per-member values are lists.
+        last: the record of its last evaluation; empty before the first one. Per-member values are lists.
         summary: its results; empty before it has finished.
     """
 
     directory: Path
     config: dict[str, Any]
-    history: list[dict[str, Any]]
+    last: dict[str, Any]
     summary: dict[str, Any]
 
-    def records(self, metric: str) -> list[dict[str, Any]]:
-        """Return the records that a metric is in: of `logger.every_updates` for `updates/…`, else of evaluations."""
-        if not metric.startswith("updates/"):
-            return self.history
-        path = self.directory / UPDATES
-        return _read_updates(self.directory, path.stat().st_mtime_ns) if path.is_file() else []
+    @property
+    def history(self) -> Iterator[dict[str, Any]]:
+        """One record per evaluation, read from the run directory."""
+        return read_records(self.directory / METRICS)
+
+    def series(self, metric: str) -> Series:
+        """Return a metric over time, of evaluations or, as `updates/…`, between them."""
+        path = self.directory / (UPDATES if metric.startswith("updates/") else METRICS)
+        return _read_series(path, metric, path.stat().st_mtime_ns) if path.is_file() else Series([], [], [])
 
     @property
     def system(self) -> str:
@@ -105,17 +111,40 @@ class Member(NamedTuple):
 
     def value(self, record: Mapping[str, Any], name: str) -> float:
         """Return the value of a metric in a record, NaN if it is missing; values of the whole population are shared."""
-        value = record.get(name)
+        return self.number(record.get(name))
+
+    def number(self, value: Any) -> float:
+        """Return the member's number of a value that may be a list of all members'; NaN if it is missing."""
         if isinstance(value, list):
             value = value[self.place] if self.place < len(value) else None
-        return float("nan") if value is None or isinstance(value, (str, dict)) else float(value)
+        return float(value) if isinstance(value, (int, float)) else float("nan")
 
 
-@functools.lru_cache(maxsize=8)
-def _read_updates(directory: Path, changed: int) -> list[dict[str, Any]]:
-    """Read the records between evaluations once for all members of a run, and again once the file has changed."""
+class Series(NamedTuple):
+    """A metric over time: environment steps, wall-clock seconds, and values; None where there is none."""
+
+    env_steps: list[float]
+    wall_seconds: list[float | None]
+    values: list[Any]
+
+
+@functools.lru_cache(maxsize=64)
+def _read_series(path: Path, metric: str, changed: int) -> Series:
+    """Read a metric once for all members of a run, and again once the file has changed."""
     del changed
-    return read_updates(directory)
+    found = [
+        (record["env_steps"], record.get("wall_seconds"), record.get(metric))
+        for record in read_records(path)
+        if "env_steps" in record
+    ]
+    return Series(*map(list, zip(*found, strict=True))) if found else Series([], [], [])
+
+
+class Reading(NamedTuple):
+    """Runs that were read, and why others could not be."""
+
+    runs: list[Run]
+    problems: list[str]
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
@@ -134,12 +163,43 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     for path in map(remote.local_copy, paths):
         if not path.is_dir():
             raise ConfigError(f"{path} is not a directory: give run directories, or directories that contain runs")
-        # A sweep of Hydra has a configuration of its own above its runs, without metrics.
-        below = sorted(file.parent.resolve() for file in path.rglob(METRICS) if (file.parent / CONFIG).exists())
+        below = sorted(_run_directories(path.resolve()))
         if not below:
             raise ConfigError(f"{path} holds no run: a run is a directory with a {CONFIG} and a {METRICS}")
         found |= dict.fromkeys(below)
     return list(found)
+
+
+def _run_directories(path: Path) -> Iterator[Path]:
+    """Yield the run directories at or below a directory; in those of a run's own parts, there are none."""
+    for parent, directories, files in os.walk(path):
+        # A sweep of Hydra has a configuration of its own above its runs, without metrics.
+        if METRICS in files and CONFIG in files:
+            yield Path(parent)
+            directories[:] = [name for name in directories if name not in _PARTS]
+
+
+def read_runs(paths: Iterable[str | Path]) -> Reading:
+    """Read the runs at or below the given paths.
+
+    Args:
+        paths: see `find_runs`.
+
+    Returns:
+        The runs, and a sentence about each that cannot be read, such as one of an earlier version.
+
+    Raises:
+        ConfigError: a path is not a directory, or holds no run that can be read.
+    """
+    runs, problems = [], []
+    for directory in find_runs(paths):
+        try:
+            runs.append(read_run(directory))
+        except ConfigError as error:
+            problems.append(str(error))
+    if not runs:
+        raise ConfigError("; ".join(problems))
+    return Reading(runs, problems)
 
 
 def read_run(directory: Path) -> Run:
@@ -152,12 +212,16 @@ def read_run(directory: Path) -> Run:
         The run.
 
     Raises:
-        ConfigError: its configuration is missing or cannot be read.
+        ConfigError: its configuration is missing or cannot be read, or lacks what every run has.
     """
-    config = plain_config(directory)
-    if not isinstance(config.get("system"), Mapping) or not isinstance(config.get("env"), Mapping):
-        raise ConfigError(f"{directory / CONFIG} is not the configuration of a run: system or env is missing")
-    return Run(directory, config, read_history(directory), read_summary(directory))
+    run = Run(directory, plain_config(directory), read_last_record(directory / METRICS), read_summary(directory))
+    try:
+        # Everything that listings and statistics read of any run.
+        _ = run.system, run.environment, int(run.config["arch"]["total_timesteps"]), samples(run)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{directory} cannot be read as a run of this version ({reason})") from error
+    return run
 
 
 def members(run: Run) -> list[Member]:
@@ -177,7 +241,7 @@ def members(run: Run) -> list[Member]:
             Member(run, index, found["seed"], {name: found[name] for name in varied}, found.get("failure"))
             for index, found in enumerate(run.summary["population/members"])
         ]
-    if run.summary or not any(isinstance(value, list) for value in (run.history or [{}])[-1].values()):
+    if run.summary or not any(isinstance(value, list) for value in run.last.values()):
         return [Member(run, 0, seed, {})]
     return _members_of_records(run)
 
@@ -195,13 +259,13 @@ def samples(run: Run) -> list[Member]:
     found = members(run)
     if not evolves(run):
         return found
-    best = (run.history or [{}])[-1].get("population/best_member", 0)
+    best = run.last.get("population/best_member", 0)
     return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
 def _members_of_records(run: Run) -> list[Member]:
     """Return the members of a population whose run has not finished."""
-    last, arch = run.history[-1], run.config["arch"]
+    last, arch = run.last, run.config["arch"]
     population = from_mapping(PopulationConfig, arch["population"], "arch.population")
     names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
     members = []

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import filelock
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.files import read_bytes
+from stoix_like.storage.files import open_regular, read_bytes
 
 # pathlib turns the two slashes into one. A single letter is a drive.
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+?)/*")
@@ -116,9 +118,9 @@ def read_history(run_dir: Path) -> list[dict[str, Any]]:
         run_dir: the directory.
 
     Returns:
-        One record per evaluation; empty if the file does not exist or cannot be read.
+        One record per evaluation, up to the first damaged line; empty if the file does not exist or cannot be read.
     """
-    return _read_records(run_dir / METRICS)
+    return list(read_records(run_dir / METRICS))
 
 
 def read_updates(run_dir: Path) -> list[dict[str, Any]]:
@@ -128,14 +130,67 @@ def read_updates(run_dir: Path) -> list[dict[str, Any]]:
         run_dir: the directory.
 
     Returns:
-        One record per `logger.every_updates` updates; empty if the file does not exist or cannot be read.
+        One record per `logger.every_updates` updates, as `read_history`.
     """
-    return _read_records(run_dir / UPDATES)
+    return list(read_records(run_dir / UPDATES))
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Read a file of records line by line.
+
+    Args:
+        path: the file.
+
+    Yields:
+        The records, up to the first damaged line; none if the file does not exist or cannot be read.
+    """
     try:
-        records = [json.loads(line) for line in read_bytes(path, _MAX_METRICS_BYTES).splitlines()]
-    except (OSError, ValueError, RecursionError):
-        return []
-    return records if all(isinstance(record, dict) for record in records) else []
+        with _opened(path) as file:
+            for line in file:
+                if (record := _record(line)) is None:
+                    return
+                yield record
+    except OSError:
+        return
+
+
+def read_last_record(path: Path) -> dict[str, Any]:
+    """Read the last complete record of a file, from its end.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The record; empty if there is none, or the file cannot be read.
+    """
+    try:
+        with _opened(path) as file:
+            size, block = file.seek(0, os.SEEK_END), 2**14
+            while True:
+                file.seek(max(size - block, 0))
+                lines = file.read(block).splitlines()
+                # The first line of a block may start before it.
+                for line in reversed(lines if block >= size else lines[1:]):
+                    if (record := _record(line)) is not None:
+                        return record
+                if block >= size:
+                    return {}
+                block *= 4
+    except OSError:
+        return {}
+
+
+def _opened(path: Path) -> BinaryIO:
+    file = os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+    if os.fstat(file.fileno()).st_size > _MAX_METRICS_BYTES:
+        file.close()
+        raise OSError(errno.EFBIG, f"has more than {_MAX_METRICS_BYTES:,} bytes", str(path))
+    return file
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -50,7 +50,7 @@ def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
     summary["population/members"][1]["seed"] = 0
     (run / "summary.json").write_text(json.dumps(summary))
     assert len(analysis.read(tmp_path)) == 2
-    assert run_lines(tmp_path)[1].split()[5:8] == ["0", "×", "2"]
+    assert run_lines([tmp_path])[1].split()[5:8] == ["0", "×", "2"]
     with pytest.raises(ConfigError, match=r"seed 0 occurs in several .* add --by system.actor_lr$"):
         analysis.read(tmp_path, by=["system.name"])
 

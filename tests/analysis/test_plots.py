@@ -53,6 +53,13 @@ def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path):
     assert values[:, -1].tolist() == [10.0, 10.0]
 
 
+def test_curves_of_many_evaluations_are_thinned(tmp_path):
+    write_run(tmp_path / "a", curves=[[float(step)] for step in range(2001)])
+    points, values = plots.curve(members(read_run(tmp_path / "a")), "eval/episode_return_mean")
+    assert (len(points), points[0], points[-1]) == (500, 0.0, 200_000.0)
+    np.testing.assert_array_equal(values[0], points / 100.0)
+
+
 def test_marks_appear_only_where_the_curves_differ(tmp_path):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2, 5))

@@ -1,5 +1,7 @@
 """Slices, heat maps and lineages of populations."""
 
+import json
+
 import numpy as np
 import pytest
 from lazily import Lazy
@@ -35,10 +37,12 @@ def test_a_lineage_shows_each_interval_and_each_replacement(tmp_path):
     values = [[0.1, 0.2], [0.1, 0.2], [0.3, 0.2]]
     records = [{**record, "hyperparams/lr": row} for record, row in zip(run.history, values, strict=True)]
     records[1]["population/continues"] = [1, 1]
-    replacements, intervals = plots.lineage(run._replace(history=records), "lr").collections
+    (run.directory / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    run = read_run(run.directory)
+    replacements, intervals = plots.lineage(run, "lr").collections
     # Member 0 continues member 1, whose rate was 0.2, with 0.3.
     np.testing.assert_array_equal(replacements.get_segments(), [[[100, 0.2], [100, 0.3]]])
     assert [segment[0].tolist() for segment in intervals.get_segments()] == [[0, 0.1], [0, 0.2], [100, 0.3], [100, 0.2]]
     np.testing.assert_array_equal(intervals.get_array(), [1.0, 5.0, 6.0, 4.0])
     with pytest.raises(ConfigError, match="has no rate over time"):
-        plots.lineage(run._replace(history=records), "rate")
+        plots.lineage(run, "rate")

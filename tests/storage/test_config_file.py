@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+from omegaconf import OmegaConf
 
 from stoix_like.config import GROUPS
 from stoix_like.errors import ConfigError
@@ -38,6 +39,17 @@ def test_a_hostile_configuration_is_refused_quickly_and_in_one_line(tmp_path, te
         config_file.plain_config(tmp_path)
     assert "\n" not in str(error.value)
     assert time.monotonic() - start < 2
+
+
+def test_scalars_are_read_as_omegaconf_reads_them(tmp_path):
+    scalars = ("1e3", "2020-01-01", ".5", "1_000", "off", "0x1f", "-.inf", "1.e-3", "12:30:00", "190:20:30.15")
+    scalars += ("1e-05", "+1.5", "null", "~", "010", "'1'", "y")
+    text = "".join(f"  k{number}: {value}\n" for number, value in enumerate(scalars))
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("{a: 1}", f"\n{text}", 1))
+    expected = OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml"))
+    found = config_file.plain_config(tmp_path)
+    assert found == expected
+    assert list(map(type, found[GROUPS[0]].values())) == list(map(type, expected[GROUPS[0]].values()))
 
 
 def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path):

@@ -97,7 +97,7 @@ def test_a_store_that_hangs_or_fails_changes_nothing_in_training(tmp_path, capsy
     FaultyFileSystem.error = None
     stoix_like.resume(tmp_path / "run")
     (found,) = recorded_runs.find_runs([ADDRESS])
-    assert recorded_runs.read_run(found).history[-1]["env_steps"] == 256
+    assert recorded_runs.read_run(found).last["env_steps"] == 256
     assert not (found / "checkpoints").exists()
     assert remote.address_of(found) == ADDRESS
     assert stoix_like.evaluate(ADDRESS, episodes=2)["env_steps"] in (0, 64, 128, 192, 256)

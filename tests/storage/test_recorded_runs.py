@@ -7,7 +7,7 @@ from recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import find_runs, identity, members, read_run, samples, settings
+from stoix_like.storage.recorded_runs import find_runs, identity, members, read_run, read_runs, samples, settings
 
 
 def test_runs_are_listed_with_their_status(tmp_path, capsys):
@@ -25,6 +25,32 @@ def test_runs_are_listed_with_their_status(tmp_path, capsys):
     assert " 1.5 " in rows["done"]
 
 
+def test_damaged_runs_and_those_of_earlier_versions_do_not_end_a_listing(tmp_path, capsys):
+    good, torn, older = (write_run(tmp_path / name, seed=seed) for seed, name in enumerate(("good", "torn", "older")))
+    (torn / "metrics.jsonl").write_text((torn / "metrics.jsonl").read_text()[:-30])
+    (torn / "summary.json").write_text('{"system": "ppo/ff')
+    (older / "config.yaml").write_text((older / "config.yaml").read_text().replace("scenario:", "scene:"))
+    (write_run(tmp_path / "empty", seed=3) / "config.yaml").write_text("")
+    cli.main(["runs", str(good), str(tmp_path)])
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("/")[2] for line in listed[1:3]] == ["good", "torn"]
+    assert " 0  " in listed[2]  # steps of the last complete record
+    assert sorted(line.partition(" ")[0] for line in listed[3:]) == ["unreadable:"] * 2
+    assert f"{older} cannot be read as a run of this version (KeyError: 'scenario')" in "\n".join(listed)
+    cli.main(["plot", str(tmp_path), "--out", str(tmp_path / "curves.svg")])
+    said = capsys.readouterr()
+    assert "leaving out a run: " in said.err
+    with pytest.raises(ConfigError, match="older cannot be read"):
+        read_runs([older])
+
+
+def test_runs_are_not_searched_for_below_the_parts_of_runs(tmp_path):
+    outer = write_run(tmp_path / "outer")
+    write_run(outer / "inner")
+    write_run(outer / "checkpoints/128/not")
+    assert find_runs([tmp_path]) == [outer, outer / "inner"]
+
+
 def test_find_runs_names_what_is_not_a_run(tmp_path):
     with pytest.raises(ConfigError, match="holds no run: a run is a directory with a config.yaml and a metrics.jsonl"):
         find_runs([tmp_path])
@@ -35,7 +61,7 @@ def test_members_have_their_seeds_hyperparameters_and_values(tmp_path):
     first, second = found = members(run)
     assert [(member.seed, member.hyperparams) for member in found] == [(3, {"actor_lr": 0.1}), (4, {"actor_lr": 0.2})]
     assert (first.failure, second.failure) == (None, "train/loss became non-finite")
-    last = run.history[-1]
+    last = run.last
     assert first.value(last, "eval/episode_return_mean") == 1.0
     assert math.isnan(second.value(last, "eval/episode_return_mean"))
     assert math.isnan(first.value(last, "train/missing"))

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from stoix_like.storage import run_files
 
 
@@ -12,3 +14,16 @@ def test_a_summary_that_cannot_be_read_is_missing(tmp_path):
     for text in ("[" * 100_000, "[]", "{"):
         (tmp_path / "summary.json").write_text(text)
         assert run_files.read_summary(tmp_path) == {}
+
+
+@pytest.mark.parametrize("length", [10, 2**14 - 12, 2**14, 2**16])
+def test_the_last_complete_record_is_read_from_the_end(tmp_path, length):
+    path = tmp_path / "metrics.jsonl"
+    assert run_files.read_last_record(path) == {}
+    path.write_text("".join(f'{{"n": {number}, "x": "{"a" * length}"}}\n' for number in range(5)))
+    assert run_files.read_last_record(path)["n"] == 4
+    path.write_text(path.read_text()[:-5])
+    assert run_files.read_last_record(path)["n"] == 3
+    assert [record["n"] for record in run_files.read_records(path)] == [0, 1, 2, 3]
+    path.write_text("{}")
+    assert run_files.read_last_record(path) == {}
