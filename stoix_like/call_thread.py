@@ -72,6 +72,10 @@ class CallThread:
         """End the thread after the calls so far."""
         self._calls.put(None)
 
+    def __del__(self) -> None:
+        """End the thread, which does not refer to this object."""
+        self.close()
+
 
 def _serve(calls: queue.SimpleQueue[Any]) -> None:
     """Answer calls until None arrives; keep no reference to the last one."""

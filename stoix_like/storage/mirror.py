@@ -12,6 +12,7 @@ import contextlib
 import functools
 import json
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -66,6 +67,7 @@ class Mirror:
         # Whether the store is known to hold nothing that this run, from its start, does not continue.
         self._is_checked = False
         self._start_step: int | None = None
+        self._token = secrets.token_hex().encode()
         self._stopping, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
@@ -126,14 +128,19 @@ class Mirror:
             self._start_step = remote.newest(self._run_dir)
         if not self._is_checked:
             remote.check_continues(self._store.address, self._run_dir, self._start_step)
+            # Whoever writes it last may copy: of two runs that start at once, and of a run that is resumed elsewhere.
+            self._store.write(remote.OWNER, self._token)
             self._is_checked = True
         complete = True
         for name, version, copy in self._changes():
             if self._abandoned.is_set():
                 return False
             try:
+                remote.check_owner(self._store, self._token)
                 copy()
                 self._copied[name] = version
+            except remote.OtherRunError:
+                raise
             except Exception as error:  # Each store has errors of its own.
                 # The run may have replaced or removed the files meanwhile: another pass comes.
                 complete = False
@@ -183,6 +190,7 @@ class Mirror:
             self._store.upload_all(directory, list(version), place)
             if _files(directory) != version:
                 raise FileNotFoundError(f"{directory} changed while it was copied")
+        remote.check_owner(self._store, self._token)
         self._store.write(marker_name(step), json.dumps(marker._asdict()).encode())
         stored[step] = marker
 

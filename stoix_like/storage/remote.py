@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path, PurePosixPath
 
 import filelock
@@ -23,10 +25,12 @@ from stoix_like.storage.run_files import (
     is_address,
     is_locked,
 )
-from stoix_like.storage.store import Marker, Store, normalised, reported
+from stoix_like.storage.store import UNREADABLE, Marker, Store, marker_name, normalised, reported
 
 # What a directory ends with that holds an incomplete copy of a checkpoint.
 PARTIAL = ".partial"
+# The file on a store that names the mirror that may write there.
+OWNER = ".mirror-owner"
 # A run may replace a checkpoint while it is copied.
 _ATTEMPTS = 3
 
@@ -91,12 +95,25 @@ def check_continues(address: str, run_dir: Path, start_step: int) -> None:
             return
         if not _is_same_run(store, run_dir):
             raise OtherRunError(f"checkpoint.mirror={address} holds another run than {run_dir}: choose another address")
-        later = [step for step in _complete(store) if step > start_step]
-        if later:
+        if later := _from(store, start_step + 1):
             raise OtherRunError(
                 f"checkpoint.mirror={address} holds the checkpoint {max(later)}, which is later than those of"
                 f" {run_dir}: resume the run with: stoix-like resume {address}"
             )
+
+
+def check_owner(store: Store, token: bytes) -> None:
+    """Refuse a store that another mirror has started to write since this one did.
+
+    Args:
+        store: the store.
+        token: what this mirror has written to `OWNER`.
+
+    Raises:
+        OtherRunError: names the address.
+    """
+    if store.read(OWNER) != token:
+        raise OtherRunError(f"checkpoint.mirror={store.address} is the mirror of another process by now")
 
 
 def _is_same_run(store: Store, run_dir: Path) -> bool:
@@ -107,8 +124,22 @@ def _is_same_run(store: Store, run_dir: Path) -> bool:
     return found == own or not found or not own
 
 
-def _complete(store: Store) -> list[int]:
-    return [step for step, marker in store.checkpoints().items() if marker is not None]
+def _from(store: Store, first: int) -> list[int]:
+    """Return the checkpoints on a store of at least `first` environment steps that are what was written."""
+    return [
+        step
+        for step, marker in store.checkpoints().items()
+        if marker is not None and step >= first and _stored_identity(store, step, marker) == marker.identity
+    ]
+
+
+def _stored_identity(store: Store, step: int, marker: Marker) -> str:
+    """Return the identity of a checkpoint on a store, see `identity`."""
+    digest = hashlib.sha256()
+    for name in sorted(map(PurePosixPath, marker.files)):
+        if name.parts[0] == "host_state":
+            digest.update(store.read(f"{CHECKPOINTS}/{step}/{name}"))
+    return digest.hexdigest()
 
 
 def newest(run_dir: Path) -> int:
@@ -150,22 +181,37 @@ def fetch(address: str | Path, target: Path, wanted: Wanted = lambda name: True)
     """
     with reported(address):
         store = Store(address)
-        names, markers = set(store.names()), dict[int, Marker]()
+        names = store.sizes().keys() - {OWNER}
         if not any(PurePosixPath(name).name == CONFIG for name in names):
             raise ConfigError(f"{store.address} holds no run: {CONFIG} is missing")
-        for attempt in range(_ATTEMPTS):
-            try:
-                markers = {step: marker for step, marker in store.checkpoints().items() if marker is not None}
-                for step in sorted(markers, reverse=True):
-                    _fetch_checkpoint(store, step, markers[step], target, wanted)
-                break
-            except (FileNotFoundError, _ChangedError):
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        _remove_others(target, names, markers.keys())
+        _remove_others(target, names, _fetch_checkpoints(store, target, wanted))
         plain = [name for name in names if CHECKPOINTS not in PurePosixPath(name).parts and wanted(name)]
         for name in sorted(plain, key=lambda name: PurePosixPath(name).name == CONFIG):
             store.download(name, target / name)
+
+
+def _fetch_checkpoints(store: Store, target: Path, wanted: Wanted) -> set[int]:
+    """Copy the checkpoints of a run; report those that are damaged, and return the others."""
+    stored, failed = dict[int, Marker | None](), set[int]()
+    for _ in range(_ATTEMPTS):
+        stored, failed = store.checkpoints(), set()
+        for step, marker in sorted(stored.items(), reverse=True):
+            try:
+                if marker is not None:
+                    _fetch_checkpoint(store, step, marker, target, wanted)
+            except (*UNREADABLE, _ChangedError):
+                failed.add(step)
+        if not failed:
+            break
+    for step in failed | {
+        step for step, marker in stored.items() if marker is None and store.exists(marker_name(step))
+    }:
+        print(
+            f"{store.address} holds a damaged checkpoint, {step}: its files are not those that its marker lists; it is"
+            " left out",
+            file=sys.stderr,
+        )
+    return {step for step, marker in stored.items() if marker is not None} - failed
 
 
 def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
@@ -192,7 +238,7 @@ def local_copy(run_dir: str | Path, items: tuple[str, ...] = ()) -> Path:
         return parts[-1] in (CONFIG, METRICS, UPDATES, SUMMARY, FAILURE)
 
     target = _cache("read", run_dir)
-    with _shared(target):
+    with _copying_to(target):
         fetch(run_dir, target, wanted)
     return target
 
@@ -213,10 +259,11 @@ def working_copy(address: str | Path) -> Path:
         raise ConfigError(f"{address} is in use: another process is training it in {target}")
     with reported(address):
         store = Store(address)
-        is_ahead = (target / CONFIG).is_file() and newest(target) > max(_complete(store), default=-1)
+        own = newest(target)
+        is_ahead = (target / CONFIG).is_file() and own >= 0 and not _from(store, own)
         if is_ahead and store.exists(METRICS) and _is_same_run(store, target):
             return target
-    with _shared(target):
+    with _copying_to(target):
         fetch(address, target)
     return target
 
@@ -234,10 +281,16 @@ def address_of(copy: Path) -> str | Path:
     return normalised(f"{scheme}://{urllib.parse.unquote(path)}")
 
 
-def _shared(target: Path) -> filelock.BaseFileLock:
-    """Return a lock for copying to a directory of the cache, which other processes may want at the same time."""
+@contextlib.contextmanager
+def _copying_to(target: Path) -> Iterator[None]:
+    """Lock a directory of the cache, which others may want, too; remove what killed processes left there."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    return filelock.FileLock(target.with_name(f"{target.name}.lock"))
+    with filelock.FileLock(target.with_name(f"{target.name}.lock")):
+        for path in target.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        for path in target.rglob(f".*{PARTIAL}"):
+            shutil.rmtree(path, ignore_errors=True)
+        yield
 
 
 def _cache(purpose: str, address: str | Path | None = None) -> Path:

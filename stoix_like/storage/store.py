@@ -9,19 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from stoix_like.call_thread import CallThread
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
+T = TypeVar("T")
+# Until a store that accepts requests and never answers counts as failed, where answers are small.
+_SECONDS_TO_ANSWER = 60.0
+_SECONDS_BETWEEN_WORDS = 30.0
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(0|[1-9][0-9]*)(\.complete$|/)")
 # Extras by protocol, with the package that each one brings.
 _EXTRAS = {"s3": ("s3", "s3fs"), "s3a": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "gcs": ("gcs", "gcsfs")}
+
+
+UNREADABLE = (FileNotFoundError, IsADirectoryError, PermissionError)
+"""Errors of one object, which say nothing about the others."""
 
 
 class Marker(NamedTuple):
@@ -48,7 +60,9 @@ class Store:
 
     def __init__(self, address: str | Path) -> None:
         self.address = normalised(address)
-        self._fs, self._root = _open(self.address)
+        self._thread = CallThread()
+        with reported(self.address):
+            self._fs, self._root = self._answered(lambda: _file_system(self.address))
         # Files of a local file system are visible while they are written; objects of a store are not.
         self._renames = "file" in self._fs.protocol
 
@@ -57,17 +71,18 @@ class Store:
         """The directory itself, if the store is a local file system."""
         return Path(self._root) if self._renames else None
 
-    def names(self) -> list[str]:
-        """Return the names of all files."""
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files in bytes, by name."""
         self._fs.invalidate_cache()
         prefix = self._root.rstrip("/") + "/"
-        return sorted(path.removeprefix(prefix) for path in self._fs.find(self._root))
+        found = self._answered(lambda: self._fs.find(self._root, detail=True))
+        return {path.removeprefix(prefix): info["size"] for path, info in sorted(found.items())}
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file of this name."""
         self._fs.invalidate_cache()
         try:
-            self._fs.info(self._path(name))
+            self._answered(lambda: self._fs.info(self._path(name)))
         except FileNotFoundError:
             return False
         # Any other error is no answer: `exists` of some stores would take it for one.
@@ -75,7 +90,7 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        return bytes(self._fs.cat_file(self._path(name)))
+        return bytes(self._answered(lambda: self._fs.cat_file(self._path(name))))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, which replaces another one as a whole."""
@@ -87,54 +102,91 @@ class Store:
 
     def upload_all(self, source: Path, names: list[str], place: str) -> None:
         """Copy files of a local directory to the directory `place`, several at a time where the store allows it."""
-        self._fs.put([str(source / name) for name in names], [self._path(f"{place}/{name}") for name in names])
+        paths = [self._path(f"{place}/{name}") for name in names]
+        self._called(lambda: self._fs.put([str(source / name) for name in names], paths))
 
     def download_all(self, place: str, names: list[str], target: Path) -> None:
         """Copy files of the directory `place` to a local directory."""
         for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-        self._fs.get([self._path(f"{place}/{name}") for name in names], [str(target / name) for name in names])
+        paths = [self._path(f"{place}/{name}") for name in names]
+        self._called(lambda: self._fs.get(paths, [str(target / name) for name in names]))
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local one, which it replaces as a whole; the local one gets its time."""
         scratch = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._fs.get_file(self._path(name), str(scratch))
-        with contextlib.suppress(Exception):  # not every store knows it
-            written = self._fs.modified(self._path(name)).timestamp()
-            os.utime(scratch, (written, written))
-        scratch.replace(target)
+        try:
+            self._called(lambda: self._fs.get_file(self._path(name), str(scratch)))
+            with contextlib.suppress(Exception):  # not every store knows it
+                written = self._answered(lambda: self._fs.modified(self._path(name))).timestamp()
+                os.utime(scratch, (written, written))
+            scratch.replace(target)
+        finally:
+            scratch.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(name))
+            self._called(lambda: self._fs.rm_file(self._path(name)))
 
     def remove_checkpoint(self, step: int) -> None:
         """Remove a checkpoint, its marker first."""
         self.remove(marker_name(step))
         with contextlib.suppress(FileNotFoundError):
-            self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True)
+            self._called(lambda: self._fs.rm(self._path(f"{CHECKPOINTS}/{step}"), recursive=True))
 
     def checkpoints(self) -> dict[int, Marker | None]:
-        """Return the markers of the checkpoints by environment steps, None for one that is not complete."""
-        found = [match for match in map(_CHECKPOINT_FILE.match, self.names()) if match is not None]
-        complete = {match[1] for match in found if match[2] == ".complete"}
+        """Return the markers of the checkpoints by environment steps, None for one that is not complete or damaged."""
+        sizes = self.sizes()
+        found = [match for match in map(_CHECKPOINT_FILE.match, sizes) if match is not None]
+        markers = {int(match[1]): self.marker(int(match[1])) for match in found if match[2] == ".complete"}
         return {
-            int(step): self.marker(int(step)) if step in complete else None
-            for step in sorted({match[1] for match in found})
+            step: self._whole(step, markers.get(step), sizes) for step in sorted({int(match[1]) for match in found})
         }
 
-    def marker(self, step: int) -> Marker:
-        """Read the marker of a complete checkpoint."""
-        values = json.loads(self.read(marker_name(step)))
-        return Marker(str(values["identity"]), {_checked(name): int(size) for name, size in values["files"].items()})
+    def marker(self, step: int) -> Marker | None:
+        """Read the marker of a complete checkpoint; None if it is damaged, or removed meanwhile."""
+        try:
+            values = json.loads(self.read(marker_name(step)))
+            marker = Marker(str(values["identity"]), {str(name): int(size) for name, size in values["files"].items()})
+        except (*UNREADABLE, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError):
+            return None
+        for name in marker.files:
+            _checked(name)
+        return marker
+
+    @staticmethod
+    def _whole(step: int, marker: Marker | None, sizes: dict[str, int]) -> Marker | None:
+        """Return a marker if all its files are there."""
+        files = {} if marker is None else marker.files
+        return (
+            marker if all(sizes.get(f"{CHECKPOINTS}/{step}/{name}") == size for name, size in files.items()) else None
+        )
 
     def _replace(self, name: str, put: Callable[[str], Any]) -> None:
         path = self._path(name)
-        put(f"{path}.part" if self._renames else path)
+        self._called(lambda: put(f"{path}.part" if self._renames else path))
         if self._renames:
-            self._fs.mv(f"{path}.part", path)
+            self._called(lambda: self._fs.mv(f"{path}.part", path))
+
+    def _answered(self, function: Callable[[], T]) -> T:
+        """Call a function of the store whose answer is small."""
+        return self._called(function, _SECONDS_TO_ANSWER)
+
+    def _called(self, function: Callable[[], T], timeout: float = math.inf) -> T:
+        """Call a function of the store, and say what a command waits for."""
+        words = 0
+
+        def say(elapsed: float) -> None:
+            nonlocal words
+            # The thread of a mirror keeps nobody waiting.
+            is_awaited = threading.current_thread() is threading.main_thread()
+            if is_awaited and elapsed >= (words + 1) * _SECONDS_BETWEEN_WORDS:
+                words += 1
+                print(f"waiting for {self.address} for {elapsed:.0f} s", file=sys.stderr)
+
+        return self._thread.call(function, timeout, say)
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{_checked(name)}"
@@ -172,11 +224,6 @@ def _checked(name: str) -> str:
     if path.is_absolute() or not path.parts or ".." in path.parts or "\\" in name:
         raise ConfigError(f"the store holds {name!r}, which is no name of a file in a run directory")
     return name
-
-
-def _open(address: str) -> tuple[Any, str]:
-    with reported(address):
-        return _file_system(address)
 
 
 def _file_system(address: str) -> tuple[Any, str]:

@@ -137,3 +137,28 @@ def test_a_store_with_later_checkpoints_or_another_run_is_left_alone(run, store,
     printed = capsys.readouterr().err
     assert f"checkpoint.mirror={ADDRESS} holds {what}" in printed
     assert printed.endswith("; training continues, and nothing is copied\n")
+
+
+def test_of_two_mirrors_on_one_address_the_later_one_copies(tmp_path, run, store, capsys):
+    """Both runs started before either had copied anything."""
+    first, other = mirror.Mirror(run, ADDRESS), tmp_path / "other"
+    shutil.copytree(run, other)
+    shutil.rmtree(run / "checkpoints")
+    first.start()
+    wait_until(lambda: "summary.json" in names(store))
+    (other / "metrics.jsonl").unlink()  # nothing is trained yet
+    second = mirror.Mirror(other, ADDRESS)
+    second.start()
+    wait_until(lambda: "checkpoints/128.complete" in names(store))
+    (other / "metrics.jsonl").write_text("of the other run\n")
+    write_checkpoint(run, 256)
+    first.close(20.0)
+    assert capsys.readouterr().err == (
+        f"checkpoint.mirror={ADDRESS} is the mirror of another process by now; training continues, and nothing is"
+        " copied\n"
+    )
+    second.close(20.0)
+    assert "checkpoints/256.complete" not in names(store)
+    assert store["/bucket/run/metrics.jsonl"].getvalue() == b"of the other run\n"
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy/checkpoints").iterdir()} == {"64", "128"}

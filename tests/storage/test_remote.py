@@ -4,10 +4,12 @@ import json
 
 import fsspec
 import pytest
+from faulty_store import FaultyFileSystem
 from store_runs import ADDRESS, copy, files, names, write_checkpoint
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote
+from stoix_like.storage import store as store_module
 from stoix_like.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -93,3 +95,83 @@ def test_an_address_with_a_password_is_refused_without_showing_it():
     with pytest.raises(ConfigError, match="contains a password") as refused:
         remote.check_new("ftp://user:secret@host/run")
     assert "secret" not in str(refused.value)
+
+
+DAMAGES = {
+    "empty": b"",
+    "cut": b'{"identity": "0", "fi',
+    "no JSON": b"\xff\x00",
+    "number": b"7",
+    "null": b"null",
+    "list": b"[]",
+    "no identity": b'{"files": {}}',
+    "files in a list": b'{"identity": "0", "files": ["host_state/metadata"]}',
+    "sizes that are no numbers": b'{"identity": "0", "files": {"host_state/metadata": null}}',
+    "infinite size": b'{"identity": "0", "files": {"host_state/metadata": Infinity}}',
+    "deep": b"[" * 100_000,
+    "no such file": b'{"identity": "0", "files": {"elsewhere": 1}}',
+    "another identity": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_marker_leaves_the_older_checkpoints(tmp_path, run, store, monkeypatch, capsys, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy(run)
+    place = "/bucket/run/checkpoints/128.complete"
+    whole = json.loads(store[place].getvalue())
+    content = DAMAGES[damage] or json.dumps({**whole, "identity": "0"}).encode()
+    fsspec.filesystem("faulty").pipe_file(place, content)
+    found = remote.working_copy(ADDRESS)
+    assert [path.name for path in (found / "checkpoints").iterdir()] == ["64"]
+    assert "faulty://bucket/run holds a damaged checkpoint, 128" in capsys.readouterr().err
+    # The run continues from there, and its mirror replaces what is damaged.
+    write_checkpoint(found, 96)
+    copy(found)
+    assert "96" in {path.name for path in (remote.working_copy(ADDRESS) / "checkpoints").iterdir()}
+    assert {name for name in names(store) if name.endswith("complete")} == {
+        "checkpoints/64.complete",
+        "checkpoints/96.complete",
+    }
+
+
+@pytest.mark.parametrize("name", ["host_state/metadata", "best/d/0"])
+@pytest.mark.parametrize("content", [None, b"cut"])
+def test_a_damaged_file_of_a_checkpoint_leaves_the_older_ones(tmp_path, run, store, capsys, name, content):
+    copy(run)
+    path = f"/bucket/run/checkpoints/128/{name}"
+    if content is None:
+        del store[path]
+    else:
+        fsspec.filesystem("faulty").pipe_file(path, content)
+    remote.fetch(ADDRESS, tmp_path / "copy")
+    assert [path.name for path in (tmp_path / "copy/checkpoints").iterdir()] == ["64"]
+    assert "holds a damaged checkpoint, 128" in capsys.readouterr().err
+
+
+def test_nothing_of_a_failed_copy_stays(tmp_path, run, store, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy(run)
+    target = remote.working_copy(ADDRESS)
+    (target / ".config.yaml.0123.tmp").touch()  # of a process that was killed
+    (target / ".128.0123.partial/128").mkdir(parents=True)
+    download = FaultyFileSystem.get_file
+
+    def failing(self, source, target, **kwargs):
+        download(self, source, target, **kwargs)
+        raise ConnectionError("no route to the store")
+
+    monkeypatch.setattr(FaultyFileSystem, "get_file", failing)
+    with pytest.raises(ConfigError, match="no route to the store"):
+        remote.working_copy(ADDRESS)
+    assert not list(target.glob(".*.tmp"))
+    assert not list(target.glob(".*.partial"))
+
+
+def test_a_store_that_never_answers_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(store_module, "_SECONDS_TO_ANSWER", 1.2)
+    monkeypatch.setattr(store_module, "_SECONDS_BETWEEN_WORDS", 0.6)
+    FaultyFileSystem.open_gate.clear()
+    with pytest.raises(ConfigError, match=f"{ADDRESS} cannot be read: NoAnswerError: no answer within 1.2 seconds"):
+        remote.check_new(ADDRESS)
+    assert capsys.readouterr().err == f"waiting for {ADDRESS} for 1 s\n"

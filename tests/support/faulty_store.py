@@ -41,6 +41,10 @@ class FaultyFileSystem(MemoryFileSystem):
         self.answer()
         return super().pipe_file(*args, **kwargs)
 
+    def info(self, *args, **kwargs):
+        self.answer()
+        return super().info(*args, **kwargs)
+
     def find(self, *args, **kwargs):
         self.answer()
         return super().find(*args, **kwargs)
