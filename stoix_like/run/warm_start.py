@@ -21,6 +21,9 @@ from stoix_like.storage import checkpoint, remote, run_files
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
 _FIELDS = ("params", "statistics", "return_statistics")
+# What some systems learn besides: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
+# a run that has them, and start afresh after one of another system.
+_LEARNED = ("duals", "kl_coef")
 KEY = "arch.init_from"
 
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -150,6 +153,8 @@ def _check_fits(setup: RunSetup, source: Source) -> None:
             f"{prefix}: system={setup.config.system_name} has no params in its shared state to start from"
         )
     for path in sorted(here.keys() | there.keys()):
+        if _field(path) in _LEARNED and (path in there) != (path in here):
+            continue
         if path not in there or path not in here:
             lacking = "that run" if path in here else "this run"
             raise ConfigError(
@@ -180,4 +185,8 @@ def _name(path: Any) -> str:
 
 
 def _is_taken_over(path: str) -> bool:
-    return path.partition(".")[0] in _FIELDS
+    return _field(path) in (*_FIELDS, *_LEARNED)
+
+
+def _field(path: str) -> str:
+    return path.partition(".")[0]
