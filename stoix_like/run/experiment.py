@@ -159,6 +159,8 @@ def run(setup: RunSetup, run_dir: Path, notes: tuple[str, ...] = ()) -> Result:
     if (resumed := directory.resumed(config.arch.resume_from, config.checkpoint.mirror)) is not None:
         return _resume(setup, resumed)
     directory.check_new(config.checkpoint.mirror)
+    if setup.evolves:
+        setup.influence.check_copies(setup.population.hyperparams)
     source = processes.together(lambda: warm_start.find(setup))
     with directory.own(config.checkpoint) as start_mirror:
         directory.write_config(config.resolved)

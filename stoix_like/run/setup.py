@@ -29,6 +29,7 @@ from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
 from stoix_like.run.devices import RunDevices, devices_of, make_mesh
+from stoix_like.run.influence import Influence, find_influence
 from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
@@ -55,6 +56,7 @@ class RunSetup(NamedTuple):
         actor_devices: with Sebulba, the device of each actor.
         started: when the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
         processes: the processes that the run spans.
+        influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
     """
@@ -71,6 +73,7 @@ class RunSetup(NamedTuple):
     actor_devices: tuple[jax.Device, ...] = ()
     started: float = 0.0
     processes: Processes = ALONE
+    influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
 
@@ -146,6 +149,10 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
     )
     population = make_population(config)
     _check_members(config, population, plan)
+    influence, varied = Influence(), population.hyperparams
+    if varied and num_members > 1:
+        influence = find_influence(InferenceSetup(config, eval_env, spec), env, varied)
+        notes = (*notes, *influence.notes(varied, spec.networks))
     return RunSetup(
         config=config,
         population=population,
@@ -159,6 +166,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
         actor_devices=devices.actors,
         started=started,
         processes=devices.processes,
+        influence=influence,
         callbacks=make_callbacks(config),
         loggers=make_own_loggers(config),
     )

@@ -22,8 +22,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, is_hydras, to_overrides
 from stoix_like.run import experiment
+from stoix_like.run.influence import find_influence
 from stoix_like.run.population import float_fields
-from stoix_like.run.setup import set_up
+from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
@@ -251,12 +252,22 @@ class Sweep:
         config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[RUN]}")
+        setup = set_up(config)
+        if trials[0].number == 0:
+            self._note_inert(setup)
         try:
-            experiment.run(set_up(config), run_dir)
+            experiment.run(setup, run_dir)
         except TrainingError as error:
             # Its trials have failed; the others go on.
             print(f"{run_dir}: {error}", file=sys.stderr)
         return self._read_returns(trials)
+
+    def _note_inert(self, setup: RunSetup) -> None:
+        """Report what varies without an effect."""
+        names = [parameter.field for parameter in self.parameters if parameter.traced]
+        influence = find_influence(setup.inference, setup.env, names)
+        for note in influence.notes(names, setup.spec.networks, "sweep.space"):
+            print(note, file=sys.stderr)
 
     def _overrides_of(self, trials: Sequence[FrozenTrial]) -> list[str]:
         seeds, params = self.config.seeds, [trial.params for trial in trials]
