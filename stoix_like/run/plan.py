@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
+from stoix_like.utils.replay import ReplayConfig
 
 
 class Plan(NamedTuple):
@@ -80,7 +81,10 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
         warmup_steps=warmup_steps,
         num_updates=num_updates,
         evaluations=tuple(index * num_updates // num_intervals for index in range(1, num_intervals + 1)),
-        notes=_notes(config, spent, num_updates, steps_per_update, num_intervals),
+        notes=(
+            *_notes(config, spent, num_updates, steps_per_update, num_intervals),
+            *_replay_notes(config, envs_per_shard, num_shards),
+        ),
     )
 
 
@@ -158,3 +162,14 @@ def _notes(
     if num_intervals < evaluations:
         notes.append(f"arch.num_evaluation={evaluations} reduced to {num_intervals}: at most one per update")
     return tuple(notes)
+
+
+def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
+    system = config.system
+    if not isinstance(system, ReplayConfig):
+        return ()
+    size = system.buffer_size(envs_per_shard, num_shards)
+    if size == system.total_buffer_size:
+        return ()
+    unit = system.buffer_unit(envs_per_shard, num_shards)
+    return (f"system.total_buffer_size={system.total_buffer_size:,} rounded down to {size:,}: a multiple of {unit:,}",)

@@ -29,7 +29,8 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     Returns:
         A buffer of items, or of rows of blocks `[N, L]`.
     """
-    size, batch = config.total_buffer_size // spec.num_shards, config.total_batch_size // spec.num_shards
+    size = config.buffer_size(spec.num_envs, spec.num_shards) // spec.num_shards
+    batch = config.total_batch_size // spec.num_shards
     if not config.per_env_rows:
         buffer = flashbax.make_item_buffer(size, 1, batch, add_sequences=True, add_batches=True)
     else:

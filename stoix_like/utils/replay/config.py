@@ -72,7 +72,7 @@ class ReplayConfig(SystemConfig):
         return INT32_MAX if self.prioritised else None
 
     def buffer_unit(self, num_envs: int, num_shards: int) -> int:
-        """Return the number that must divide `total_buffer_size`.
+        """Return the number of steps that the buffer holds a multiple of.
 
         Args:
             num_envs: environments of one shard.
@@ -80,8 +80,17 @@ class ReplayConfig(SystemConfig):
         """
         return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
 
+    def buffer_size(self, num_envs: int, num_shards: int) -> int:
+        """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+        """
+        return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards)
+
     def check(self, num_envs: int, num_shards: int) -> None:
-        """Check that buffer and batch divide over the shards, and that the first update can sample a batch.
+        """Check that the batch divides over the shards, and that the first update can sample a batch.
 
         Args:
             num_envs: environments of one shard.
@@ -94,17 +103,10 @@ class ReplayConfig(SystemConfig):
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
             )
-        unit = self.buffer_unit(num_envs, num_shards)
-        if self.total_buffer_size % unit:
-            factors = f"{num_shards} shard(s)" + (f" × {num_envs} environments" if self.per_env_rows else "")
-            factors += f" × {self.block_length} steps per block" if self.block_length > 1 else ""
-            raise ConfigError(
-                f"system.total_buffer_size={self.total_buffer_size} must be a multiple of {unit} ({factors}): use"
-                f" {multiples_near(self.total_buffer_size, unit)}"
-            )
         # A sum tree has twice as many nodes as steps.
         largest = 2**30 if self.prioritised else INT32_MAX
-        if self.total_buffer_size // num_shards > largest:
+        if self.buffer_size(num_envs, num_shards) // num_shards > largest:
+            unit = self.buffer_unit(num_envs, num_shards)
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
                 f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
@@ -115,7 +117,7 @@ class ReplayConfig(SystemConfig):
                 f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
             )
         total_envs = num_envs * num_shards
-        capacity = self.total_buffer_size // total_envs
+        capacity = self.buffer_size(num_envs, num_shards) // total_envs
         if capacity < max(self.rollout_length, self.window):
             raise ConfigError(
                 f"system.total_buffer_size={self.total_buffer_size} holds {capacity} step(s) of each of {total_envs}"

@@ -15,14 +15,6 @@ def test_whole_windows_need_their_successors():
 
 
 INVALID_SIZES = {
-    "buffer": (
-        ["system.total_buffer_size=1001", "arch.update_batch_size=2"],
-        r"total_buffer_size=1001.*use 1000 or 1002",
-    ),
-    "rows": (
-        ["system.total_buffer_size=1001", "system.n_step=3"],
-        r"total_buffer_size=1001.*8 environments.*1000 or 1008",
-    ),
     "batch": (["system.total_batch_size=127", "arch.update_batch_size=2"], r"total_batch_size=127.*use 126 or 128"),
     "short": (
         ["system.total_buffer_size=32", "system.rollout_length=8"],
@@ -41,3 +33,20 @@ def test_invalid_sizes_raise_with_a_valid_alternative(name):
     overrides, message = INVALID_SIZES[name]
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "note"),
+    [
+        (["system.total_buffer_size=1001", "arch.update_batch_size=2"], "1,001 rounded down to 1,000: a multiple of 2"),
+        # Three steps per window of each of 8 environments.
+        (["system.total_buffer_size=1001", "system.n_step=3"], "1,001 rounded down to 1,000: a multiple of 8"),
+        (
+            ["system=q_learning/ff_rainbow", "arch.total_num_envs=256"],
+            "10,000 rounded down to 9,984: a multiple of 256",
+        ),
+    ],
+)
+def test_buffers_are_rounded_down_with_a_note(overrides, note):
+    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", *overrides])))
+    assert f"system.total_buffer_size={note}" in setup.plan.notes
