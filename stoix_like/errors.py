@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -94,3 +95,16 @@ def first_line(error: Exception) -> str:
 def listed(names: Sequence[str], last: str) -> str:
     """Join names, as in `a, b or c`; `last` is the word before the last one."""
     return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+# Characters that control a terminal, but for tabs and ends of lines; the last ones reverse the direction of text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in place of characters that control a terminal.
+
+    Args:
+        text: a text that may come from elsewhere.
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from stoix_like.errors import ConfigError, ProcessLostError, TrainingError
+from stoix_like.errors import ConfigError, ProcessLostError, TrainingError, printable
 from stoix_like.signals import Signals, received
 
 # Importing the package and Hydra is part of the time of a run.
@@ -82,7 +82,7 @@ def _discard_output() -> None:
 def show(text: str) -> None:
     """Print a text, even where standard output cannot be written: then, say so and end the process."""
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -141,5 +141,5 @@ def _leave_others() -> NoReturn:
 
 
 def _stop(message: str, code: int) -> NoReturn:
-    print(f"stoix-like: {message}", file=sys.stderr)
+    print(f"stoix-like: {printable(message)}", file=sys.stderr)
     sys.exit(code)

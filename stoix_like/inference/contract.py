@@ -33,7 +33,7 @@ def read(path: str | Path) -> dict[str, Any]:
         digest = hashlib.sha256(read_bytes(path, _MAX_FILE_BYTES)).hexdigest()
     except OSError as error:
         raise ConfigError(f"path={path}: cannot read {error.filename}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"path={path}: {path_of(path).name} is no description of a policy: {error}") from error
     if not isinstance(described, dict) or described.get("sha256") != digest:
         raise ConfigError(f"path={path} is not the file that {path_of(path).name} describes: export the policy again")

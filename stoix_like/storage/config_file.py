@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stoix_like.composition import override_config
 from stoix_like.config import GROUPS, CheckpointConfig
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, printable
 from stoix_like.storage import trust
 from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_files import CONFIG, check_is_run
@@ -132,18 +132,20 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _check_size(text: str) -> None:
-    """Refuse YAML that expands beyond what a configuration needs, before anything is built from it.
+    """Refuse YAML that goes beyond what a configuration needs, before anything is built from it.
 
     Args:
         text: the YAML.
 
     Raises:
-        ValueError: it is nested too deeply, or contains aliases.
+        ValueError: it is nested too deeply, or contains aliases or characters that control a terminal.
     """
     depth = 0
     for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.AliasEvent):
             raise ValueError(f"it contains the alias *{event.anchor}: write the value out")
+        if isinstance(event, yaml.ScalarEvent) and printable(event.value) != event.value:
+            raise ValueError(f"it contains control characters: {printable(event.value)[:60]}")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -8,10 +8,12 @@ import importlib
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
@@ -21,14 +23,16 @@ from stoix_like.loggers import sending_loggers
 from stoix_like.storage.files import read_bytes, write_text
 
 _MAX_RECORD_BYTES = 2**20
-# What a configuration may build: classes defined in a package with this base, and these by their whole name.
-_BASES = {"stoix_like.networks": nn.Module, "flax.linen": nn.Module, "stoix_like.envs.wrappers": wrappers.Wrapper}
-_NAMES = (
-    "stoix_like.networks.heads.policy_head",
-    "stoix_like.networks.base.chained_torsos",
-    "stoix_like.callbacks.StopAtReturn",
-    "stoix_like.callbacks.StopWithoutImprovement",
-)
+_MAX_MODULE_BYTES = 2**24
+# What a group of a configuration may build: classes defined in a package with this base, and these by their whole name.
+_BASES: dict[str, dict[str, type]] = {
+    "network": {"stoix_like.networks": nn.Module, "flax.linen": nn.Module},
+    "env": {"stoix_like.envs.wrappers": wrappers.Wrapper},
+}
+_NAMES = {
+    "network": ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos"),
+    "callbacks": ("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
+}
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 # The import path of a function, see `stoix_like.envs.suites.pgx`.
 _OPPONENT = "env.kwargs.opponent"
@@ -37,6 +41,13 @@ _HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
 _MIRROR = "checkpoint.mirror"
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = "stoix_like.systems"
+
+
+class _Record(NamedTuple):
+    """What is recorded of a trusted configuration: where its code is imported from, and digests of its modules."""
+
+    directories: list[str]
+    modules: dict[str, str | None]
 
 
 def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequence[str] = ()) -> None:
@@ -54,19 +65,21 @@ def check_trusted(config: Iterable[tuple[str, Any]], where: str, overrides: Sequ
     refused = next(_refusals(pairs, overrides), None)
     if refused is None:
         return
-    directories = _recorded(pairs)
-    if directories is None:
-        raise ConfigError(f"{where}: {refused}: read it and, if you trust it, use --trust (trust=True)")
+    record = _recorded(pairs)
+    doubt = None if record is None else _doubt(record)
+    if record is None or doubt is not None:
+        because = "" if doubt is None else f"; {doubt}"
+        raise ConfigError(f"{where}: {refused}{because}: read it and, if you trust it, use --trust (trust=True)")
     # Code is imported from where it was imported in training, never from the working directory.
-    sys.path += [directory for directory in directories if directory not in sys.path]
+    sys.path += [directory for directory in record.directories if directory not in sys.path]
 
 
 def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
     """Record a configuration that this user has trained, so that its run can be loaded again.
 
     The record is a file in the user's own state directory, named by the digest of the configuration: a record in the
-    run directory could be forged. It holds the directories that the code was imported from. Without a state directory,
-    nothing is recorded.
+    run directory could be forged. It holds the directories that the code was imported from, and digests of the modules
+    that the configuration names. Without a state directory, nothing is recorded.
 
     Args:
         config: pairs of a key and a plain value, as `check_trusted` will receive them.
@@ -79,7 +92,7 @@ def record_trusted(config: Iterable[tuple[str, Any]]) -> None:
     with contextlib.suppress(OSError, RuntimeError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_own(path.parent):
-            write_text(path, json.dumps(sorted(_import_directories(pairs))), mode=0o600)
+            write_text(path, json.dumps(_make_record(pairs)._asdict()), mode=0o600)
 
 
 def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -> Iterator[str]:
@@ -89,10 +102,11 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
         names = key.split(".")
         if (key, value) in _HARMLESS or (names[0] == "logger" and replaces_loggers):
             continue
-        if "_target_" in names and (names[-1] != "_target_" or names[0] == "logger" or not _is_trusted(value)):
+        if "_target_" in names and (names[-1] != "_target_" or not _is_trusted(names[0], value)):
             yield (
                 f"{key}={value} is executed when the run is loaded, but only modules of stoix_like.networks and"
-                " flax.linen, the wrappers of stoix_like.envs, StopAtReturn and StopWithoutImprovement are trusted"
+                " flax.linen below network, the wrappers of stoix_like.envs below env, and StopAtReturn and"
+                " StopWithoutImprovement below callbacks are trusted"
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _is_below(value, _SYSTEMS)):
             yield f"{key}={value} is imported when the run is loaded, but only {_SYSTEMS} is trusted"
@@ -117,14 +131,16 @@ def _destinations(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterat
             yield f"{key}=true sends data to another machine (use {key}=true to allow it, {key}=false to do without)"
 
 
-def _recorded(pairs: Iterable[tuple[str, Any]]) -> list[str] | None:
-    """Return the directories in the record of a configuration, or None without a record of this user's own."""
+def _recorded(pairs: Iterable[tuple[str, Any]]) -> _Record | None:
+    """Return the record of a configuration, or None without a record of this user's own."""
     try:
         path = _record_of(pairs)
         if not (_is_own(path.parent) and _is_own(path)):
             return None
-        return [str(directory) for directory in json.loads(read_bytes(path, _MAX_RECORD_BYTES))]
-    except (OSError, RuntimeError, ValueError):
+        found = json.loads(read_bytes(path, _MAX_RECORD_BYTES))
+        # Earlier versions recorded the directories alone.
+        return _Record(found, {}) if isinstance(found, list) else _Record(**found)
+    except (OSError, RuntimeError, TypeError, ValueError):
         return None
 
 
@@ -140,23 +156,73 @@ def _is_own(path: Path) -> bool:
     return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and status.st_mode & 0o022 == 0)
 
 
-def _import_directories(pairs: Iterable[tuple[str, Any]]) -> set[str]:
-    """Return the directories that hold the top-level modules that a configuration names."""
-    named = (
-        str(value).partition(":")[0]
-        for key, value in pairs
-        if key in ("system.module", "env.scenario.name", _OPPONENT) or key.endswith("_target_")
-    )
-    modules = (sys.modules.get(name.partition(".")[0]) for name in named)
-    files = [Path(module.__file__).absolute() for module in modules if module is not None and module.__file__]
-    return {str(file.parents[1] if file.name == "__init__.py" else file.parent) for file in files}
+def _make_record(pairs: Iterable[tuple[str, Any]]) -> _Record:
+    """Describe the code that a configuration names, as it is imported in this process."""
+    files = {name: path for name in _modules(pairs) if (path := _file_of(name)) is not None}
+    tops = (path for name, path in files.items() if "." not in name)
+    directories = {str(path.parents[1] if path.name == "__init__.py" else path.parent) for path in tops}
+    return _Record(sorted(directories), {name: _digest(path) for name, path in files.items()})
 
 
-def _is_trusted(target: Any) -> bool:
-    """Return whether a name is one of `_NAMES`, or that of a class with a base of `_BASES`."""
-    if target in _NAMES:
+def _doubt(record: _Record) -> str | None:
+    """Return why recorded code may be other code by now; None if it is the same."""
+    places = [*map(Path, record.directories)]
+    for name, digest in record.modules.items():
+        path = _file_of(name, record.directories)
+        if path is None or _digest(path) != digest:
+            return f"the module {name} has changed since you used it"
+        places += [path, path.parent]
+    shared = next((place for place in places if _others_may_write(place)), None)
+    return None if shared is None else f"other users may write to {shared}"
+
+
+def _modules(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Yield the foreign modules that a configuration names, and the packages that contain them."""
+    for key, value in pairs:
+        names_code = key in ("system.module", "env.scenario.name", _OPPONENT) or key.endswith("_target_")
+        if names_code and next(_refusals([(key, value)]), None) is not None:
+            parts = str(value).partition(":")[0].split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _file_of(name: str, directories: Sequence[str] = ()) -> Path | None:
+    """Return the file of a module, which is imported already or would be; None for what is no module with a file."""
+    if name in sys.modules:
+        found = getattr(sys.modules[name], "__file__", None)
+        return None if found is None or name == "__main__" else Path(found).absolute()
+    spec, places = None, [*sys.path, *directories]
+    for depth in range(1, name.count(".") + 2):
+        # Unlike `importlib.util.find_spec`, it imports no package.
+        spec = PathFinder.find_spec(".".join(name.split(".")[:depth]), places)
+        places = [] if spec is None else list(spec.submodule_search_locations or ())
+    return None if spec is None or not spec.has_location or spec.origin is None else Path(spec.origin)
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(read_bytes(path.resolve(), _MAX_MODULE_BYTES)).hexdigest()
+    except OSError:
+        return None
+
+
+def _others_may_write(path: Path) -> bool:
+    """Return whether users other than this one and the superuser may write to a path."""
+    if not hasattr(os, "getuid"):
+        return False
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getgid())
+    return bool(status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH or by_group)
+
+
+def _is_trusted(group: str, target: Any) -> bool:
+    """Return whether a group may build a name: one of `_NAMES`, or a class with a base of `_BASES`."""
+    if target in _NAMES.get(group, ()):
         return True
-    for package, base in _BASES.items():
+    bases = _BASES.get(group, {})
+    for package, base in bases.items():
         if _is_below(target, package):
             module, _, name = target.rpartition(".")
             try:
@@ -164,7 +230,7 @@ def _is_trusted(target: Any) -> bool:
             except (ImportError, AttributeError):
                 return False
             is_built = isinstance(found, type) and issubclass(found, base)
-            return is_built and any(_is_below(f"{found.__module__}.{name}", place) for place in _BASES)
+            return is_built and any(_is_below(f"{found.__module__}.{name}", place) for place in bases)
     return False
 
 

@@ -5,17 +5,29 @@ from pathlib import Path
 
 import pytest
 
+from stoix_like.cli import process
+from stoix_like.errors import ConfigError
+
 TINY = ["arch.total_timesteps=2048", "arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=4"]
+
+
+def test_text_from_elsewhere_does_not_control_the_terminal(capsys):
+    process.show("a\x1b[31m\tb\n\u202ec\x9b")
+    with pytest.raises(SystemExit), process.one_line_errors():
+        raise ConfigError("d\x07")
+    printed = capsys.readouterr()
+    assert printed.out == "a\\x1b[31m\tb\n\\u202ec\\x9b\n"
+    assert printed.err == "stoix-like: d\\x07\n"
 
 
 @pytest.mark.parametrize("command", ["list systems", "list networks", "--help", "--version"])
 def test_closed_output_is_no_error(command):
     module = [sys.executable, "-m", "stoix_like", *command.split()]
-    process = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait() == 0
+    started = subprocess.Popen(module, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    started.stdout.close()
+    assert started.stderr.read() == b""
+    started.stderr.close()
+    assert started.wait() == 0
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
         (f"arch: {'9' * 10_000}\n", "cannot read"),
         ("arch: ${a.b}\n", "cannot read|it must have the groups"),
         ("a: 1\n", "it must have the groups"),
+        ('a: "\\e]0;title\\a"\n', r"it contains control characters: \\x1b\]0;title\\x07$"),
+        ('"\\u202Eb": 1\n', "it contains control characters"),
         ("a: b: c\n", "cannot read"),
     ],
 )

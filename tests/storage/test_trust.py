@@ -1,5 +1,6 @@
 """Code of one's own: loaded without a flag by the user who trained it, refused from elsewhere."""
 
+import json
 import os
 import subprocess
 import sys
@@ -115,6 +116,45 @@ def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
     assert len(list(state.iterdir())) == 1
 
 
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module in a package of the user's own, which a configuration names; nothing has imported it."""
+    directory = tmp_path / "code"
+    (directory / "my_package").mkdir(parents=True)
+    for name in ("__init__.py", "policies.py"):
+        (directory / "my_package" / name).write_text(f"# {name}\n")
+    monkeypatch.syspath_prepend(directory)
+    trust.record_trusted([("system.module", "my_package.policies")])
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(directory)])
+    return directory / "my_package/policies.py"
+
+
+def test_modules_that_a_record_names_are_imported_while_they_are_what_they_were(state, monkeypatch, module):
+    named = [("system.module", "my_package.policies")]
+    trust.check_trusted(named, "config.yaml")
+    assert sys.path[-1] == str(module.parents[1])
+    assert "my_package" not in sys.modules
+    for changed in (module, module.with_name("__init__.py")):
+        before = changed.read_text()
+        changed.write_text("raise SystemExit('executed')")
+        with pytest.raises(ConfigError, match=r"the module my_package(.policies)? has changed .*--trust"):
+            trust.check_trusted(named, "config.yaml")
+        changed.write_text(before)
+    trust.check_trusted(named, "config.yaml")
+    # A record of earlier versions.
+    (record,) = state.iterdir()
+    record.write_text(json.dumps([str(module.parents[1])]))
+    trust.check_trusted(named, "config.yaml")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_modules_that_others_may_write_are_refused(state, module, depth):
+    place = [module, *module.parents][depth]
+    place.chmod(place.stat().st_mode | 0o002)
+    with pytest.raises(ConfigError, match=rf"other users may write to {place}: .*--trust"):
+        trust.check_trusted([("system.module", "my_package.policies")], "config.yaml")
+
+
 @pytest.mark.slow
 def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
     small = ["arch.total_num_envs=4", "arch.total_timesteps=32", "arch.num_evaluation=1", "logger=silent"]
@@ -174,6 +214,10 @@ SMALL = [
         ("callbacks", [{"_target_": "stoix_like.callbacks.AddMetrics", "function": "os.system"}], "is executed"),
         ("logger.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
         ("network.evil._target_", "stoix_like.callbacks.AddMetrics", "is executed"),
+        # Each group may build its own parts alone.
+        ("network.evil._target_", "stoix_like.callbacks.StopAtReturn", "is executed"),
+        ("system.evil._target_", "flax.linen.Dense", "is executed"),
+        ("env.wrappers", [{"_target_": "flax.linen.Dense"}], "is executed"),
         ("system.module", ["evil"], "is imported"),
         ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
         ("system.module", "toys", "is imported when the run is loaded"),

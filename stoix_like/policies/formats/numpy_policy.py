@@ -1,6 +1,8 @@
 """A reader of `policy.npz` files that needs numpy alone: copy this file to where the policy runs."""
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 def load(file: Any) -> Callable[..., np.ndarray]:
     """Return a function from observations `[B, ...]`, and legal actions `[B, A]` or None, to actions `[B, ...]`."""
+    description = Path(f"{file}.json")  # written beside the file, with its checksum
+    if description.is_file() and hashlib.sha256(Path(file).read_bytes()).hexdigest() not in description.read_text():
+        raise ValueError(f"{file} is not the file that {description} describes: export the policy again")
     with np.load(file) as arrays:
         policy = dict(arrays)
 

@@ -51,6 +51,11 @@ def test_numpy_policy_acts_as_the_policy(overrides, tmp_path):
     assert np.ptp(found) > 3
     assert np.abs(found).max() <= 2
     np.testing.assert_allclose(found, policy(view), rtol=1e-4, atol=1e-4)
+    changed = path.with_name("changed.npz")
+    changed.write_bytes(path.read_bytes() + b"0")
+    path.with_name("policy.npz.json").rename(path.with_name("changed.npz.json"))
+    with pytest.raises(ValueError, match=r"changed.npz is not the file that .*changed.npz.json describes"):
+        reader["load"](changed)
     assert len(Path(numpy_policy.__file__).read_text().splitlines()) <= 60
 
 
