@@ -105,8 +105,7 @@ class StopWithoutImprovement(Callback):
     """
 
     def __init__(self, evaluations: int, min_improvement: float = 0.0) -> None:
-        if evaluations < 1:
-            raise ConfigError(f"evaluations={evaluations} must be at least 1")
+        _check_count("evaluations", evaluations)
         self.evaluations, self.min_improvement = int(evaluations), float(min_improvement)
         self._best, self._waited = -math.inf, 0
 
@@ -153,8 +152,7 @@ class EvaluatePolicy(Callback):
     """
 
     def __init__(self, function: Callable[[Policy], Mapping[str, Any]] | str, every_evals: int = 1) -> None:
-        if every_evals < 1:
-            raise ConfigError(f"every_evals={every_evals} must be at least 1")
+        _check_count("every_evals", every_evals)
         self._function, self._every, self._number = _imported(function), int(every_evals), 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Policy) -> Response:
@@ -171,6 +169,11 @@ class EvaluatePolicy(Callback):
         self._number = state["number"]
 
 
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+        raise ConfigError(f"{name}={value} must be at least 1 and finite")
+
+
 def _score(record: Mapping[str, Any]) -> float:
     return float(record.get("eval/episode_return_iqm", record["eval/episode_return_mean"]))
 
@@ -178,6 +181,10 @@ def _score(record: Mapping[str, Any]) -> float:
 def _imported(function: Any) -> Any:
     """Import a function that is given by its path."""
     if not isinstance(function, str):
+        if not callable(function):
+            raise ConfigError(
+                f"function={function} cannot be called: use a function, or its path my_module.my_function"
+            )
         return function
     module, _, name = function.rpartition(".")
     try:

@@ -80,6 +80,8 @@ def compose_config(
             )
         except yaml.YAMLError as error:
             raise ConfigError(f"a YAML file cannot be read: {' '.join(str(error).split())}") from error
+        except RecursionError as error:
+            raise ConfigError(f"{max(overrides, key=len)} is nested too deeply: use fewer brackets") from error
         except _COMPOSE_ERRORS as error:
             raise ConfigError(_refusal(error, parsed, config_dirs)) from error
 

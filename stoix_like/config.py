@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import sys
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -337,6 +338,7 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     except OmegaConfBaseException as error:
         raise ConfigError(f"cannot resolve the configuration: {first_line(error)}") from error
     resolved = typing.cast(dict[str, Any], container)
+    _check_integers(resolved)
     for group in GROUPS:
         if not isinstance(resolved.get(group), dict):
             raise ConfigError(f"the configuration has no group '{group}': add it")
@@ -366,6 +368,15 @@ def parse_config(config: DictConfig, build: Build | None = None) -> RunConfig:
     )
 
 
+def _check_integers(node: Any, path: str = "") -> None:
+    """Refuse integers that no float can hold: they overflow wherever they are divided or converted."""
+    if isinstance(node, (dict, list)):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _check_integers(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, int) and abs(node) > sys.float_info.max:
+        raise ConfigError(f"{path}={node} is out of range: use at most {sys.float_info.max:.1g} in magnitude")
+
+
 def _own_loggers(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the blocks of custom loggers, which have a `_target_` and a name that no other logger has."""
     known = {field.name for field in fields(LoggerConfig)}
@@ -381,7 +392,7 @@ def _parse_callbacks(given: Any) -> tuple[dict[str, Any], ...]:
 
 def _parse_arch(arch: dict[str, Any]) -> ArchConfig:
     name = arch.get("architecture_name")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ConfigError(f"arch.architecture_name={name} is not known: {nearest(str(name), ARCHITECTURES)}")
     return from_mapping(ARCHITECTURES[name], arch, "arch")
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+# Long words are values without meaning, such as a number of hundreds of digits; names and paths stay.
+_LONG_WORD = re.compile(r"([\w.()\[\]{}+-]{60})[\w.()\[\]{}+-]{100,}")
+
+# Files that no user wrote: of this package, of the interpreter, of installed packages, and generated code.
+_NOT_OF_USERS = re.compile(
+    rf"{re.escape(str(Path(__file__).parent))}/|{re.escape(sysconfig.get_path('stdlib'))}/|.*/(site|dist)-packages/|<"
+)
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message names the key, the value and what would work."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_LONG_WORD.sub(r"\1…", message))
 
 
 class TrainingError(RuntimeError):
@@ -86,10 +101,35 @@ def multiples_near(value: int, divisor: int) -> str:
     return " or ".join(str(multiple) for multiple in (lower, lower + divisor) if multiple)
 
 
+@contextlib.contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Put a key before the message of a refusal that does not name it.
+
+    Args:
+        key: key of the configuration. Its value is left to the message: it may contain a password.
+
+    Raises:
+        ConfigError: the refusal, with the key.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if key in str(error) or type(error) is not ConfigError:
+            raise
+        raise ConfigError(f"{key}: {error}") from error
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of the message of an error, or the name of its class if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where the code of a user raised an error, as in ` (/home/me/my_env.py:12)`; empty if no such code did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _NOT_OF_USERS.match(frame.filename)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def listed(names: Sequence[str], last: str) -> str:

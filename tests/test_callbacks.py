@@ -1,10 +1,12 @@
 import json
+import math
 
 import pytest
 from trained_runs import SMALL
 
 import stoix_like
-from stoix_like.callbacks import StopAtReturn, StopWithoutImprovement
+from stoix_like.callbacks import EvaluatePolicy, StopAtReturn, StopWithoutImprovement
+from stoix_like.errors import ConfigError
 
 TIMES = ("wall_seconds", "steps_per_second")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
@@ -42,6 +44,14 @@ def test_a_stopped_run_is_complete_until_its_conditions_change(tmp_path, capsys)
     stoix_like.resume(tmp_path / "stopped", ["callbacks=[]"])
     # Bit-identical to a run that never stopped.
     assert lines(tmp_path / "stopped") == lines(tmp_path / "whole") == without_times(whole.history)
+
+
+@pytest.mark.parametrize("count", [0, math.inf, math.nan, "abc", None])
+def test_counts_that_cannot_be_reached_are_refused(count):
+    with pytest.raises(ConfigError, match=f"evaluations={count} must be at least 1 and finite"):
+        StopWithoutImprovement(count)
+    with pytest.raises(ConfigError, match=f"every_evals={count} must be at least 1 and finite"):
+        EvaluatePolicy(print, count)
 
 
 def test_improvements_restart_the_count():

@@ -74,6 +74,7 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["env=[gymnax/cartpol]"], "gymnax/cartpol"),
         (["env={a:1}"], "env"),
         (["env@arch=gymnax"], "env@arch"),
+        ([f"system.gamma={'[' * 300}{']' * 300}"], r"system.gamma=\[+… is nested too deeply"),
         (["nonsense"], "write an override as key=value"),
     ],
 )

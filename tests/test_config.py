@@ -36,6 +36,9 @@ def test_the_scenario_name_is_the_default_task_name():
         (["system.module=os"], "system.module=os is not a system"),
         (["system.module=no.such.module"], "system.module=no.such.module is not a system"),
         (["~network"], "no group 'network'"),
+        (["arch.architecture_name={a: 1}"], r"arch.architecture_name=\{'a': 1\} is not known: choose from"),
+        ([f"system.gamma={10**400}"], r"^system.gamma=10{59}… is out of range: use at most 2e\+308 in magnitude$"),
+        ([f"+env.kwargs.sizes=[{-(10**400)}]"], "env.kwargs.sizes.0=-10+… is out of range"),
     ],
 )
 def test_configurations_that_do_not_match_their_types_are_refused(overrides, message):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, first_line, nearest, raised_at
 from stoix_like.schema import INT32_MAX, scalar
 
 T = TypeVar("T")
@@ -91,9 +91,9 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
             raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")
     try:
         return cls(*args, **kwargs)
-    except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
-        reason = str(error) or type(error).__name__
-        raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason}") from error
+    except Exception as error:  # Constructors of users raise anything.
+        reason = first_line(error)
+        raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason}{raised_at(error)}") from error
 
 
 def fit_params(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,9 +13,9 @@ import numpy as np
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs import own
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
-from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
-from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError
+from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 
 NUM_ENVS = 3
 NUM_STEPS = 300
@@ -52,10 +53,16 @@ class Checked(NamedTuple):
     num_episodes: int
 
     def __str__(self) -> str:
+        ends = (
+            " No episode ended, so that successors at episode ends were not checked: take more --steps, or truncate"
+            " episodes with env.time_limit."
+        )
         return (
             f"no faults in {self.num_envs} environments × {self.num_steps} random steps ({self.num_episodes} episodes):"
-            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags, successors at"
-            " episode ends, equal results for equal keys"
+            " interface, jit and vmap, shapes, dtypes and bounds of observations, masks, rewards, flags,"
+            + (" successors at episode ends," if self.num_episodes else "")
+            + " equal results for equal keys."
+            + ("" if self.num_episodes else ends)
         )
 
 
@@ -78,9 +85,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         vector = own.make("", env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
-    _raise_any(_space_faults(vector))
-    # Each stage relies on the one before.
-    _raise_any(_interface_faults(vector))
+    check_interface(vector)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
     try:
@@ -89,6 +94,20 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         raise FaultyEnvironmentError([str(error)]) from error
     _raise_any(_value_faults(vector, *played))
     return Checked(NUM_ENVS, num_steps, int(played[0].ended.sum()))
+
+
+def check_interface(env: VectorEnvironment) -> None:
+    """Check spaces, and the structure, shapes and dtypes of what `reset` and `step` return, without compiling anything.
+
+    Args:
+        env: environments without automatic reset.
+
+    Raises:
+        FaultyEnvironmentError: one sentence per fault, with the place in the code of the environment.
+    """
+    # Each stage relies on the one before.
+    _raise_any(_space_faults(env))
+    _raise_any(_interface_faults(env))
 
 
 def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Iterator[str]:
@@ -164,11 +183,14 @@ def _attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
     except FaultyEnvironmentError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         traced = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
         advice = " (use jax.numpy, jnp.where and jax.lax.cond, and keep all state in the state)" if traced else ""
-        raise FaultyEnvironmentError([f"{what} cannot be compiled with jit and vmap: {reason}{advice}"]) from error
+        if "not a valid JAX type" in str(error):
+            advice = " (build the state of arrays in a NamedTuple, a dictionary or a flax.struct.dataclass)"
+        raise FaultyEnvironmentError(
+            [f"{what} cannot be compiled with jit and vmap: {reason}{raised_at(error)}{advice}"]
+        ) from error
 
 
 def _space_faults(env: VectorEnvironment) -> Iterator[str]:
@@ -184,17 +206,24 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
 def _interface_faults(env: VectorEnvironment) -> Iterator[str]:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS))
     before = _attempt("reset", jax.eval_shape, env.reset, keys)
-    faults = list(_result_faults(env, before, "reset"))
+    faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset")]
     if faults:
         yield from faults
         return
     action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
     after = _attempt("step", jax.eval_shape, env.step, keys, before[0], action)
     faults = list(_result_faults(env, after, "step"))
-    yield from faults
     if not faults:
-        yield from _carry_faults("the state", before[0], after[0])
-        yield from _carry_faults("the time step", before[1], after[1])
+        faults += _carry_faults("the state", before[0], after[0])
+        faults += _carry_faults("the time step", before[1], after[1])
+    yield from (f"{fault}{_place(env, 'step')}" for fault in faults)
+
+
+def _place(env: VectorEnvironment, name: str) -> str:
+    """Return where a method of the environment is defined, as in ` (/home/me/my_env.py:12)`; empty if unknown."""
+    method = getattr(env.env if isinstance(env, Vectorize) else env, name, None)
+    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+    return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
 
 
 def _result_faults(env: VectorEnvironment, result: Any, name: str) -> Iterator[str]:
@@ -206,7 +235,9 @@ def _result_faults(env: VectorEnvironment, result: Any, name: str) -> Iterator[s
     timestep = result[1]
     for field, dtype in (("reward", np.float32), ("terminated", bool), ("truncated", bool)):
         value = getattr(timestep, field)
-        if value.shape != (NUM_ENVS,) or value.dtype != dtype:
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            yield f"{field} of {name} is a {type(value).__name__}: return a scalar of dtype {np.dtype(dtype)}"
+        elif value.shape != (NUM_ENVS,) or value.dtype != dtype:
             yield f"{field} of {name} is {_aval(value, 1)}: return a scalar of dtype {np.dtype(dtype)}"
     for field in ("observation", "next_observation"):
         observation = getattr(timestep, field)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from stoix_like.envs import auto_reset, own, wrappers
+from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict
@@ -214,9 +215,13 @@ def make_scenario(
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
+    options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
     if config.env_name == own.OWN:
-        env = own.make(config._target_, own_env, config.kwargs, config.params)
-        return own.wrap(env, config.wrappers)
+        env = own.make(config._target_, own_env, config.kwargs, config.params, options)
+        env = own.wrap(env, config.wrappers)
+        if not evaluation:
+            check_interface(env)
+        return env
     if config._target_:
         raise ConfigError(
             f"env._target_={config._target_} does not fit env.env_name={config.env_name}: use env={own.OWN}"
@@ -227,6 +232,5 @@ def make_scenario(
     module = load_suite(config.env_name)
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
     if SUITES[config.env_name].on_host:
-        options = HostOptions(config.vectorization, config.time_limit, evaluation, config.timeout, drawn)
         arguments = (*arguments, options)
     return own.wrap(module.make(*arguments), config.wrappers)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 
 from stoix_like.envs.arguments import construct
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
+from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
@@ -20,10 +22,16 @@ OWN = "own"
 
 _GYMNAX = ("reset_env", "step_env", "default_params")
 # Packages whose environments step on the host, one call at a time.
-_HOST_PACKAGES = ("gymnasium", "gym", "dm_env", "pettingzoo")
+_HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
 
 
-def make(target: str, env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+def make(
+    target: str,
+    env: Any,
+    kwargs: Mapping[str, Any],
+    params: Mapping[str, Any],
+    options: HostOptions | None = None,
+) -> VectorEnvironment:
     """Build custom environments.
 
     Args:
@@ -31,6 +39,7 @@ def make(target: str, env: Any, kwargs: Mapping[str, Any], params: Mapping[str, 
         env: an environment, or a class or function that builds it; None to import `target`.
         kwargs: arguments of the class or function by name.
         params: parameters of an environment with gymnax's interface, by name.
+        options: how to vectorise environments of gymnasium, and their time limit.
 
     Returns:
         The environments.
@@ -44,11 +53,16 @@ def make(target: str, env: Any, kwargs: Mapping[str, Any], params: Mapping[str, 
             "env._target_ is not set: use the import path of a class, env._target_=my_module.MyEnv; if the run was"
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
-    found = resolve(target, "env._target_") if env is None else env
+    found, constructor = resolve(target, "env._target_") if env is None else env, None
     if is_constructor(found):
+        constructor = partial(found, **kwargs)
         found = construct(found, kwargs, target or found.__name__)
     elif kwargs:
         raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(found)} is built already: pass its class, env=MyEnv")
+    if _is_of_gymnasium(found):
+        suite = load_suite("gymnasium")
+        adopted: VectorEnvironment = suite.adopt(found, constructor, _name(found), options or HostOptions())
+        return adopted
     return adapt(found, params)
 
 
@@ -72,7 +86,10 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
         raise FaultyEnvironmentError([f"{_name(env)} is no environment in JAX: {_advice(env)}"])
     if params:
         raise ConfigError(f"env.params={dict(params)}: {_name(env)} has no parameters: use env.kwargs")
-    space = getattr(env, "action_space", None)
+    for name in ("observation_space", "action_space"):
+        if not hasattr(env, name):
+            raise FaultyEnvironmentError([f"{_name(env)} has no {name}: set it to a space of stoix_like.envs.spaces"])
+    space = env.action_space
     if isinstance(space, Box) and not jnp.issubdtype(space.dtype, jnp.floating):
         raise FaultyEnvironmentError(
             [f"action_space is a Box of {jnp.dtype(space.dtype)}: use MultiDiscrete for integers, or a Box of floats"]
@@ -205,7 +222,13 @@ def is_constructor(env: Any) -> bool:
 
 def _name(env: Any) -> str:
     # Without the brackets of <lambda>, which overrides and paths would have to quote.
-    return str(env.__name__.strip("<>") if is_constructor(env) else type(env).__name__)
+    if is_constructor(env):
+        return str(env.__name__.strip("<>"))
+    return type(env.unwrapped if _is_of_gymnasium(env) else env).__name__
+
+
+def _is_of_gymnasium(env: Any) -> bool:
+    return any(f"{base.__module__}.{base.__name__}" == "gymnasium.core.Env" for base in type(env).__mro__)
 
 
 def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
@@ -222,8 +245,8 @@ def _advice(env: Any) -> str:
     host = next((name for name in _HOST_PACKAGES if name in packages), None)
     if host is not None:
         return (
-            f"it has the interface of {host}, which steps on the host, and cannot be compiled; rewrite it in JAX as a"
-            " subclass of stoix_like.envs.Environment"
+            f"it has the interface of {host}, which steps on the host, and cannot be compiled: wrap it as a"
+            " gymnasium.Env, or rewrite it in JAX as a subclass of stoix_like.envs.Environment"
         )
     return (
         "subclass stoix_like.envs.Environment (one environment) or VectorEnvironment (N of them), or implement gymnax's"

@@ -227,7 +227,7 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     try:
         low, high = (float(argument) for argument in arguments)
     except (TypeError, ValueError):
-        raise ConfigError(f"{key}={list(arguments)} must be two numbers, [low, high]") from None
+        raise ConfigError(f"{key}={arguments} must be two numbers, [low, high]") from None
     if not low <= high:
         raise ConfigError(f"{key}={list(arguments)} must be [low, high] with low <= high")
     if above_zero and low <= 0:

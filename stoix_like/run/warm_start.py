@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.errors import ConfigError, DamagedError
+from stoix_like.errors import ConfigError, DamagedError, naming
 from stoix_like.run.saved_state import lacks_best
 from stoix_like.run.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
@@ -91,8 +91,9 @@ def find(setup: RunSetup) -> Source | None:
     """
     if setup.config.arch.init_from is None:
         return None
-    run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
-    run_files.check_is_run(run_dir)
+    with naming(KEY):
+        run_dir = remote.local_copy(setup.config.arch.init_from, items=("best", "shared")).absolute()
+        run_files.check_is_run(run_dir)
     for step in reversed(checkpoint.steps(run_dir)):
         try:
             source = _source(run_dir, step)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import filelock
 
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, naming
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -70,7 +70,11 @@ def check_new(address: str | None) -> None:
     Raises:
         ConfigError: names the address.
     """
-    if address is not None and holds_run(address):
+    if address is None:
+        return
+    with naming("checkpoint.mirror"):
+        is_taken = holds_run(address)
+    if is_taken:
         raise ConfigError(
             f"checkpoint.mirror={address} already holds a run: choose another address, or resume the run with:"
             f" stoix-like resume {address}"

@@ -1,6 +1,7 @@
 """The check of environments: one sentence for each fault, none for the environments of this package."""
 
 import random
+import re
 
 import gymnasium
 import jax
@@ -13,6 +14,7 @@ import scripted
 from stoix_like import cli
 from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Vectorize, check, check_environment
+from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import restart, transition
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make_scenario
 from stoix_like.envs.suites import probes
@@ -229,9 +231,25 @@ def test_each_fault_is_one_sentence(env):
     assert len(refused.value.faults) <= 2
 
 
-def test_an_environment_of_the_host_is_named():
-    with pytest.raises(FaultyEnvironmentError, match="TimeLimit is no environment in JAX: .*gymnasium.* on the host"):
-        check_environment(gymnasium.make("CartPole-v1"))
+def test_an_environment_of_gymnasium_is_checked_as_well():
+    assert check_environment(gymnasium.make("CartPole-v1"), num_steps=40).num_episodes > 0
+
+
+@pytest.mark.parametrize(("env", "method"), [(WrongShape, Sound.reset), (VectorReward, VectorReward.step)])
+def test_faults_name_the_method_of_the_environment(env, method):
+    with pytest.raises(FaultyEnvironmentError, match=rf"\({__file__}:{method.__code__.co_firstlineno}\)"):
+        check_interface(Vectorize(env()))
+
+
+def test_errors_name_the_line_that_raised_them():
+    line = PythonBranch.step.__code__.co_firstlineno
+    with pytest.raises(FaultyEnvironmentError, match=rf"\({__file__}:(\d+)\)") as refused:
+        check_interface(Vectorize(PythonBranch()))
+    assert line < int(re.search(r"\.py:(\d+)", str(refused.value))[1]) < line + 5
+
+
+def test_episodes_that_never_end_are_reported():
+    assert "No episode ended" in str(check_environment(Sound(), num_steps=1))
 
 
 @pytest.mark.parametrize("env", [Sound(), Sound, own_envs.Corridor(), Vectorize(Sound()), own_envs.GymnaxWalk(2)])

@@ -1,5 +1,7 @@
 """Environments and wrappers of a user's own: by import path and from Python, in training and afterwards."""
 
+import threading
+
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ import stoix_like
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.envs import Discrete, make_eval
+from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_eval
 from stoix_like.envs.own import adapt, as_overrides
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
@@ -67,16 +69,82 @@ def test_wrappers_of_ones_own_count_in_the_episode_return():
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
 
+class Spaceless(Environment):
+    reset = own_envs.Spot.reset
+    step = own_envs.Spot.step
+
+
+dm_env_like = type("Environment", (), {"__module__": "dm_env.environment"})()
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (gymnasium.make("CartPole-v1"), "no environment in JAX: it has the interface of gymnasium, .*on the host"),
+        (dm_env_like, "no environment in JAX: it has the interface of dm_env, .*: wrap it as a gymnasium.Env"),
         (object(), "object is no environment in JAX: subclass stoix_like.envs.Environment"),
+        (Spaceless(), "Spaceless has no observation_space: set it to a space of stoix_like.envs"),
     ],
 )
 def test_other_interfaces_are_named(env, message):
     with pytest.raises(FaultyEnvironmentError, match=message):
         adapt(env, {})
+
+
+class Counting(gymnasium.Env):
+    """Counts its steps from a start value, and is truncated by `env.time_limit` alone."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 100.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start=0):
+        self.start = start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = self.start
+        return np.array([self.count], np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.array([self.count], np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("env", [Counting(start=3), Counting, lambda start=3: Counting(start)])
+def test_environments_of_gymnasium_are_vectorised_from_an_object_or_its_class(env):
+    kwargs = {} if isinstance(env, Counting) else {"start": 3}
+    envs = make_eval(EnvConfig("own", kwargs=kwargs, time_limit=2), env)
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, first = envs.reset(keys)
+    for _ in range(2):
+        state, last = envs.step(keys, state, jnp.zeros(2, jnp.int32))
+    envs.check()
+    envs.close()
+    np.testing.assert_array_equal(first.observation.agent_view, [[3.0], [3.0]])
+    np.testing.assert_array_equal(last.next_observation.agent_view, [[5.0], [5.0]])
+    assert last.truncated.all()
+
+
+def test_an_environment_of_gymnasium_that_cannot_be_copied_names_what_can():
+    env = Counting()
+    env.lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"Counting cannot be copied \(.*lock.*\): pass its class, or register it"):
+        make_eval(EnvConfig("own"), env)
+
+
+def test_training_refuses_an_environment_whose_interface_is_wrong():
+    class Short(own_envs.Spot):
+        observation_space = Box(0.0, 1.0, (7,))
+
+    with pytest.raises(FaultyEnvironmentError, match=r"of reset is uint8.*, but the space is .*own_envs.py:\d+\)"):
+        make(EnvConfig("own"), Short())
+
+
+def test_an_error_of_a_constructor_names_its_line():
+    def broken():
+        return {}["absent"]
+
+    with pytest.raises(ConfigError, match=r"is invalid for broken: 'absent' \(.*test_own.py:\d+\)"):
+        make(EnvConfig("own"), broken)
 
 
 def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):

@@ -91,6 +91,11 @@ def test_addresses_that_cannot_work_are_refused(tmp_path, address, message):
         remote.fetch(address, tmp_path)
 
 
+def test_a_mirror_that_cannot_work_is_refused_by_its_key():
+    with pytest.raises(ConfigError, match=r"^checkpoint\.mirror: runs/mirror is not the address of a directory"):
+        remote.check_new("runs/mirror")
+
+
 def test_an_address_with_a_password_is_refused_without_showing_it():
     with pytest.raises(ConfigError, match="contains a password") as refused:
         remote.check_new("ftp://user:secret@host/run")

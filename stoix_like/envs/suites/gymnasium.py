@@ -6,6 +6,7 @@ import contextlib
 import copy
 import importlib
 import importlib.util
+import inspect
 import os
 import platform
 import signal
@@ -26,7 +27,7 @@ from stoix_like.call_thread import CallThread, NoAnswerError
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
-from stoix_like.envs.host import HostEnvironment
+from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
@@ -183,6 +184,50 @@ def make(
         fps = call(lambda: _check_pictures(env, name)) if options.drawn else None
         # Its specification is all that a worker needs, so that workers import neither jax nor this package.
         constructor = partial(gymnasium.make, _specification(env, options.time_limit), disable_env_checker=True)
+    return _vectorized(constructor, spec, options, fps)
+
+
+def adopt(
+    env: gymnasium.Env[Any, Any], constructor: Callable[..., Any] | None, name: str, options: HostOptions
+) -> VectorEnvironment:
+    """Build vector environments from a user's environment.
+
+    Args:
+        env: the environment; without a constructor, every environment is a deep copy of it.
+        constructor: builds further ones; called with `render_mode` to draw them, if it takes one.
+        name: name of the environment, for messages.
+        options: how to vectorise the environments, and their time limit.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: the environment cannot be copied or drawn, or a space is not supported.
+    """
+    spec = make_spec(name, env.observation_space, env.action_space)
+    if constructor is None:
+        try:
+            constructor = partial(copy.deepcopy, copy.deepcopy(env))
+        except Exception as error:  # Environments hold anything: windows, sockets, simulators.
+            raise ConfigError(
+                f"{name} cannot be copied ({_line(error)}): pass its class, or register it and use env=gymnasium"
+                " env.scenario.name=my_module:MyEnv-v0"
+            ) from error
+    elif options.drawn and "render_mode" in inspect.signature(constructor).parameters:
+        constructor = partial(constructor, render_mode="rgb_array")
+    construct, limit = constructor, options.time_limit
+
+    # Pickled by value, see `_for_worker`.
+    def limited() -> gymnasium.Env[Any, Any]:
+        return construct() if limit is None else TimeLimit(construct(), limit)
+
+    fps = _check_pictures(limited(), name) if options.drawn else None
+    return _vectorized(limited, spec, options, fps)
+
+
+def _vectorized(
+    constructor: Callable[[], gymnasium.Env[Any, Any]], spec: HostSpec, options: HostOptions, fps: int | None
+) -> VectorEnvironment:
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
     make_batch = partial(_make_batch, constructor, options.timeout if parallel else None, not options.drawn)
