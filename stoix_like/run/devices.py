@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,17 +12,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from stoix_like import signals
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
+from stoix_like.config import AnakinConfig, ArchConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
-
-# All processes of a run start within this time; one that is silent for so long is lost, and ends the others.
-_SECONDS_TO_CONNECT = 300
-_SECONDS_OF_SILENCE = 20
-# At the end, the others wait while the first one closes its loggers and copies the run to its mirror.
-_SECONDS_TO_LEAVE = 3600
+from stoix_like.run import connection
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
@@ -89,7 +82,9 @@ def connect(arch: ArchConfig) -> Processes:
     if not isinstance(arch, AnakinConfig) or arch.distributed is None:
         return ALONE
     if not jax.distributed.is_initialized():
-        _connect(arch.distributed, arch.devices_needed)
+        if arch.devices_needed is not None:
+            reserve(arch.devices_needed)
+        connection.connect(arch.distributed)
     return Processes(jax.process_count(), jax.process_index())
 
 
@@ -114,37 +109,6 @@ def _devices_of_all_hosts(processes: Processes, wanted: int | None) -> RunDevice
     processes.together(check)
     by_process = [[one for one in jax.devices() if one.process_index == index] for index in range(processes.count)]
     return RunDevices([device for found in by_process for device in found[:most]], processes=processes)
-
-
-def _connect(distributed: DistributedConfig | str, num_devices: int | None) -> None:
-    if num_devices is not None:
-        reserve(num_devices)
-    # The run agrees on signals itself, and jax's service would take SIGTERM away from it.
-    jax.config.update("jax_enable_preemption_service", False)
-    place: dict[str, Any] = {}
-    if isinstance(distributed, DistributedConfig):
-        place = {
-            "coordinator_address": distributed.coordinator,
-            "num_processes": distributed.num_processes,
-            "process_id": distributed.process_id,
-            "cluster_detection_method": "deactivate",
-        }
-    print(f"arch.distributed={distributed}: waiting for the other processes of the run", file=sys.stderr)
-    try:
-        with signals.unhandled():
-            jax.distributed.initialize(
-                **place,
-                initialization_timeout=_SECONDS_TO_CONNECT,
-                heartbeat_timeout_seconds=_SECONDS_OF_SILENCE,
-                shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
-            )
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f"arch.distributed={distributed}: the processes of the run cannot be connected ({reason}): start all of"
-            " them, with the address of the first one as coordinator, or use arch.distributed=null for one process"
-        ) from error
-    signals.defer()
 
 
 def find_devices(num_devices: int | None, problem: str | None = None) -> list[jax.Device]:
