@@ -242,6 +242,11 @@ class SystemConfig:
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
 
     @property
+    def ignores_lag(self) -> bool:
+        """Whether losses take a rollout for one of the current policy, although that of Sebulba may be older."""
+        return False
+
+    @property
     def max_steps_per_env(self) -> int | None:
         """The largest number of steps per environment that the system can count, warm-up included; None: any number."""
         return None

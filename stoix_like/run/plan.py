@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stoix_like.config import RunConfig
+from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
 from stoix_like.utils.replay import ReplayConfig
@@ -84,6 +84,7 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
         notes=(
             *_notes(config, spent, num_updates, steps_per_update, num_intervals),
             *_replay_notes(config, envs_per_shard, num_shards),
+            *_lag_notes(config),
         ),
     )
 
@@ -173,3 +174,15 @@ def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tu
         return ()
     unit = system.buffer_unit(envs_per_shard, num_shards)
     return (f"system.total_buffer_size={system.total_buffer_size:,} rounded down to {size:,}: a multiple of {unit:,}",)
+
+
+def _lag_notes(config: RunConfig) -> tuple[str, ...]:
+    arch, system = config.arch, config.system
+    if not isinstance(arch, SebulbaConfig) or not arch.pipeline_queue_size or not system.ignores_lag:
+        return ()
+    remedy = "system.vtrace=true does" if hasattr(system, "vtrace") else "use arch.pipeline_queue_size=0"
+    lag = arch.pipeline_queue_size
+    return (
+        f"arch.pipeline_queue_size={lag}: rollouts come from a policy that is {lag} update(s) old, and no loss of"
+        f" system={config.system_name} corrects for it: {remedy}",
+    )

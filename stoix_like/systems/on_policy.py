@@ -33,6 +33,11 @@ class OnPolicyConfig(GradientConfig):
         return 1
 
     @property
+    def ignores_lag(self) -> bool:
+        """See `SystemConfig.ignores_lag`."""
+        return not self.has_replay
+
+    @property
     def final_values(self) -> dict[str, Scalar]:
         """The values at the end of the run, of the hyperparameters that change."""
         finals = {name: getattr(self, f"final_{name}") for name in self.annealed}

@@ -122,7 +122,10 @@ def train(setup, hyperparams):
 def test_every_float_changes_training_or_is_known_not_to(system):
     config = parse_config(compose_config([f"system={system}"]))
     steps = 8 * (config.system.warmup_steps + NUM_UPDATES * config.system.rollout_length)
-    setup = set_up_small(system, f"arch.total_timesteps={steps}")
+    # Rainbow explores by noise in its weights, and its epsilon decays from 0 to 0.
+    explores = ["system.initial_epsilon=0.5"] if hasattr(config.system, "initial_epsilon") else []
+    setup = set_up_small(system, f"arch.total_timesteps={steps}", *explores)
+    config = setup.config
     names = [name for name in float_fields(type(config.system)) if getattr(config.system, name) is not None]
     influence = find_influence(setup.inference, setup.env, names)
     # The first member is the configuration; in each other one, one hyperparameter differs.

@@ -80,6 +80,11 @@ class Config(MinibatchConfig, ActorCriticConfig):
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
+    @property
+    def ignores_lag(self) -> bool:
+        """See `SystemConfig.ignores_lag`; the policy loss has the probability ratio."""
+        return False
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

@@ -55,6 +55,11 @@ class BaseConfig(ActorCriticConfig):
     vtrace: bool = False
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
+    @property
+    def ignores_lag(self) -> bool:
+        """See `SystemConfig.ignores_lag`."""
+        return super().ignores_lag and not self.vtrace
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config(BaseConfig):
