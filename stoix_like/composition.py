@@ -22,7 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stoix_like.config import GROUPS
 from stoix_like.envs.own import OWN
-from stoix_like.errors import ConfigError, first_line, listed, nearest
+from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
 from stoix_like.foreign_keys import FOREIGN_KEYS
 from stoix_like.overrides import quoted
 
@@ -228,6 +228,11 @@ def _refusal(error: Exception, parsed: Sequence[Override], config_dirs: Sequence
             return (
                 f"{line} has several values: add -m to run each of them (stoix-like train -m …), or write a list in"
                 " brackets, key=[1,2]"
+            )
+        if key == "hydra/launcher" and f"'hydra/launcher/{override.value()}'" in str(error):
+            return (
+                f"{line} is not known, or not installed: use basic, which needs nothing, joblib, submitit_local or"
+                f" submitit_slurm ({install_hint('launchers')}), or ray ({install_hint('ray')})"
             )
         value, choices = override.value(), [] if override.is_delete() else group_choices(key, config_dirs)
         # A group may also be given inline, +system={...}, or as a list of choices.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
+import json
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
 
 # Long words are values without meaning, such as a number of hundreds of digits; names and paths stay.
 _LONG_WORD = re.compile(r"([\w.()\[\]{}+-]{60})[\w.()\[\]{}+-]{100,}")
@@ -61,8 +66,64 @@ class FaultyEnvironmentError(ConfigError):
 class MissingExtraError(ConfigError):
     """An optional package that is not installed; the message names the extra to install."""
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs the package '{package}': pip install 'stoix_like[{extra}]'")
+    def __init__(self, what: str, package: str, extra: str, alternative: str = "") -> None:
+        instead = f"{alternative}, or " if alternative else ""
+        super().__init__(f"{what} needs {instead}the package '{package}': {install_hint(extra)}")
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that adds an extra to this installation, from where it came.
+
+    Args:
+        extra: name of the extra.
+
+    Returns:
+        `pip install 'stoix_like[tune]'`; of a checkout, `pip install -e '.[tune]'`.
+    """
+    from importlib import metadata
+
+    checkout = Path(__file__).parent.parent
+    try:
+        # pip writes it where the package does not come from an index.
+        found = metadata.distribution("stoix_like").read_text("direct_url.json")
+        origin = json.loads(found) if found else {}
+    except (metadata.PackageNotFoundError, ValueError):
+        is_checkout = (checkout / "pyproject.toml").exists()
+        origin = {"url": checkout.as_uri(), "dir_info": {"editable": True}} if is_checkout else {}
+    return install_command(extra, origin)
+
+
+def install_command(extra: str, origin: Mapping[str, Any]) -> str:
+    """Return the command that adds an extra to an installation.
+
+    Args:
+        extra: name of the extra.
+        origin: contents of `direct_url.json`; empty for a package from an index.
+    """
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        path = unquote(url.removeprefix("file://"))
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {editable}'{'.' if path == str(Path.cwd()) else path}[{extra}]'"
+    vcs = f"{origin['vcs_info']['vcs']}+" if "vcs_info" in origin else ""
+    return f"pip install 'stoix_like[{extra}]{f' @ {vcs}{url}' if url else ''}'"
+
+
+def require(package: str, what: str, extra: str) -> ModuleType:
+    """Import an optional package.
+
+    Args:
+        package: name of the package.
+        what: what needs it.
+        extra: the extra that installs it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(what, package, extra) from error
 
 
 # Suites have up to a thousand environments.

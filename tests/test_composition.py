@@ -149,3 +149,8 @@ def test_a_group_of_a_resumed_run_is_chosen_by_name(override):
 def test_a_key_below_a_list_of_a_resumed_run_is_refused():
     with pytest.raises(ConfigError, match="does not fit the configuration"):
         override_config(compose_config([]), ["+network.actor_network.pre_torso.layer_sizes.a=1"])
+
+
+def test_a_launcher_that_is_not_installed_names_its_extra():
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=jobli is not known, or not installed: .*\[launchers\]'"):
+        compose_config(["arch.seed=1", "hydra/launcher=jobli"], return_hydra_config=True)

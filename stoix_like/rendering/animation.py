@@ -72,7 +72,7 @@ def check_writer(file_format: str, setting: str) -> None:
             " directory with some free space"
         ) from error
     if file_format == "mp4" and _ffmpeg() is None:
-        raise MissingExtraError(f"{setting} needs ffmpeg, and", "imageio_ffmpeg", "video")
+        raise MissingExtraError(setting, "imageio_ffmpeg", "video", alternative="ffmpeg")
 
 
 def _ffmpeg() -> str | None:

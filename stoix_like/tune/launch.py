@@ -28,15 +28,7 @@ def check_launcher(overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: names the launcher.
     """
-    try:
-        config = compose_config(overrides, return_hydra_config=True)
-    except ConfigError as error:
-        if "hydra/launcher" not in str(error):
-            raise
-        raise ConfigError(
-            f"sweep.launcher: {error}; joblib, submitit_local and submitit_slurm need pip install"
-            " 'stoix_like[launchers]'"
-        ) from error
+    config = compose_config(overrides, return_hydra_config=True)
     if config.hydra.launcher.get("_target_", "").startswith(stoix_like_ray.__name__):
         stoix_like_ray.check_installed()
 

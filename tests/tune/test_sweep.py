@@ -38,8 +38,8 @@ def table(directory):
         (["sweep.trial=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}"], "did you mean 'trials'"),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "sweep.sampler=tpa"], "sweep.sampler=tpa"),
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
-        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "'stoix_like[launchers]'"),
-        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "'stoix_like[ray]'"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "[launchers]'"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "[ray]'"),
         (
             [
                 "sweep.trials=4",

@@ -1,0 +1,38 @@
+"""Hints in errors."""
+
+from pathlib import Path
+
+import pytest
+
+from stoix_like.errors import MissingExtraError, install_command, install_hint, require
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({}, "pip install 'stoix_like[tune]'"),
+        ({"url": "file:///a%20b/c", "dir_info": {"editable": True}}, "pip install -e '/a b/c[tune]'"),
+        ({"url": "file:///a/c", "dir_info": {}}, "pip install '/a/c[tune]'"),
+        (
+            {"url": "https://host/a.git", "vcs_info": {"vcs": "git", "commit_id": "1"}},
+            "pip install 'stoix_like[tune] @ git+https://host/a.git'",
+        ),
+        (
+            {"url": "file:///a/stoix_like.whl", "archive_info": {}},
+            "pip install 'stoix_like[tune] @ file:///a/stoix_like.whl'",
+        ),
+    ],
+)
+def test_extras_are_installed_from_where_the_package_came(origin, command):
+    assert install_command("tune", origin) == command
+
+
+def test_a_checkout_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert install_hint("tune") == "pip install -e '.[tune]'"
+    monkeypatch.chdir("/")
+    assert install_hint("tune") == f"pip install -e '{ROOT}[tune]'"
+    with pytest.raises(MissingExtraError, match=r"x=1 needs the package 'no_such': pip install -e .*\[tune\]'"):
+        require("no_such", "x=1", "tune")
