@@ -1,4 +1,4 @@
-"""Statistics over runs, plots and reports; needs the extra `analysis`.
+"""Statistics over runs, plots and reports; tables (`load`, `Comparison.table`) need the extra `analysis`.
 
 ```python
 from stoix_like import analysis
@@ -11,32 +11,27 @@ analysis.learning_curves(analysis.read("runs"))  # matplotlib axes
 
 from __future__ import annotations
 
-from stoix_like.errors import MissingExtraError
-
-try:
-    from stoix_like.analysis.comparison import Comparison, Settings, compare
-    from stoix_like.analysis.frame import load
-    from stoix_like.analysis.groups import Algorithm, read
-    from stoix_like.analysis.learned import (
-        critic_slice,
-        draw_critic,
-        draw_policy,
-        draw_trajectory,
-        histogram,
-        policy_slice,
-        trajectories,
-    )
-    from stoix_like.analysis.plots import (
-        heat_map,
-        hyperparameter_slices,
-        learning_curves,
-        lineage,
-        performance_profiles,
-        sample_efficiency,
-    )
-    from stoix_like.analysis.slices import Slice, take_slice
-except ModuleNotFoundError as error:
-    raise MissingExtraError("stoix_like.analysis", str(error.name), "analysis") from error
+from stoix_like.analysis.comparison import Comparison, Settings, compare, compare_all
+from stoix_like.analysis.frame import load
+from stoix_like.analysis.groups import Algorithm, read
+from stoix_like.analysis.learned import (
+    critic_slice,
+    draw_critic,
+    draw_policy,
+    draw_trajectory,
+    histogram,
+    policy_slice,
+    trajectories,
+)
+from stoix_like.analysis.plots import (
+    heat_map,
+    hyperparameter_slices,
+    learning_curves,
+    lineage,
+    performance_profiles,
+    sample_efficiency,
+)
+from stoix_like.analysis.slices import Slice, take_slice
 
 __all__ = [
     "Algorithm",
@@ -44,6 +39,7 @@ __all__ = [
     "Settings",
     "Slice",
     "compare",
+    "compare_all",
     "critic_slice",
     "draw_critic",
     "draw_policy",

@@ -7,19 +7,21 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from stoix_like.analysis import statistics
-from stoix_like.analysis.groups import SCORES, Algorithm, common_tasks, read
+from stoix_like.analysis.groups import SCORES, Algorithm, common_tasks, read, sections
 from stoix_like.analysis.scores import raw_scores, score_tables
-from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.analysis.statistics import CORRECTIONS, MIN_IQM, TESTS, TITLES, Interval
+from stoix_like.errors import ConfigError, nearest, require
 from stoix_like.loggers.formats import columns
 
-HEAD = ("seeds", "mean", "median", "IQM", "optimality gap")
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEAD = ("seeds", "env steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
 
@@ -69,6 +71,7 @@ class Test(NamedTuple):
         corrected: p-value corrected for all tests of the comparison.
         seeds_needed: seeds of each with which the test would decide in 80 % of cases, for undecided pairs.
         seeds: seeds of both.
+        paired: whether both were trained with the same seeds in one population, and are compared seed by seed.
     """
 
     task: str
@@ -80,6 +83,7 @@ class Test(NamedTuple):
     corrected: float = math.nan
     seeds_needed: int | None = None
     seeds: tuple[int, int] = (0, 0)
+    paired: bool = False
 
     def verdict(self, level: float) -> str:
         """Return what the test decides, in a sentence.
@@ -128,19 +132,42 @@ class Comparison(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The aggregate statistics as text: label, and the cells of `HEAD`."""
+        """The aggregate statistics as text, with the cells of `HEAD` after the label; of many algorithms best first."""
         return [
             [
                 algorithm.label,
                 "/".join(str(len(algorithm.tasks[task])) for task in self.tasks),
-                *(format_interval(interval) for interval in self.aggregates[algorithm.label].values()),
+                _env_steps(algorithm, self.tasks),
+                *(
+                    # Of fewer scores it is the mean.
+                    "–" if name == "iqm" and _num_scores(algorithm, self.tasks) < MIN_IQM else format_interval(interval)
+                    for name, interval in self.aggregates[algorithm.label].items()
+                ),
             ]
             for algorithm in self.algorithms
         ]
 
     @property
+    def is_grid(self) -> bool:
+        """Whether there are so many algorithms that the best one alone is compared with each other one."""
+        return len(self.algorithms) > MAX_ALL_PAIRS
+
+    @property
+    def test_title(self) -> str:
+        """What was tested, and how."""
+        settings = self.settings
+        names = dict.fromkeys(_test_title(test, settings.test) for test in self.tests)
+        corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
+        if settings.test in statistics.T_TESTS:
+            interval = "its intervals of the difference between means"
+        else:
+            interval = "bootstrap intervals of the difference between means"
+        return f"{', '.join(names)}, level {settings.level:g}{corrected}, with {interval}"
+
+    @property
     def table(self) -> pd.DataFrame:
-        """The aggregate statistics, one row per algorithm."""
+        """The aggregate statistics, one row per algorithm; needs pandas."""
+        pandas = require("pandas", "a table of statistics", "analysis")
         rows = {
             label: {
                 f"{name}{suffix}": value
@@ -149,7 +176,8 @@ class Comparison(NamedTuple):
             }
             for label, found in self.aggregates.items()
         }
-        return pd.DataFrame.from_dict(rows, orient="index")
+        table: pd.DataFrame = pandas.DataFrame.from_dict(rows, orient="index")
+        return table
 
     def __str__(self) -> str:
         """Return the comparison as text."""
@@ -176,7 +204,25 @@ def compare(
     """
     settings = settings or Settings()
     settings.check()
-    algorithms = _algorithms(paths, by)
+    return _compare(_algorithms(paths, by), settings)
+
+
+def compare_all(
+    paths: str | Path | Iterable[str | Path] | Sequence[Algorithm],
+    settings: Settings | None = None,
+    by: Sequence[str] = (),
+) -> list[Comparison]:
+    """Compare the algorithms of each set of environments that the same algorithms were trained on; see `compare`.
+
+    Returns:
+        One comparison for each such set.
+    """
+    settings = settings or Settings()
+    settings.check()
+    return [_compare(section, settings) for section in sections(_algorithms(paths, by))]
+
+
+def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
     tasks = common_tasks(algorithms)
     notes: list[str] = []
     if settings.target is not None and len(tasks) > 1:
@@ -187,8 +233,14 @@ def compare(
     tables = score_tables(scores, tasks, notes)
     best = max(float(np.max(table)) for table in tables.values())
     target = best if settings.target is None else settings.target
-    pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(tables, notes)]
-    samples = [(scores[first][index], scores[second][index]) for index, first, second in pairs]
+    found = statistics.aggregates(tables, target, settings.level)
+    if len(algorithms) > MAX_ALL_PAIRS:
+        algorithms = sorted(algorithms, key=lambda algorithm: found[algorithm.label]["iqm"].estimate, reverse=True)
+        notes.append(
+            f"more than {MAX_ALL_PAIRS} algorithms: only the one with the highest IQM is tested, on all others"
+        )
+    pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
+    samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
     tests = [
         _test(tasks[index], first, second, *sample, settings)
         for (index, first, second), sample in zip(pairs, samples, strict=True)
@@ -201,21 +253,42 @@ def compare(
     seeds = [len(values) for columns in scores.values() for values in columns]
     if tests and min(seeds) < MIN_SEEDS:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
+    if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
+        notes.append(f"no IQM of fewer than {MIN_IQM} scores, of which it is the mean")
     if settings.test == "bootstrap" and min(seeds) < 20:
         notes.append("with fewer than 20 seeds, the bootstrap test decides too easily: prefer welch")
-    found = statistics.aggregates(tables, target, settings.level)
+    steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
+    if len(steps) > 1:
+        notes.append(
+            f"budgets differ, from {min(steps):,.0f} to {max(steps):,.0f} env steps: these are returns after different"
+            " amounts of training; `stoix-like plot` compares them at equal steps"
+        )
     return Comparison(settings, algorithms, tasks, target, found, tests, notes)
 
 
-def _pairs(tables: dict[str, np.ndarray], notes: list[str]) -> list[tuple[str, str]]:
-    """Return the pairs to test: all of a few algorithms, otherwise the best against each other one."""
-    if len(tables) <= MAX_ALL_PAIRS:
-        return list(itertools.combinations(tables, 2))
-    best = max(tables, key=lambda label: float(np.mean(tables[label])))
-    notes.append(
-        f"more than {MAX_ALL_PAIRS} algorithms: only the one with the highest mean is tested against the others"
-    )
-    return [(best, other) for other in tables if other != best]
+def _pairs(algorithms: Sequence[Algorithm]) -> list[tuple[Algorithm, Algorithm]]:
+    """Return the pairs to test: all of a few algorithms, otherwise the first, best one and each other one."""
+    pairs = itertools.combinations(algorithms, 2)
+    return [pair for pair in pairs if len(algorithms) <= MAX_ALL_PAIRS or pair[0] is algorithms[0]]
+
+
+def _trained_steps(algorithm: Algorithm, tasks: Sequence[str]) -> list[float]:
+    return [member.value(member.run.last, "env_steps") for task in tasks for member in algorithm.tasks[task]]
+
+
+def _env_steps(algorithm: Algorithm, tasks: Sequence[str]) -> str:
+    steps = _trained_steps(algorithm, tasks)
+    return "–".join(f"{step:,.0f}" for step in dict.fromkeys((min(steps), max(steps))))
+
+
+def _num_scores(algorithm: Algorithm, tasks: Sequence[str]) -> int:
+    return min(len(algorithm.tasks[task]) for task in tasks) * len(tasks)
+
+
+def _are_paired(first: Algorithm, second: Algorithm, task: str) -> bool:
+    """Return whether the members of both are of the same populations and have the same seeds there."""
+    runs = [[(member.run.directory, member.seed) for member in one.tasks[task]] for one in (first, second)]
+    return runs[0] == runs[1]
 
 
 def _algorithms(paths: str | Path | Iterable[str | Path] | Sequence[Algorithm], by: Sequence[str]) -> list[Algorithm]:
@@ -225,15 +298,17 @@ def _algorithms(paths: str | Path | Iterable[str | Path] | Sequence[Algorithm], 
     return read([item for item in given if isinstance(item, (str, Path))], by)
 
 
-def _test(task: str, first: str, second: str, x: np.ndarray, y: np.ndarray, settings: Settings) -> Test:
+def _test(task: str, first: Algorithm, second: Algorithm, x: np.ndarray, y: np.ndarray, settings: Settings) -> Test:
+    paired = _are_paired(first, second, task)
     return Test(
         task,
-        first,
-        second,
-        statistics.difference(x, y, settings.level),
-        statistics.probability_of_improvement(x[:, None], y[:, None], settings.level),
-        statistics.p_value(settings.test, x, y),
+        first.label,
+        second.label,
+        statistics.difference(x, y, settings.level, test=settings.test, paired=paired),
+        statistics.probability_of_improvement(x, y, settings.level),
+        statistics.p_value(settings.test, x, y, paired),
         seeds=(len(x), len(y)),
+        paired=paired,
     )
 
 
@@ -242,8 +317,16 @@ def _decide(test: Test, corrected: float, samples: Sequence[np.ndarray], setting
     needed = None
     if not corrected < settings.level:
         level = settings.level / (1 if settings.correction == "none" else num_tests)
-        needed = statistics.seeds_needed(samples[0], samples[1], settings.test, level)
+        needed = statistics.seeds_needed(samples[0], samples[1], settings.test, level, paired=test.paired)
     return test._replace(corrected=corrected, seeds_needed=needed)
+
+
+def _test_title(test: Test, name: str) -> str:
+    title = (statistics.PAIRED_TITLES if test.paired else TITLES)[name]
+    if name != "permutation":
+        return title
+    exact = statistics.is_exact(test.seeds[0], None if test.paired else test.seeds[1])
+    return f"{title} ({'exact' if exact else f'{statistics.NUM_RESAMPLES:,} random permutations'})"
 
 
 def _lines(comparison: Comparison) -> list[str]:
@@ -254,13 +337,34 @@ def _lines(comparison: Comparison) -> list[str]:
     lines += columns([["", *HEAD], *comparison.rows])
     lines += ["", f"optimality gap: mean shortfall from {comparison.target:.4g}"]
     if comparison.tests:
-        corrected = "" if settings.correction == "none" else f", corrected by {settings.correction}"
-        lines += ["", f"{TITLES[settings.test]}, level {settings.level:g}{corrected}"]
-        for test in comparison.tests:
-            on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
-            lines.append(f"  {on}{test.verdict(settings.level)}")
-            lines.append(f"    P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}")
+        lines += ["", comparison.test_title]
+        lines += _grid_lines(comparison) if comparison.is_grid else _pair_lines(comparison)
     return [*lines, *(f"note: {note}" for note in comparison.notes)]
+
+
+def _pair_lines(comparison: Comparison) -> list[str]:
+    lines = []
+    for test in comparison.tests:
+        on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
+        lines.append(f"  {on}{test.verdict(comparison.settings.level)}")
+        lines.append(f"    P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}")
+    return lines
+
+
+def _grid_lines(comparison: Comparison) -> list[str]:
+    """Return a table of the other algorithms against the best one, by environment."""
+    level, lines = comparison.settings.level, [f"best: {comparison.algorithms[0].label}, which against the others is"]
+    for task in comparison.tasks:
+        head = [task if len(comparison.tasks) > 1 else "", "better by", "p", "", "seeds to decide"]
+        lines += columns([head, *(_grid_row(test, level) for test in comparison.tests if test.task == task)])
+    return lines
+
+
+def _grid_row(test: Test, level: float) -> list[str]:
+    decided = "*" if test.corrected < level else ""
+    p_value = "–" if math.isnan(test.corrected) else f"{test.corrected:.2g}"
+    needed = "" if decided else str(test.seeds_needed or "–")
+    return [test.second, format_interval(test.difference), p_value, decided, needed]
 
 
 def format_interval(interval: Interval, digits: int | None = None) -> str:

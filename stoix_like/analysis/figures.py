@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import plots
-from stoix_like.analysis.groups import Algorithm, common_tasks
+from stoix_like.analysis.groups import Algorithm, sections
 from stoix_like.errors import ConfigError
 from stoix_like.storage.files import write_bytes
-from stoix_like.storage.recorded_runs import evolves
+from stoix_like.storage.recorded_runs import Member, evolves
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap", "lineage")
@@ -65,15 +65,19 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
     if kind == "lineage":
         panels = _lineage_panels(algorithms, hyperparams)
     elif kind in ("slices", "heatmap"):
-        panels = _population_panels(algorithms, kind, hyperparams, options)
+        panels = population_panels(algorithms, kind, hyperparams, **options)
     elif kind == "curves":
         panels = [
-            lambda ax, task=task: plots.learning_curves(algorithms, task, ax=ax, **options)  # type: ignore[misc]
-            for task in common_tasks(algorithms)
+            lambda ax, section=section, task=task: plots.learning_curves(section, task, ax=ax, **options)  # type: ignore[misc]
+            for section in sections(algorithms)
+            for task in section[0].tasks
         ]
     else:
         function = plots.performance_profiles if kind == "profiles" else plots.sample_efficiency
-        panels = [lambda ax: function(algorithms, ax=ax, **options)]
+        panels = [
+            lambda ax, section=section: function(section, ax=ax, **options)  # type: ignore[misc]
+            for section in sections(algorithms)
+        ]
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
@@ -82,24 +86,45 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
     return figure
 
 
-def _population_panels(
-    algorithms: Sequence[Algorithm], kind: str, hyperparams: Sequence[str], options: dict[str, Any]
+def population_panels(
+    algorithms: Sequence[Algorithm], kind: str, hyperparams: Sequence[str] = (), **options: Any
 ) -> list[Callable[[Axes], Any]]:
+    """Return functions that draw populations, one for each environment, and for slices one for each hyperparameter.
+
+    Args:
+        algorithms: from `read`.
+        kind: `slices` or `heatmap`.
+        hyperparams: see `draw`.
+        options: further arguments of the function of `plots` that draws.
+
+    Raises:
+        ConfigError: there is nothing to draw.
+    """
+    panels: list[Callable[[Axes], Any]] = []
     # Each hyperparameter setting is an algorithm of its own: they belong together again here.
-    members = [member for algorithm in algorithms for member in algorithm.members]
-    varied = list(dict.fromkeys(name for member in members for name in member.hyperparams))
-    if not varied:
-        raise ConfigError(f"--kind {kind} needs a population with hyperparameters that vary: these runs have none")
-    if kind == "slices":
-        names = hyperparams or varied
-        return [
-            lambda ax, name=name: plots.hyperparameter_slices(members, name, ax=ax, **options)  # type: ignore[misc]
-            for name in names
-        ]
-    names = hyperparams or varied[:2]
-    if len(names) != 2:
-        raise ConfigError(f"--kind heatmap needs two hyperparameters, and {', '.join(names)} is one: use --kind slices")
-    return [lambda ax: plots.heat_map(members, names[0], names[1], ax=ax, **options)]
+    by_task: dict[str, list[Member]] = {}
+    for algorithm in algorithms:
+        for task, members in algorithm.tasks.items():
+            by_task.setdefault(task, []).extend(member for member in members if member.hyperparams)
+    for shown in filter(None, by_task.values()):
+        names = hyperparams or list(dict.fromkeys(name for member in shown for name in member.hyperparams))
+        if kind == "slices":
+            panels += [
+                lambda ax, shown=shown, name=name: plots.hyperparameter_slices(shown, name, ax=ax, **options)  # type: ignore[misc]
+                for name in names
+            ]
+            continue
+        if hyperparams and len(hyperparams) != 2:
+            raise ConfigError("--kind heatmap needs two hyperparameters: use --hyperparam twice")
+        if len(names) < 2:
+            continue
+        panels.append(
+            lambda ax, shown=shown, names=names: plots.heat_map(shown, names[0], names[1], ax=ax, **options)  # type: ignore[misc]
+        )
+    if not panels:
+        needed = "two hyperparameters that vary" if kind == "heatmap" else "hyperparameters that vary"
+        raise ConfigError(f"--kind {kind} needs a population with {needed}: these runs have none")
+    return panels
 
 
 def _lineage_panels(algorithms: Sequence[Algorithm], hyperparams: Sequence[str]) -> list[Callable[[Axes], Any]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from stoix_like.errors import require
 from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs
 from stoix_like.storage.run_files import read_history, read_updates
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NAMES = ("name", "module")
 _SHARED = ("population/", "eval/episode_return_iqm", "eval/episode_return_ci_")
@@ -30,14 +32,17 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
 
     Raises:
         ConfigError: a path holds no run that can be read.
+        MissingExtraError: pandas is not installed.
     """
+    pandas = require("pandas", "analysis.load", "analysis")
     paths = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
     runs, problems = read_runs(paths)
     for problem in problems:
         print(f"leaving out a run: {problem}", file=sys.stderr)
     read = read_updates if updates else read_history
     rows = [row for run in runs for row in _rows(run, read(run.directory))]
-    return pd.DataFrame(rows)
+    table: pd.DataFrame = pandas.DataFrame(rows)
+    return table
 
 
 def _rows(run: Run, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -26,6 +26,14 @@ from stoix_like.storage.recorded_runs import (
 
 SCORES = ("final", "best")
 _MAX_KEYS_IN_LABEL = 3
+# How long and how often, which is no part of an algorithm.
+BUDGETS = (
+    "arch.total_timesteps",
+    "arch.num_evaluation",
+    "arch.num_eval_episodes",
+    "arch.absolute_metric",
+    "arch.stop_at_return",
+)
 
 
 class Algorithm(NamedTuple):
@@ -81,7 +89,8 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
     Args:
         paths: run directories, or directories that contain runs; one or several.
         by: dotted keys of the configuration, such as `system.name`, whose values alone make an algorithm; by default
-            everything but the environment, seeds, checkpoints and loggers does.
+            everything but the environment, seeds, checkpoints and loggers does, and budgets only where a seed was
+            trained with several of them.
 
     Returns:
         The algorithms in the order of their first runs; runs that cannot be read are reported and left out.
@@ -114,16 +123,27 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
     Raises:
         ConfigError: a seed occurs twice in one group.
     """
+    everyone = list(members)
+    settings = [_settings(member, by, BUDGETS) for member in everyone]
+    places = {
+        (identity(chosen), member.run.environment, member.seed)
+        for chosen, member in zip(settings, everyone, strict=True)
+    }
+    if len(places) < len(everyone):
+        # The same seeds, trained with several budgets.
+        settings = [_settings(member, by, ()) for member in everyone]
     found: dict[str, tuple[dict[str, Any], dict[str, dict[int, Member]]]] = {}
-    for member in members:
-        chosen = _settings(member, by)
+    for chosen, member in zip(settings, everyone, strict=True):
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))
         seeds = tasks.setdefault(member.run.environment, {})
         if member.seed in seeds:
             raise ConfigError(_twice(seeds[member.seed], member))
         seeds[member.seed] = member
     differing = _differing([chosen for chosen, _ in found.values()])
-    labels = _labels([{key: chosen.get(key) for key in differing} for chosen, _ in found.values()], found.values())
+    labels = _labels(
+        [{key: chosen.get(key) for key in differing} for chosen, _ in found.values()],
+        [tasks for _, tasks in found.values()],
+    )
     return [
         Algorithm(
             label,
@@ -167,9 +187,29 @@ def common_tasks(algorithms: Sequence[Algorithm]) -> list[str]:
     return tasks
 
 
-def _settings(member: Member, by: Sequence[str]) -> dict[str, Any]:
+def sections(algorithms: Sequence[Algorithm]) -> list[list[Algorithm]]:
+    """Split algorithms into those that were trained on the same environments.
+
+    Args:
+        algorithms: the algorithms.
+
+    Returns:
+        For each set of algorithms that share environments which no other algorithm was trained on: these algorithms,
+        with the members of these environments.
+    """
+    found: dict[tuple[int, ...], list[str]] = {}
+    for task in dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks):
+        owners = tuple(index for index, algorithm in enumerate(algorithms) if task in algorithm.tasks)
+        found.setdefault(owners, []).append(task)
+    return [
+        [algorithms[index]._replace(tasks={task: algorithms[index].tasks[task] for task in tasks}) for index in owners]
+        for owners, tasks in found.items()
+    ]
+
+
+def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     if not by:
-        return settings(member, without=("env",))
+        return settings(member, without=("env", *without))
     chosen = settings(member)
     return {key: value for key, value in chosen.items() if is_below(key, by)}
 
@@ -187,21 +227,43 @@ def _differing(chosen: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if len({identity({"value": one.get(key, "missing")}) for one in chosen}) > 1]
 
 
-def _labels(
-    differences: Sequence[dict[str, Any]], found: Iterable[tuple[Any, dict[str, dict[int, Member]]]]
-) -> list[str]:
-    """Return unique labels: the system, and the settings in which algorithms of the same system differ."""
-    systems = [next(iter(next(iter(tasks.values())).values())).run.system for _, tasks in found]
+def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:
+    """Return labels, unique on every environment: the system, and in what it differs from its other algorithms there.
+
+    A few keys are named, and as many more as tell all of them apart.
+    """
+    systems = [next(iter(next(iter(tasks.values())).values())).run.system for tasks in found]
     labels = []
-    for system, own in zip(systems, differences, strict=True):
-        same = [other for name, other in zip(systems, differences, strict=True) if name == system]
-        keys = [key for key in own if key != "system.name" and any(other[key] != own[key] for other in same)]
-        words = [f"{key.removeprefix('system.')}={_format(own[key])}" for key in keys[:_MAX_KEYS_IN_LABEL]]
+    for system, own, tasks in zip(systems, differences, found, strict=True):
+        rivals = [
+            other
+            for name, other, others in zip(systems, differences, found, strict=True)
+            if name == system and other is not own and tasks.keys() & others.keys()
+        ]
+        keys = [key for key in own if key != "system.name" and any(other[key] != own[key] for other in rivals)]
+        named = keys[:_MAX_KEYS_IN_LABEL]
+        alike = [other for other in rivals if all(_format(other[key]) == _format(own[key]) for key in named)]
+        for key in keys[_MAX_KEYS_IN_LABEL:]:
+            told_apart = [other for other in alike if _format(other[key]) != _format(own[key])]
+            if told_apart:
+                named.append(key)
+                alike = [other for other in alike if other not in told_apart]
+        words = [f"{key.removeprefix('system.')}={_format(own[key])}" for key in named]
         labels.append(" ".join([system, *words]))
+    # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
-        label if labels.count(label) == 1 else f"{label} #{labels[: position + 1].count(label)}"
+        label if labels.count(label) == 1 or _is_alone(position, labels, found) else f"{label} #{position + 1}"
         for position, label in enumerate(labels)
     ]
+
+
+def _is_alone(position: int, labels: Sequence[str], found: Sequence[dict[str, dict[int, Member]]]) -> bool:
+    """Return whether no other algorithm with the same label was trained on the same environment."""
+    return not any(
+        label == labels[position] and tasks.keys() & found[position].keys()
+        for index, (label, tasks) in enumerate(zip(labels, found, strict=True))
+        if index != position
+    )
 
 
 def _format(value: Any) -> str:

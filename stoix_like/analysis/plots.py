@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,12 +11,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from rliable import library
 from scipy import stats
 
 from stoix_like.analysis.groups import Algorithm, common_tasks, score
 from stoix_like.analysis.scores import raw_scores, score_tables
-from stoix_like.analysis.statistics import NUM_RESAMPLES, p_value, seeded
+from stoix_like.analysis.statistics import center_name, p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
@@ -24,6 +24,9 @@ X_AXES = {"env_steps": "environment steps", "wall_seconds": "wall-clock time in 
 BANDS = ("bootstrap", "percentile", "deviation", "error", "none")
 _NUM_POINTS = 101
 _MAX_POINTS = 500
+# Bands over the resamples of every point of a curve need fewer of them than a table.
+NUM_RESAMPLES = 2000
+_MAX_LABELS_INSIDE = 4
 
 
 def _iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -49,7 +52,7 @@ def learning_curves(
 
     Args:
         algorithms: from `read`.
-        task: the environment; by default the one that all algorithms share.
+        task: the environment; it can be omitted if there is only one.
         metric: name of a metric of the records, of evaluations or, as `updates/…`, between them.
         x: `env_steps` of each member, or `wall_seconds` since the start of the run.
         center: `iqm`, `mean` or `median` over seeds.
@@ -70,19 +73,44 @@ def learning_curves(
             raise ConfigError(f"{name}={value} is unknown: {nearest(value, known)}")
     task = _task(algorithms, task)
     axes = new_axes(ax)
-    curves = [(algorithm, *curve(algorithm.tasks[task], metric, x)) for algorithm in algorithms]
+    shown = [algorithm for algorithm in algorithms if task in algorithm.tasks]
+    curves = [(algorithm, *curve(algorithm.tasks[task], metric, x)) for algorithm in shown]
     for algorithm, grid, values in curves:
         (line,) = axes.plot(grid, CENTERS[center](values, axis=0), label=f"{algorithm.label} ({len(values)} seeds)")
         low, high = _band(values, center, band, level)
         if low is not None:
             axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     if test is not None and len(curves) == 2:
-        _mark_differences(axes, curves[0][1:], curves[1][1:], test, level)
+        _mark_differences(axes, [algorithm.tasks[task] for algorithm in shown], metric, x, test, level)
     axes.set_xlabel(X_AXES[x])
     axes.set_ylabel(_title(metric))
-    axes.set_title(task)
-    axes.legend(loc="best", fontsize="small")
+    _say_what(axes, task, center, band, level, max(len(values) for _, _, values in curves))
+    _legend(axes)
     return axes
+
+
+def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seeds: int) -> None:
+    """Write the title, and below it what lines and bands are."""
+    name = center_name(seeds) if center == "iqm" else center
+    bands = {
+        "bootstrap": f"{100.0 * (1.0 - level):g} % bootstrap interval of the {name}",
+        "percentile": "2.5th to 97.5th percentile of the seeds",
+        "deviation": "standard deviation over seeds",
+        "error": "standard error of the mean",
+        "none": "",
+    }
+    shown = f"; band: {bands[band]}" if bands[band] else ""
+    axes.set_title(title, pad=18)
+    text = f"line: {name} over seeds{shown}" if seeds > 1 else "one seed"
+    axes.text(0.5, 1.015, text, transform=axes.transAxes, ha="center", va="bottom", fontsize="small", color="0.35")
+
+
+def _legend(axes: Axes) -> None:
+    """Draw the legend, that of many lines beside the axes."""
+    if len(axes.get_legend_handles_labels()[1]) > _MAX_LABELS_INSIDE:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
+    else:
+        axes.legend(loc="best", fontsize="small")
 
 
 def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
@@ -128,6 +156,8 @@ def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any
     if band == "percentile":
         return tuple(np.percentile(values, [2.5, 97.5], axis=0))
     middle = CENTERS[center](values, axis=0)
+    if band == "bootstrap" and center == "iqm":
+        return tuple(_iqm_band(values, (len(values), 1), level))
     if band == "bootstrap":
         draws = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
         resampled = CENTERS[center](values[draws], axis=1)
@@ -137,24 +167,20 @@ def _band(values: np.ndarray, center: str, band: str, level: float) -> tuple[Any
 
 
 def _mark_differences(
-    axes: Axes, first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], test: str, level: float
+    axes: Axes, pair: Sequence[Sequence[Member]], metric: str, x: str, test: str, level: float
 ) -> None:
-    """Mark the points at which a test decides between two curves, along the lower edge of the axes."""
-    (grid, x), (other, y) = first, second
-    if not np.array_equal(grid, other):
-        points = np.linspace(max(grid[0], other[0]), min(grid[-1], other[-1]), _NUM_POINTS)
-        x, y = (np.stack([np.interp(points, old, row) for row in rows]) for old, rows in (first, second))
-        grid = points
-    decided = [p_value(test, x[:, index], y[:, index]) < level for index in range(len(grid))]
-    marked = grid[np.asarray(decided)]
-    if len(marked):
-        axes.plot(
-            marked,
-            np.full(len(marked), 0.02),
-            "k*",
-            transform=axes.get_xaxis_transform(),
-            label=f"{test}: p < {level:g}",
-        )
+    """Mark, along the lower edge of the axes, where a test decides between two curves: at points that all recorded."""
+    series = [[_series(member, metric, x) for member in members] for members in pair]
+    common = functools.reduce(np.intersect1d, [points for own in series for points, _ in own])
+    common = common[np.unique(np.linspace(0, len(common) - 1, min(_MAX_POINTS, len(common))).round().astype(int))]
+    first, second = (np.stack([values[np.isin(points, common)] for points, values in own], axis=-1) for own in series)
+    decided = [p_value(test, *rows) < level for rows in zip(first, second, strict=True)]
+    marked = common[np.asarray(decided, bool)]
+    where = "" if len(common) else ": no points that all seeds recorded"
+    if len(marked) or where:
+        height = np.full(len(marked), 0.02)
+        label = f"{test}: p < {level:g}{where}"
+        axes.plot(marked, height, "k*", transform=axes.get_xaxis_transform(), label=label)
 
 
 def performance_profiles(
@@ -178,19 +204,18 @@ def performance_profiles(
     tables = score_tables(raw_scores(algorithms, tasks, kind, []), tasks, [])
     every = np.concatenate([table.ravel() for table in tables.values()])
     taus = np.linspace(every.min(), every.max() if np.ptp(every) else every.min() + 1.0, _NUM_POINTS)
-    with seeded(0):
-        profiles, bands = library.create_performance_profile(
-            tables, taus, reps=NUM_RESAMPLES // 4, confidence_interval_size=1.0 - level
-        )
-    for label, profile in profiles.items():
-        (line,) = axes.step(taus, profile, where="post", label=label)
-        low, high = bands[label]
+    for label, table in tables.items():
+        above = table.T.reshape(-1, 1) > taus
+        (line,) = axes.step(taus, above.mean(0), where="post", label=label)
+        counts = np.concatenate(list(resample_counts(table.shape, 0, NUM_RESAMPLES)))
+        resampled = counts @ above / len(above)
+        low, high = np.quantile(resampled, [level / 2.0, 1.0 - level / 2.0], axis=0)
         axes.fill_between(taus, low, high, step="post", color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel("mean episode return τ" if len(tasks) == 1 else "scaled return τ")
     axes.set_ylabel("share of runs with return > τ")
     axes.set_ylim(0.0, 1.05)
     axes.set_title(", ".join(tasks))
-    axes.legend(loc="best", fontsize="small")
+    _legend(axes)
     return axes
 
 
@@ -223,15 +248,14 @@ def sample_efficiency(
         if len(tasks) > 1:
             low, high = (np.asarray([end(values) for values in every])[:, None] for end in (np.min, np.max))
             table = (table - low) / np.maximum(high - low, 1e-12)
-        draws = np.random.default_rng(0).integers(size, size=(NUM_RESAMPLES // 4, size, len(tasks)))
-        resampled = np.stack([table[draws[..., task], task] for task in range(len(tasks))], axis=2)
-        bands = np.quantile(_flat_iqm(resampled), [level / 2.0, 1.0 - level / 2.0], axis=0)
-        (line,) = axes.plot(grid, _flat_iqm(table[None])[0], label=label)
+        flat = table.swapaxes(0, 1).reshape(-1, table.shape[-1])
+        bands = _iqm_band(flat, table.shape[:2], level)
+        (line,) = axes.plot(grid, _iqm(flat), label=label)
         axes.fill_between(grid, *bands, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel(X_AXES["env_steps"])
-    axes.set_ylabel(f"IQM of {_title(metric)}" if len(tasks) == 1 else "IQM of the scaled return")
-    axes.set_title(", ".join(tasks))
-    axes.legend(loc="best", fontsize="small")
+    axes.set_ylabel(_title(metric) if len(tasks) == 1 else "scaled return")
+    _say_what(axes, ", ".join(tasks), "iqm", "bootstrap", level, _least_seeds(algorithms, tasks) * len(tasks))
+    _legend(axes)
     return axes
 
 
@@ -239,9 +263,15 @@ def _resampled(points: np.ndarray, values: np.ndarray, grid: np.ndarray) -> np.n
     return np.stack([np.interp(grid, points, row) for row in values])
 
 
-def _flat_iqm(table: np.ndarray) -> np.ndarray:
-    """Return interquartile means `[R, T]` over seeds and tasks of `[R, S, K, T]`."""
-    return _iqm(table.reshape(table.shape[0], -1, table.shape[-1]), axis=1)
+def _least_seeds(algorithms: Sequence[Algorithm], tasks: Sequence[str]) -> int:
+    return min(len(algorithm.tasks[task]) for algorithm in algorithms for task in tasks)
+
+
+def _iqm_band(values: np.ndarray, shape: tuple[int, int], level: float) -> np.ndarray:
+    """Return the ends `[2, T]` of the bootstrap interval of the interquartile mean of values `[K * S, T]`."""
+    counts, ends = np.concatenate(list(resample_counts(shape, 0, NUM_RESAMPLES))), [level / 2.0, 1.0 - level / 2.0]
+    cut = len(values) // 4
+    return np.stack([np.quantile(trimmed_mean(column, counts, cut), ends) for column in values.T], axis=-1)
 
 
 def hyperparameter_slices(members: Sequence[Member], name: str, *, kind: str = "final", ax: Axes | None = None) -> Axes:
@@ -382,11 +412,11 @@ def _check_varied(members: Sequence[Member], name: str) -> None:
 
 
 def _task(algorithms: Sequence[Algorithm], task: str | None) -> str:
-    tasks = common_tasks(algorithms)
+    tasks = list(dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks))
     if task is None and len(tasks) > 1:
         raise ConfigError(f"these runs have several environments: choose one of {', '.join(tasks)}")
     if task is not None and task not in tasks:
-        raise ConfigError(f"no runs of every algorithm on {task}: {nearest(task, tasks)}")
+        raise ConfigError(f"no runs on {task}: {nearest(task, tasks)}")
     return task or tasks[0]
 
 

@@ -13,10 +13,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
-from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare
+from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.figures import as_data_url, as_svg
-from stoix_like.analysis.groups import Algorithm, common_tasks, read, score
-from stoix_like.analysis.statistics import TITLES
+from stoix_like.analysis.groups import Algorithm, read, score, sections
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
@@ -29,7 +28,7 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:0 auto;padding:1r
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #8886}
 figure{margin:1rem 0;background:#fff;border-radius:4px}
 figure svg,figure img{display:block;max-width:100%;height:auto;margin:auto}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}td{max-width:24rem;overflow-wrap:anywhere}table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.25rem .75rem;border-bottom:1px solid #8884;vertical-align:top}
 code{font-size:.875em;overflow-wrap:anywhere}.verdict{font-weight:600}.note{color:#888}
 @media print{body{max-width:none;padding:0}.wide{overflow:visible}table{font-size:.7rem}
@@ -54,10 +53,10 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
         raise ConfigError(f"--out {out}: the ending must be .html")
     figures.check_output(out)
     algorithms = read(paths, by)
-    comparison = compare(algorithms)
-    title = f"{', '.join(dict.fromkeys(a.members[0].run.system for a in algorithms))} on {', '.join(comparison.tasks)}"
-    sections = [
-        _summary(comparison),
+    tasks = dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks)
+    title = f"{', '.join(dict.fromkeys(a.members[0].run.system for a in algorithms))} on {', '.join(tasks)}"
+    parts = [
+        *map(_summary, compare_all(algorithms)),
         _section("Learning curves", _curves(algorithms)),
         _section("Final returns", _returns(algorithms)),
         _section("Differences between the configurations", _differences(algorithms)),
@@ -70,7 +69,7 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
     )
-    write_bytes(out, (page + "\n".join(filter(None, sections)) + "\n</body>\n</html>\n").encode())
+    write_bytes(out, (page + "\n".join(filter(None, parts)) + "\n</body>\n</html>\n").encode())
 
 
 def _section(title: str, content: str) -> str:
@@ -78,39 +77,41 @@ def _section(title: str, content: str) -> str:
 
 
 def _summary(comparison: Comparison) -> str:
-    settings = comparison.settings
     lines = [_table(["algorithm", *HEAD], comparison.rows)]
     tested = [test for test in comparison.tests if min(test.seeds) > 1]
     if tested:
-        lines.append(
-            f"<p>{html.escape(TITLES[settings.test])}, level {settings.level:g}, by {settings.correction}:</p>"
-        )
+        lines.append(f"<p>{html.escape(comparison.test_title)}:</p>")
     for test in tested:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
-        lines.append(f'<p class="verdict">{html.escape(on + test.verdict(settings.level))}</p>')
+        lines.append(f'<p class="verdict">{html.escape(on + test.verdict(comparison.settings.level))}</p>')
     notes = list(comparison.notes)
     if untested := len(comparison.tests) - len(tested):
         notes.append(f"{untested} pair(s) of algorithms are not tested: a test needs at least two seeds of each")
     lines += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
-    return _section("Summary", "\n".join(lines))
+    return _section(f"Summary: {', '.join(comparison.tasks)}", "\n".join(lines))
 
 
 def _curves(algorithms: Sequence[Algorithm]) -> str:
     panels: list[Callable[[Figure], Any]] = [
         # With two algorithms, marks where they differ.
-        lambda figure, task=task: plots.learning_curves(  # type: ignore[misc]
-            algorithms, task, test=Settings().test, ax=figure.add_subplot()
+        lambda figure, section=section, task=task: plots.learning_curves(  # type: ignore[misc]
+            section, task, test=Settings().test, ax=figure.add_subplot()
         )
-        for task in common_tasks(algorithms)
+        for section in sections(algorithms)
+        for task in section[0].tasks
     ]
-    if len(algorithms) > 1:
-        panels.append(lambda figure: plots.performance_profiles(algorithms, ax=figure.add_subplot()))
-    members = [member for algorithm in algorithms for member in algorithm.members]
+    panels += [
+        lambda figure, section=section: plots.performance_profiles(section, ax=figure.add_subplot())  # type: ignore[misc]
+        for section in sections(algorithms)
+        if len(section) > 1
+    ]
     varied = _varied(algorithms)
-    if len(varied) == 2:
-        panels.append(lambda figure: plots.heat_map(members, varied[0], varied[1], ax=figure.add_subplot()))
-    for name in varied:
-        panels.append(lambda figure, name=name: plots.hyperparameter_slices(members, name, ax=figure.add_subplot()))  # type: ignore[misc]
+    kinds = ["heatmap"] if len(varied) == 2 else []
+    for kind in (*kinds, *(["slices"] if varied else [])):
+        panels += [
+            lambda figure, draw=draw: draw(figure.add_subplot())  # type: ignore[misc]
+            for draw in figures.population_panels(algorithms, kind)
+        ]
     return "\n".join(_figure(panel) for panel in panels)
 
 

@@ -159,7 +159,7 @@ def _compare(args: argparse.Namespace) -> str:
 
     settings = analysis.Settings(args.score, args.test, args.level, args.correction, args.target)
     settings.check()
-    return str(analysis.compare(args.runs, settings, args.by))
+    return "\n\n".join(map(str, analysis.compare_all(args.runs, settings, args.by)))
 
 
 def _plot(args: argparse.Namespace) -> str:

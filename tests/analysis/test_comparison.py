@@ -1,5 +1,8 @@
 """Comparisons of algorithms, with their verdicts."""
 
+import json
+
+import numpy as np
 import pytest
 from lazily import Lazy
 from recorded import write_run
@@ -42,6 +45,55 @@ def test_of_many_algorithms_the_best_is_tested_against_the_others(tmp_path):
     assert len(tests) == 7
 
 
+def write_grid(directory, offsets, seeds=5):
+    """Write a population of one value per offset, all with the same seeds."""
+    effects = np.random.default_rng(0).normal(size=seeds) * 50.0
+    noise = np.random.default_rng(1).normal(size=(len(offsets), seeds))
+    finals = (np.asarray(offsets)[:, None] + effects + noise).ravel()
+    write_run(directory, finals.tolist(), varied={"actor_lr": [float(offset) for offset in offsets for _ in effects]})
+    summary = json.loads((directory / "summary.json").read_text())
+    for place, member in enumerate(summary["population/members"]):
+        member["seed"] = place % seeds
+    (directory / "summary.json").write_text(json.dumps(summary))
+
+
+def test_a_grid_is_a_table_of_the_best_against_the_others_paired_by_seed(tmp_path):
+    write_grid(tmp_path / "grid", [0.0, 10.0, 30.0, 20.0, 15.0, 12.0, 11.0])
+    found = analysis.compare(tmp_path)
+    rates = [algorithm.settings["system.actor_lr"] for algorithm in found.algorithms]
+    assert rates[0] == 30.0
+    iqms = [found.aggregates[algorithm.label]["iqm"].estimate for algorithm in found.algorithms]
+    assert iqms == sorted(iqms, reverse=True)
+    assert {test.first for test in found.tests} == {found.algorithms[0].label}
+    # The seeds' own effects, of 50, would hide these differences from an unpaired test.
+    assert all(test.paired and test.corrected < 0.05 for test in found.tests)
+    printed = str(found)
+    assert "paired t-test, level 0.05, corrected by holm" in printed
+    assert max(map(len, printed.splitlines())) < 160
+    assert len(printed.splitlines()) == 3 + 7 + 3 + 1 + 1 + 1 + 6 + 1
+
+
+def test_different_budgets_are_reported_and_no_setting(tmp_path):
+    write_run(tmp_path / "short", curves=[[0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0]], system="sac/ff_sac")
+    write_run(tmp_path / "long", curves=[[0.0] * 5, [1.0] * 5, [2.0, 3.0, 4.0, 5.0, 6.0]])
+    printed = str(analysis.compare(tmp_path))
+    assert "note: budgets differ, from 100 to 200 env steps" in printed
+    write_run(tmp_path / "more", curves=[[0.0] * 3, [1.0] * 3], seed=5)
+    longer = analysis.read([tmp_path / "long", tmp_path / "more"])
+    assert [len(algorithm.members) for algorithm in longer] == [8]
+    # The same seeds again count apart.
+    write_run(tmp_path / "again", curves=[[0.0] * 5, [1.0] * 5])
+    labels = [algorithm.label for algorithm in analysis.read([tmp_path / "again", tmp_path / "long"])]
+    assert labels == ["ppo/ff_ppo arch.total_timesteps=100", "ppo/ff_ppo arch.total_timesteps=200"]
+
+
+def test_an_interquartile_mean_of_three_seeds_is_not_named_so(tmp_path):
+    write_run(tmp_path / "a", (1.0, 2.0, 6.0))
+    found = analysis.compare(tmp_path)
+    assert found.rows[0][5] == "–"
+    assert "no IQM of fewer than 4 scores" in str(found)
+
+
 def test_several_environments_are_scaled_and_tested_apart(tmp_path):
     for env, factor in (("CartPole-v1", 1.0), ("Acrobot-v1", -100.0)):
         write_run(tmp_path / f"a-{env}", (1.0 * factor, 2.0 * factor), env=env)
@@ -75,11 +127,21 @@ def test_unknown_settings_are_refused(two, settings, message):
         analysis.compare(two, analysis.Settings(**settings))
 
 
-def test_algorithms_without_a_common_environment_are_refused(tmp_path):
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", env="Acrobot-v1", actor_lr=0.01)
+def test_algorithms_without_a_common_environment_are_compared_apart(tmp_path):
+    write_run(tmp_path / "a", (1.0, 2.0))
+    write_run(tmp_path / "b", (3.0, 4.0), env="Acrobot-v1", actor_lr=0.01)
+    write_run(tmp_path / "c", (5.0, 6.0), env="Acrobot-v1", system="q_learning/ff_dqn")
     with pytest.raises(ConfigError, match="no environment is common"):
         analysis.compare(tmp_path)
+    first, second = analysis.compare_all(tmp_path)
+    assert (first.tasks, [one.label for one in first.algorithms]) == (["gymnax/CartPole-v1"], ["ppo/ff_ppo"])
+    assert second.tasks == ["gymnax/Acrobot-v1"]
+    assert [one.label for one in second.algorithms] == ["ppo/ff_ppo", "q_learning/ff_dqn"]
+    page = tmp_path / "page.html"
+    report.write([tmp_path], page, animation=False)
+    assert page.read_text().count("<h2>Summary: ") == 2
+    cli.main(["plot", str(tmp_path), "--out", str(tmp_path / "curves.svg")])
+    assert all(f"gymnax/{name}" in (tmp_path / "curves.svg").read_text() for name in ("CartPole-v1", "Acrobot-v1"))
 
 
 def test_load_has_one_row_per_member_and_evaluation(tmp_path):

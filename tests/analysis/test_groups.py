@@ -25,6 +25,18 @@ def test_seeds_of_single_runs_and_of_populations_are_grouped(two):
     assert [member.seed for member in by_label["ppo/ff_ppo"].members] == [0, 1, 2, 3, 4]
 
 
+def test_labels_name_as_many_settings_as_tell_algorithms_apart(tmp_path):
+    for number, keys in enumerate(({}, {"b": 2}, {"e": 2}, {"e": 3, "d": 2})):
+        write_run(tmp_path / str(number), **{"a": number % 2, "b": 1, "c": 1, "d": 1, "e": 1, **keys})
+    labels = [algorithm.label for algorithm in analysis.read(tmp_path)]
+    assert labels == [
+        "ppo/ff_ppo a=0 b=1 d=1 e=1",
+        "ppo/ff_ppo a=1 b=2 d=1",
+        "ppo/ff_ppo a=0 b=1 d=1 e=2",
+        "ppo/ff_ppo a=1 b=1 d=2",
+    ]
+
+
 def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
     write_run(tmp_path / "a", actor_lr=0.01)
     write_run(tmp_path / "b", actor_lr=0.02)

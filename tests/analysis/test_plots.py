@@ -1,13 +1,15 @@
 """Curves, profiles and files."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 from lazily import Lazy
 from recorded import write_run
 
-from stoix_like.errors import ConfigError
+from stoix_like import cli
+from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.recorded_runs import members, read_run
 
 analysis, plots, report, statistics = map(
@@ -51,6 +53,35 @@ def test_runs_evaluated_at_other_steps_are_interpolated(tmp_path):
     points, values = plots.curve(algorithms, "eval/episode_return_mean")
     assert points[-1] == 100.0  # the end of the shorter run
     assert values[:, -1].tolist() == [10.0, 10.0]
+
+
+def test_marks_stand_only_at_points_that_all_recorded(tmp_path):
+    rng = np.random.default_rng(0)
+    write_run(tmp_path / "a", curves=[list(rng.normal(size=5)) for _ in range(9)])
+    write_run(tmp_path / "b", curves=[list(rng.normal(size=5) + 50.0) for _ in range(5)], actor_lr=0.01)
+    lines = (tmp_path / "b/metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    text = "".join(json.dumps({**record, "env_steps": record["env_steps"] * 3 // 2}) + "\n" for record in records)
+    (tmp_path / "b/metrics.jsonl").write_text(text)  # evaluated after 0, 150, 300, 450 and 600 steps
+    axes = analysis.learning_curves(analysis.read(tmp_path), test="welch")
+    assert axes.lines[-1].get_xdata().tolist() == [0.0, 300.0, 600.0]
+
+
+def test_curves_say_what_lines_and_bands_are(tmp_path):
+    for size, name in ((5, "IQM"), (3, "mean")):
+        write_run(tmp_path / name, [1.0] * size)
+        texts = [text.get_text() for text in analysis.learning_curves(analysis.read(tmp_path / name)).texts]
+        assert texts == [f"line: {name} over seeds; band: 95 % bootstrap interval of the {name}"]
+
+
+def test_plots_and_comparisons_need_the_core_only(tmp_path, monkeypatch):
+    write_run(tmp_path / "a", (1.0, 2.0))
+    for package in ("pandas", "rliable", "statsmodels"):
+        monkeypatch.setitem(sys.modules, package, None)
+    cli.main(["plot", str(tmp_path), "--out", str(tmp_path / "curves.svg")])
+    assert "ppo/ff_ppo" in str(analysis.compare(tmp_path))
+    with pytest.raises(MissingExtraError, match=r"\[analysis\]'"):
+        analysis.load(tmp_path)
 
 
 def test_curves_of_many_evaluations_are_thinned(tmp_path):

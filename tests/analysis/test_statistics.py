@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lazily import Lazy
 
-stats, statistics = map(Lazy, ("scipy.stats", "stoix_like.analysis.statistics"))
+stats, statistics, metrics = map(Lazy, ("scipy.stats", "stoix_like.analysis.statistics", "rliable.metrics"))
 X, Y = np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]), np.asarray([4.0, 5.0, 6.0, 7.0, 8.0])
 
 
@@ -24,6 +24,31 @@ def test_aggregates_of_one_task():
     assert all(interval.low <= interval.estimate <= interval.high for interval in found.values())
 
 
+@pytest.mark.parametrize("shape", [(5, 1), (7, 3), (2, 2)])
+def test_estimates_are_those_of_rliable(shape):
+    scores = np.random.default_rng(0).normal(size=shape)
+    found = statistics.aggregates({"a": scores}, target=1.0)["a"]
+    assert found["mean"].estimate == pytest.approx(metrics.aggregate_mean(scores))
+    assert found["iqm"].estimate == pytest.approx(metrics.aggregate_iqm(scores))
+    assert found["optimality_gap"].estimate == pytest.approx(metrics.aggregate_optimality_gap(scores, gamma=1.0))
+    other = scores[::-1, 0] + 0.3
+    expected = metrics.probability_of_improvement(scores[:, :1], other[:, None])
+    assert statistics.probability_of_improvement(scores[:, 0], other).estimate == pytest.approx(expected)
+
+
+def test_intervals_are_those_of_a_direct_bootstrap():
+    values = np.random.default_rng(0).normal(size=10)
+    resampled = values[np.random.default_rng(1).integers(10, size=(50_000, 10))]
+    found = statistics.aggregates({"a": values[:, None]}, target=0.0)["a"]
+    for name, expected in (
+        ("mean", resampled.mean(1)),
+        ("median", np.median(resampled, axis=1)),
+        ("iqm", stats.trim_mean(resampled, 0.25, axis=1)),
+    ):
+        low, high = np.quantile(expected, [0.025, 0.975])
+        assert found[name][1:] == pytest.approx((low, high), abs=0.02 * (high - low))
+
+
 @pytest.mark.usefixtures("few_resamples")
 def test_median_of_several_tasks_is_that_of_their_means():
     # Means of the tasks 1, 2 and 6: mean 3, median 2.
@@ -41,7 +66,7 @@ def test_intervals_do_not_depend_on_what_else_is_compared():
 @pytest.mark.usefixtures("few_resamples")
 def test_probability_of_improvement_counts_pairs_and_halves_ties():
     # Of the 4 pairs, (3, 2) and (3, 1) are won, (1, 1) is a tie, (1, 2) is lost: 2.5 / 4.
-    found = statistics.probability_of_improvement(np.asarray([[1.0], [3.0]]), np.asarray([[2.0], [1.0]]))
+    found = statistics.probability_of_improvement(np.asarray([1.0, 3.0]), np.asarray([2.0, 1.0]))
     assert found.estimate == pytest.approx(0.625)
 
 
@@ -55,6 +80,47 @@ def test_t_tests_by_hand():
 def test_permutation_test_is_exact_for_small_samples():
     # Of the C(4, 2) = 6 splits of {1, 2, 8, 9}, two are as extreme as the observed one.
     assert statistics.p_value("permutation", np.asarray([1.0, 2.0]), np.asarray([8.0, 9.0])) == pytest.approx(2 / 6)
+
+
+def test_permutation_tests_agree_with_scipy():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=6), rng.normal(size=8) + 1.0
+
+    def difference(x, y, axis):
+        return x.mean(axis) - y.mean(axis)
+
+    expected = stats.permutation_test((x, y), difference, vectorized=True, n_resamples=np.inf).pvalue
+    assert statistics.p_value("permutation", x, y) == pytest.approx(expected)
+    assert statistics.is_exact(6, 8)
+    several = statistics.permutation(np.stack([x, y[:6]]), np.stack([y, y]))
+    assert several[0] == pytest.approx(expected)
+    assert not statistics.is_exact(20, 20)
+    many = rng.normal(size=(2, 20))
+    drawn = statistics.p_value("permutation", many[0], many[1] + 0.6)
+    assert drawn == pytest.approx(statistics.p_value("student", many[0], many[1] + 0.6), abs=0.02)
+
+
+def test_paired_tests_by_hand():
+    # Differences 1, 2 and 3: t = 2 / (1 / sqrt(3)) with 2 degrees of freedom; of the 8 signs, 2 are as extreme; the
+    # smallest two-sided p-value of the signed-rank test of 3 seeds is 2 / 8.
+    x, y = np.asarray([11.0, 22.0, 33.0]), np.asarray([10.0, 20.0, 30.0])
+    expected = 2.0 * stats.t.sf(2.0 * math.sqrt(3.0), 2)
+    assert statistics.p_value("welch", x, y, paired=True) == pytest.approx(expected)
+    assert statistics.p_value("permutation", x, y, paired=True) == pytest.approx(0.25)
+    assert statistics.p_value("mann_whitney", x, y, paired=True) == pytest.approx(0.25)
+    width = stats.t.ppf(0.975, 2) / math.sqrt(3.0)
+    assert statistics.difference(x, y, test="student", paired=True) == pytest.approx((2.0, 2.0 - width, 2.0 + width))
+    assert statistics.seeds_needed(x, y, "welch", paired=True) < 10
+    assert math.isnan(statistics.p_value("welch", x, x - 1.0, paired=True))
+    assert statistics.p_value("welch", x, x, paired=True) == 1.0
+
+
+def test_the_interval_under_a_t_test_is_its_own():
+    # Means 3 and 6, a standard error of 1, and 8 degrees of freedom.
+    width = stats.t.ppf(0.975, 8)
+    assert statistics.difference(X, Y, test="welch") == pytest.approx((-3.0, -3.0 - width, -3.0 + width))
+    bootstrapped = statistics.difference(X, Y, test="mann_whitney")
+    assert bootstrapped.high - bootstrapped.low < 1.8 * width
 
 
 def test_mann_whitney_by_hand():
@@ -94,6 +160,8 @@ def test_correction_of_several_tests():
     assert corrected == pytest.approx([0.04, math.nan, 0.03, 0.04], nan_ok=True)
     assert statistics.correct([0.04, 0.01], "bonferroni") == pytest.approx([0.08, 0.02])
     assert statistics.correct([0.04, 0.01], "none") == [0.04, 0.01]
+    # Benjamini–Hochberg: 3 × 0.01 / 1, 3 × 0.02 / 2, 3 × 0.04 / 3.
+    assert statistics.correct([0.04, 0.01, 0.02], "fdr_bh") == pytest.approx([0.04, 0.03, 0.03])
 
 
 def test_seeds_needed_agree_with_the_power_of_the_t_test():
