@@ -169,11 +169,16 @@ def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tu
     system = config.system
     if not isinstance(system, ReplayConfig):
         return ()
-    size = system.buffer_size(envs_per_shard, num_shards)
-    if size == system.total_buffer_size:
-        return ()
+    steps = envs_per_shard * num_shards * system.rollout_length
+    ratio = (
+        f"{system.epochs / steps:.3g} gradient steps per environment step: system.epochs={system.epochs} after every"
+        f" {steps:,} steps"
+    )
+    size, given = system.buffer_size(envs_per_shard, num_shards), system.total_buffer_size
+    if size == given:
+        return (ratio,)
     unit = system.buffer_unit(envs_per_shard, num_shards)
-    return (f"system.total_buffer_size={system.total_buffer_size:,} rounded down to {size:,}: a multiple of {unit:,}",)
+    return ratio, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
 
 
 def _lag_notes(config: RunConfig) -> tuple[str, ...]:

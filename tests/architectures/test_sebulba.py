@@ -86,7 +86,7 @@ BANDIT = [
 @pytest.mark.parametrize(
     ("system", "corrected"),
     [
-        (["impala/ff_impala", "system.optimiser=adam"], True),
+        (["impala/ff_impala"], True),
         (["vpg/ff_reinforce", "system.vtrace=true"], True),
         (["vpg/ff_a2c"], False),
     ],

@@ -20,6 +20,19 @@ def test_the_budget_is_rounded_down_and_rounding_is_reported():
     assert any("10,000" in note and "9,216" in note for note in found.notes)
 
 
+def test_the_ratio_of_gradient_steps_to_environment_steps_is_reported():
+    # 16 environments × 1 step and 8 gradient steps per update.
+    found = plan("system=sac/ff_sac", "arch.total_num_envs=16", "system.epochs=8")
+    assert "0.5 gradient steps per environment step: system.epochs=8 after every 16 steps" in found.notes
+
+
+@pytest.mark.parametrize(
+    "system", ["sac/ff_sac", "sac/ff_tqc", "sac/ff_crossq", "ddpg/ff_td3", "ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"]
+)
+def test_continuous_control_makes_one_gradient_step_per_environment_step_by_default(system):
+    assert any(note.startswith("1 gradient steps per environment step") for note in plan(f"system={system}").notes)
+
+
 def test_an_exact_budget_has_no_notes():
     found = plan(
         "arch.total_num_envs=8", "system.rollout_length=128", "arch.total_timesteps=10240", "arch.num_evaluation=2"

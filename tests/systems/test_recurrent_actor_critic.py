@@ -195,7 +195,7 @@ def test_sizes_that_do_not_divide_are_refused(overrides, message):
     [
         (["ppo/rec_ppo"], "gru", 1.0),
         (["ppo/rec_ppo"], "lru", 1.0),
-        (["impala/rec_impala", "system.optimiser=adam"], "optimised_lstm", 1.0),
+        (["impala/rec_impala"], "optimised_lstm", 1.0),
         (["ppo/rec_ppo", "network=rnn_shared"], "gru", 1.0),
         (["ppo/ff_ppo"], None, 0.5),
     ],
