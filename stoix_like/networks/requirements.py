@@ -55,6 +55,7 @@ class HeadRequirement(NamedTuple):
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
         shares_torso_of: a network whose input layer, torso and cells the head shares, parameters included, where its
             own network has nothing else; empty where the head needs a torso of its own.
+        dropout: whether the system draws masks for the dropout of the torso; otherwise nothing is dropped.
         optional: attributes of heads of the family that the system supports, with the values of the network.
     """
 
@@ -64,6 +65,7 @@ class HeadRequirement(NamedTuple):
     batch_norm: bool = False
     recurrent: bool = False
     shares_torso_of: str = ""
+    dropout: bool = False
     optional: tuple[str, ...] = ()
 
 
@@ -114,6 +116,25 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
             )
             _refuse(f"{key}.{torso_of}.pre_torso={type(torso).__name__} {does}, but system={system_name} {needs}")
         _check_head(head, requirement, f"{key}.{path}={type(head).__name__}", system_name)
+
+
+def unused_dropout(networks: SimpleNamespace, config: Any, key: str = "network") -> list[str]:
+    """Return the dropout rates, `key=value`, of torsos in which the system drops nothing.
+
+    Args:
+        networks: the modules, from `build_networks`.
+        config: the hyperparameters of the system.
+        key: key of the configuration.
+    """
+    requirements: Mapping[str, HeadRequirement] = getattr(config, "network_heads", {})
+    without = [path.partition(".")[0] for path, requirement in requirements.items() if not requirement.dropout]
+    torsos = {
+        f"{name}.{part}": getattr(getattr(networks, name, None), part, None)
+        for name in without
+        for part in ("pre_torso", "post_torso")
+    }
+    rates = {path: getattr(torso, "dropout_rate", 0.0) for path, torso in torsos.items()}
+    return [f"{key}.{path}.dropout_rate={rate}" for path, rate in rates.items() if rate]
 
 
 def _check_head(head: Any, requirement: HeadRequirement, what: str, system_name: str) -> None:

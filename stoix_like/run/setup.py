@@ -22,7 +22,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.loggers import Logger, check_available
-from stoix_like.networks.requirements import MisfitError, check_networks
+from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
 from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
@@ -145,6 +145,10 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
     notes = (
         *plan.notes,
         *notes,
+        *(
+            f"{rate} has no effect: system={config.system_name} trains without dropout there"
+            for rate in unused_dropout(spec.networks, config.system)
+        ),
         *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes),
     )
     population = make_population(config)

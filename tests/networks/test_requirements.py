@@ -17,6 +17,7 @@ from stoix_like.networks.requirements import (
     HeadRequirement,
     MisfitError,
     check_networks,
+    unused_dropout,
 )
 from stoix_like.networks.torso import MLPTorso
 
@@ -48,6 +49,16 @@ def networks(head, torso=MLPTorso((4,))):  # noqa: B008
 
 C51_HEAD = DistributionalDiscreteQNetwork(2, 0.0, 5, -1.0, 1.0)
 NOISY_HEAD = NoisyDistributionalDuelingQNetwork(2, 0.0, 5, -1.0, 1.0, (4,))
+
+
+class WithDropout:
+    network_heads: ClassVar = {"actor_network.action_head": HeadRequirement(ACTION_VALUES, dropout=True)}
+
+
+def test_dropout_is_found_where_the_system_drops_nothing():
+    found = networks(DiscreteQNetworkHead(2), MLPTorso((4,), dropout_rate=0.1))
+    assert unused_dropout(found, Values) == ["network.actor_network.pre_torso.dropout_rate=0.1"]
+    assert unused_dropout(found, WithDropout) == unused_dropout(networks(DiscreteQNetworkHead(2)), Values) == []
 
 
 @pytest.mark.parametrize(

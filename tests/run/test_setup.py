@@ -17,6 +17,14 @@ def test_unsuitable_networks_are_refused_before_compiling():
             set_up(parse_config(compose_config(overrides)))
 
 
+@pytest.mark.parametrize(("system", "noted"), [("mpo/ff_mpo", True), ("sac/ff_sac", False)])
+def test_dropout_without_effect_is_noted(system, noted):
+    setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/pendulum", "network=mlp_droq"])))
+    assert (
+        any(note.startswith("network.q_network.pre_torso.dropout_rate=0.01 has") for note in setup.plan.notes) == noted
+    )
+
+
 LENGTH, ENVS = 5, 4
 RUN = [
     *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),

@@ -55,7 +55,7 @@ class BaseConfig(OffPolicyActorCriticConfig):
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE),
+        "q_network.critic_head": HeadRequirement(VALUE, dropout=True),
     }
     alpha_lr: Annotated[float, above(0.0)]
     autotune: bool

@@ -36,7 +36,7 @@ class Config(ff_sac.BaseConfig, TargetConfig):
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(ACTION_VALUES),
+        "q_network.critic_head": HeadRequirement(ACTION_VALUES, dropout=True),
     }
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 

@@ -35,7 +35,7 @@ class Config(ff_sac.BaseConfig, TargetConfig):
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",)),
+        "q_network.critic_head": HeadRequirement(VALUE_QUANTILES, ("num_quantiles",), dropout=True),
     }
     num_quantiles: Annotated[int, between(1, 100_000)]
     num_dropped_quantiles: Annotated[int, between(0, 99_999)]
