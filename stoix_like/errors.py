@@ -47,6 +47,10 @@ class HostEnvironmentError(TrainingError):
     """An environment on the host that raised an exception; the message names the environment and the exception."""
 
 
+class LostDirectoryError(TrainingError):
+    """A run directory that is not there any more while its run trains; the message names it."""
+
+
 class CallbackError(TrainingError):
     """A callback that raised an exception, or returned what cannot be recorded; the message names the callback."""
 

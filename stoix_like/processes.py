@@ -34,6 +34,7 @@ _KNOWN = (
     errors.DamagedError,
     errors.HostEnvironmentError,
     errors.CallbackError,
+    errors.LostDirectoryError,
     errors.TrainingError,
     errors.ConfigError,
 )

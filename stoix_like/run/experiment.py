@@ -304,7 +304,7 @@ def _train(
     callbacks = Callbacks(setup)
     profile = Profile(path, processes) if setup.config.arch.profile else None
     try:
-        make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile)
+        make_loop = functools.partial(TrainingLoop, setup, logger, writer, videos, callbacks, profile, directory)
         loop, info = start(setup, directory, logger, make_loop)
         start_mirror()
         callbacks.start(info)

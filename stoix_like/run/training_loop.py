@@ -14,7 +14,7 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.errors import CallbackError, HostEnvironmentError, TrainingError
+from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
@@ -31,6 +31,7 @@ from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.run.videos import Videos
 from stoix_like.signals import Signals, stop_if_received
 from stoix_like.storage.checkpoint import Checkpoint, Writer
+from stoix_like.storage.run_directory import RunDirectory
 from stoix_like.utils.replay import end_episodes
 from stoix_like.versions import versions
 
@@ -57,6 +58,7 @@ class TrainingLoop:
         videos: recorder of videos; None records none.
         callbacks: called at evaluations and checkpoints; None for none.
         profile: where the time of an update goes; None measures nothing.
+        directory: the run directory; None where nothing is written.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class TrainingLoop:
         videos: Videos | None = None,
         callbacks: Callbacks | None = None,
         profile: Profile | None = None,
+        directory: RunDirectory | None = None,
     ) -> None:
         self.setup = setup
         # A lone member's hyperparameters are in no record of an evaluation.
@@ -78,6 +81,7 @@ class TrainingLoop:
         self._videos = videos
         self._callbacks = callbacks
         self._profile = profile
+        self._directory = directory
         self._started = time.perf_counter()
         self.clock = Clock()
         self.clock.add({"startup": self._started - setup.started})
@@ -189,6 +193,7 @@ class TrainingLoop:
         Raises:
             TrainingError: a metric or a parameter became non-finite.
             HostEnvironmentError: an environment on the host failed, and a checkpoint has been written.
+            LostDirectoryError: the run directory was deleted, and a checkpoint has been written.
             KeyboardInterrupt: SIGINT was received, and a checkpoint has been written.
             SystemExit: SIGTERM was received, and a checkpoint has been written.
         """
@@ -351,6 +356,7 @@ class TrainingLoop:
 
     def save(self) -> None:
         """Start to write a checkpoint of the current state."""
+        self._check_directory()
         if self.writer is None:
             return
         # A checkpoint holds the records of evaluations, and no others.
@@ -381,6 +387,7 @@ class TrainingLoop:
 
     def _stop_if_asked(self, signals: Signals) -> None:
         """Save and exit if a signal was received."""
+        self._check_directory()
         if signals.agree(self.setup.processes) is None:
             return
         message = f"stopped after {self.env_steps:,} env steps, {self._save_now()}"
@@ -388,16 +395,26 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def _saved_on_failure(self, signals: Signals) -> Iterator[None]:
-        """Save before an error of an environment on the host, or of a callback, ends the run."""
+        """Save before an error that leaves the state intact ends the run."""
         try:
             yield
-        except (HostEnvironmentError, CallbackError) as error:
+        except (HostEnvironmentError, CallbackError, LostDirectoryError) as error:
             saved = "nothing was saved" if self._state is None else self._save_now()
             message = f"{error}; stopped after {self.env_steps:,} env steps, {saved}"
             if signals.agree(self.setup.processes) is not None:
                 # The environment may hang, which a signal does not wait for.
                 signals.leave(message if self.setup.processes.is_first else None)
             raise type(error)(message) from error
+
+    def _check_directory(self) -> None:
+        """Raise an error if the run directory was deleted."""
+        if self._directory is not None:
+            try:
+                self._directory.check_present(self.setup.config.resolved, self.history)
+            except LostDirectoryError:
+                if self.writer is not None:
+                    self.writer.restart()
+                raise
 
     def _save_now(self) -> str:
         """Log and save, unless there is a checkpoint of this step; return what to tell the user."""

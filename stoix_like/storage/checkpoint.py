@@ -122,6 +122,11 @@ class Writer:
         """Leave a pending checkpoint unfinished, because a process that writes its part has ended."""
         self._pending = self._manager = None
 
+    def restart(self) -> None:
+        """Forget a pending checkpoint, and what is known of the directory, which was deleted."""
+        self._pending, self._failing = None, False
+        self._close_manager()
+
     def close(self) -> None:
         """Wait, and stop the threads of the writer."""
         self.wait()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import json
 import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +18,8 @@ import filelock
 from omegaconf import OmegaConf
 
 from stoix_like.config import CheckpointConfig
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, LostDirectoryError
+from stoix_like.loggers.base import plain
 from stoix_like.processes import ALONE, Processes
 from stoix_like.signals import Signals
 from stoix_like.storage import mirror, remote, run_files, trust
@@ -207,8 +209,36 @@ class RunDirectory:
                 (self.path / FAILURE).unlink(missing_ok=True)
             elif os.path.lexists(self.path / CONFIG):  # The lock keeps other processes away in between.
                 raise FileExistsError(errno.EEXIST, "holds a run already", str(self.path / CONFIG))
-            write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+            self._write_config(config)
         trust.record_trusted(flatten(plain_config(self.path)))
+
+    @by_first
+    def check_present(self, config: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
+        """Write the directory again if it was deleted while the run trained, so that a checkpoint can follow.
+
+        Args:
+            config: the resolved configuration as plain values.
+            history: the records so far.
+
+        Raises:
+            LostDirectoryError: it was deleted.
+        """
+        try:
+            (self.path / CONFIG).lstat()
+            return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            return  # Shared file systems fail for a moment.
+        problem = f"{self.path} was deleted or moved while the run trained"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._write_config(config)
+            records = (json.dumps(plain(record), allow_nan=False) + "\n" for record in history)
+            write_text(self.path / METRICS, "".join(records))
+        except OSError as error:
+            raise LostDirectoryError(f"{problem}, and cannot be written again ({error})") from error
+        raise LostDirectoryError(problem)
 
     def discard(self) -> None:
         """Remove the files that keep another run from starting here, after nothing was trained."""
@@ -233,6 +263,9 @@ class RunDirectory:
             write_json(self.path / SUMMARY, summary)
         except OSError as error:
             print(f"cannot write {self.path / SUMMARY}: {error}", file=sys.stderr)
+
+    def _write_config(self, config: Mapping[str, Any]) -> None:
+        write_text(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
 
     def _fail(self, error: Exception) -> None:
         """Write why the run failed, as far as the directory can be written."""

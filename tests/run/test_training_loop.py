@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 
 import jax
@@ -160,3 +161,26 @@ def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
     ):
         experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run") == [80, 160]
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("keep", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_directory_that_is_deleted_while_its_run_trains_is_written_again(tmp_path, capfd, keep):
+    run_dir = tmp_path / "run"
+
+    class Deleting(stoix_like.callbacks.Callback):
+        def on_evaluation(self, record, policy):
+            if record["env_steps"] == 160:
+                run_dir.rename(tmp_path / "elsewhere")
+
+    config = parse_config(compose_config([*TOY_RUN, f"checkpoint.keep={keep}", "logger=silent"]))
+    saved = f"saved; continue with: stoix-like resume {run_dir}" if keep else "nothing was saved"
+    message = f"{run_dir} was deleted or moved while the run trained; stopped after 160 env steps, {saved}"
+    with pytest.raises(stoix_like.TrainingError, match=f"^{re.escape(message)}$"):
+        experiment.run(set_up(config._replace(own_callbacks=(Deleting(),))), run_dir)
+    assert capfd.readouterr().err == ""
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [record["env_steps"] for record in records] == [0, 80, 160]
+    assert (run_dir / "failure.txt").read_text().startswith("LostDirectoryError")
+    result = experiment.resume(run_dir, trust=True, callbacks=[stoix_like.callbacks.Callback()])
+    assert result.history[-1]["env_steps"] == 320
