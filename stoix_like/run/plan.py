@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from stoix_like.config import RunConfig, SebulbaConfig
@@ -60,6 +61,8 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
             f" {multiples_near(system.warmup_steps, system.rollout_length)}"
         )
     envs_per_shard = arch.total_num_envs // num_shards
+    if isinstance(arch, SebulbaConfig):
+        _check_without_warmup(config, envs_per_shard, num_shards)
     system.check(envs_per_shard, num_shards)
     steps_per_update = arch.total_num_envs * system.rollout_length
     warmup_steps = arch.total_num_envs * system.warmup_steps
@@ -87,6 +90,32 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
             *_lag_notes(config),
         ),
     )
+
+
+def _check_without_warmup(config: RunConfig, envs_per_shard: int, num_shards: int) -> None:
+    """Refuse a warm-up, which actors do not have, and a first rollout that is too short without it."""
+    system, length = config.system, config.system.rollout_length
+
+    def fits(rollout_length: int) -> bool:
+        try:
+            replace(system, warmup_steps=0, rollout_length=rollout_length).check(envs_per_shard, num_shards)
+        except ConfigError:
+            return False
+        return True
+
+    # Most sizes that do not fit have other reasons, and are refused for those.
+    longer = next((factor for factor in (2**power for power in range(16)) if fits(factor * length)), 1)
+    if longer > 1:
+        epochs = f" system.epochs={longer * system.epochs}" if hasattr(system, "epochs") else ""
+        raise ConfigError(
+            f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up, and the"
+            f" system.rollout_length={length} step(s) of the first rollout are too few for a batch: use"
+            f" system.warmup_steps=0 system.rollout_length={longer * length}{epochs}, or arch=anakin"
+        )
+    if system.warmup_steps:
+        raise ConfigError(
+            f"system.warmup_steps={system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
+        )
 
 
 def count_updates(config: RunConfig) -> int:

@@ -219,10 +219,6 @@ def _check_sebulba(
             f"arch.population.size={num_members} does not fit arch=sebulba, which trains one member: use 1, or"
             " arch=anakin"
         )
-    if config.system.warmup_steps:
-        raise ConfigError(
-            f"system.warmup_steps={config.system.warmup_steps}: arch=sebulba has no warm-up: use 0 or arch=anakin"
-        )
     if arch.total_num_envs % unit:
         raise ConfigError(
             f"arch.total_num_envs={arch.total_num_envs} must be a multiple of {unit}, {arch.num_actors} actor(s) ×"

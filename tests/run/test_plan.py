@@ -117,3 +117,14 @@ def test_sizes_that_do_not_divide_are_refused(overrides, message):
 def test_a_lag_that_no_loss_corrects_is_noted(overrides, remedy):
     notes = [note for note in plan("arch=sebulba", *overrides).notes if "update(s) old" in note]
     assert [remedy in note for note in notes] == ([] if remedy is None else [True])
+
+
+@pytest.mark.parametrize("system", ["sac/ff_sac", "q_learning/ff_dqn", "q_learning/rec_r2d2", "mpo/ff_mpo"])
+@pytest.mark.parametrize("warmup", [(), ("system.warmup_steps=0",)])
+def test_sebulba_refuses_a_warm_up_once_and_names_what_works(system, warmup):
+    given = (f"system={system}", "arch=sebulba", "env=gymnasium/pendulum", *warmup)
+    with pytest.raises(ConfigError, match=r"arch=sebulba has no warm-up.*: use (system.*), or arch=anakin") as refused:
+        plan(*given)
+    settings = str(refused.value).rpartition("use ")[2].partition(",")[0].split()
+    assert len(settings) == 3
+    assert plan(*given, *settings).num_updates > 0
