@@ -14,6 +14,7 @@ import numpy as np
 
 from stoix_like.architectures.types import IntervalMetrics, LearnerState
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import CallbackError, HostEnvironmentError, LostDirectoryError, TrainingError
 from stoix_like.interpreter import no_collection
 from stoix_like.loggers import MultiLogger
@@ -325,9 +326,14 @@ class TrainingLoop:
         for member, healthy_updates in enumerate(np.atleast_1d(interval.healthy_updates)):
             if start + healthy_updates == self.progress.updates or member in self.progress.failures:
                 continue
-            bad = [name for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
-            what = f"train/{bad[0]} became non-finite" if bad else "a parameter became non-finite"
-            failure = f"{what} in update {start + int(healthy_updates) + 1}"
+            bad = [f"train/{name}" for name, flags in interval.bad_metrics.items() if np.atleast_1d(flags)[member]]
+            what, update = bad[0] if bad else "a parameter", start + int(healthy_updates) + 1
+            if not self._has_finite_rewards(interval, member):
+                reward = f"a reward of {self.setup.config.environment_name}"
+                # In later updates, a diverged policy may act with NaN, and earn it.
+                earned = isinstance(self.setup.env.action_space, Box) and update < self.progress.updates
+                what = f"{what} and {reward}" if earned else f"{reward} and {what}"
+            failure = f"{what} became non-finite in update {update}"
             if self._alone:
                 self._recording.log()
                 raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
@@ -338,6 +344,16 @@ class TrainingLoop:
             raise TrainingError(
                 f"training diverged: all {len(self.progress.failures)} members; {self._last_good()}; {_REGARDLESS}"
             )
+
+    def _has_finite_rewards(self, interval: IntervalMetrics, member: int) -> bool:
+        """Return whether the returns of the interval's episodes are finite, of those under way as well."""
+        returns = [interval.episodes.return_sum]
+        # Actors have their own episodes, whose rewards the host checks.
+        if (state := self.state.shards.rollout_state) != ():
+            returns.append(self.setup.processes.fetch(state.timestep.episode.episode_return))
+        return all(
+            np.isfinite(np.reshape(each, (self.setup.population.num_members, -1))[member]).all() for each in returns
+        )
 
     def _last_good(self) -> str:
         where = "no checkpoint had been written"

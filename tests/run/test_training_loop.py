@@ -6,14 +6,17 @@ import re
 import signal
 
 import jax
+import jax.numpy as jnp
 import pytest
 import toys
 from comparisons import assert_same_state, without_times
+from own_envs import Corridor
 from toy_runs import TOY_RUN, restored, toy_loop
 
 import stoix_like
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.envs.own import as_overrides
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
 from stoix_like.run.setup import set_up
@@ -161,6 +164,24 @@ def test_a_diverged_run_names_its_last_good_checkpoint(tmp_path):
     ):
         experiment.run(set_up(parse_config(compose_config(overrides))), tmp_path / "run")
     assert checkpoint.steps(tmp_path / "run") == [80, 160]
+
+
+class Broken(Corridor):
+    """A corridor that pays NaN in the eighth step of an episode, in the second update."""
+
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=jnp.where(state[1] == 8, jnp.nan, timestep.reward))
+
+
+@pytest.mark.optimized
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_nan_reward_is_named(tmp_path, size):
+    env, kept = Broken(100), [*TOY_RUN[:-4], *TOY_RUN[-3:]]
+    config = parse_config(compose_config([*kept, *as_overrides(env), f"arch.population.size={size}", "logger=silent"]))
+    what = r"a reward of .*/Broken and train/reward became non-finite in update 2" if size == 1 else "all 2 members"
+    with pytest.raises(stoix_like.TrainingError, match=f"training diverged: {what}"):
+        experiment.run(set_up(config._replace(own_env=env)), tmp_path / "run")
 
 
 @pytest.mark.optimized
