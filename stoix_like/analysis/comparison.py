@@ -14,9 +14,9 @@ import numpy as np
 from stoix_like.analysis import statistics
 from stoix_like.analysis.groups import SCORES, Algorithm, common_tasks, read, sections
 from stoix_like.analysis.scores import raw_scores, score_tables
-from stoix_like.analysis.statistics import CORRECTIONS, MIN_IQM, TESTS, TITLES, Interval
+from stoix_like.analysis.statistics import CORRECTIONS, TESTS, TITLES, Interval
 from stoix_like.errors import ConfigError, nearest, require
-from stoix_like.loggers.formats import columns
+from stoix_like.loggers.formats import MIN_IQM, columns
 
 if TYPE_CHECKING:
     import pandas as pd

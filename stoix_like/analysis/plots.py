@@ -15,8 +15,9 @@ from scipy import stats
 
 from stoix_like.analysis.groups import Algorithm, common_tasks, score
 from stoix_like.analysis.scores import raw_scores, score_tables
-from stoix_like.analysis.statistics import center_name, p_value, resample_counts, trimmed_mean
+from stoix_like.analysis.statistics import p_value, resample_counts, trimmed_mean
 from stoix_like.errors import ConfigError, nearest
+from stoix_like.loggers.formats import center_name
 from stoix_like.storage.recorded_runs import RETURN, Member, Run
 from stoix_like.storage.run_files import METRICS, UPDATES, read_last_record
 

@@ -17,6 +17,7 @@ from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_a
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, read, score, sections
 from stoix_like.errors import ConfigError
+from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
@@ -137,7 +138,8 @@ def _returns(algorithms: Sequence[Algorithm]) -> str:
         for member in members
     ]
     return _table(
-        ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "best policy", "failure"], rows
+        ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "absolute metric", "failure"],
+        rows,
     )
 
 
@@ -187,7 +189,8 @@ def _best_points(algorithms: Sequence[Algorithm]) -> str:
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"
         lines.append(
             f"<p>Best of {len(run.summary['population/points'])} hyperparameter settings of"
-            f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))}, IQM"
+            f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))},"
+            f" {center_name(len(point['seeds']))}"
             f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s).</p>"
         )
     return "\n".join(lines)

@@ -16,8 +16,6 @@ CORRECTIONS = ("holm", "bonferroni", "fdr_bh", "none")
 NUM_RESAMPLES = 50_000
 # Permutation tests of more splits of the scores, or signs of the differences, draw `NUM_RESAMPLES` of them.
 MAX_PERMUTATIONS = 1_000_000
-# Fewer scores lose none of them to an interquartile mean.
-MIN_IQM = 4
 POWER = 0.8
 _NUM_SIMULATIONS = 500
 _ROWS = 1000  # resamples in memory at a time
@@ -57,15 +55,6 @@ class Interval(NamedTuple):
     estimate: float
     low: float
     high: float
-
-
-def center_name(size: int) -> str:
-    """Return `IQM`, or `mean` for fewer scores than an interquartile mean leaves out any of.
-
-    Args:
-        size: number of scores.
-    """
-    return "IQM" if size >= MIN_IQM else "mean"
 
 
 def aggregates(

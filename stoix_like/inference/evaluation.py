@@ -17,7 +17,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
-from stoix_like.loggers.formats import format_number
+from stoix_like.loggers.formats import center_name, format_number
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
@@ -166,7 +166,7 @@ def describe(record: Mapping[str, Any]) -> str:
         if len(members) > _MAX_PRINTED_MEMBERS:
             lines.append(f"  … {len(members) - _MAX_PRINTED_MEMBERS} more members in the file")
         iqm, low, high = (format_number(record[f"episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
-        lines.append(f"  interquartile mean over members {iqm}   95 % {low} to {high}")
+        lines.append(f"  {center_name(len(members))} over members {iqm}   95 % {low} to {high}")
     if record["episodes_cut"]:
         lines.append(f"  {record['episodes_cut']} episode(s) did not end within arch.max_eval_steps")
     if render := record.get("render"):

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.files import read_bytes
 from stoix_like.storage.run_files import CONFIG, METRICS, SUMMARY, check_is_run
@@ -164,7 +165,10 @@ def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
 
     if f"{prefix}/episode_return_iqm" in summary:
         interval = f"{value('iqm')} [{value('ci_low')}, {value('ci_high')}]"
-        return interval, f"interquartile mean over a population, with its 95 % interval, {which}"
+        return (
+            interval,
+            f"{center_name(summary.get('population/size', MIN_IQM))} over a population, with its 95 % interval, {which}",
+        )
     return f"{value('mean')} +/- {value('std')}", f"mean and standard deviation over episodes, {which}"
 
 

@@ -19,12 +19,13 @@ from rich.text import Text
 
 from stoix_like.loggers import points
 from stoix_like.loggers.base import Logger, LoggerSettings, RunInfo
-from stoix_like.loggers.formats import format_number, format_rate, format_seconds, format_timing
+from stoix_like.loggers.formats import MIN_IQM, center_name, format_number, format_rate, format_seconds, format_timing
 
 # Columns of the label of a field; of `^C`, typed twice; and of the bar with its percentage, its time left and spaces.
 _LABEL_WIDTH = 18
 _ECHO_WIDTH = 5
 _BAR_WIDTH = 30 + _ECHO_WIDTH
+ABSOLUTE_METRIC = " of the best parameters, on ten times as many episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +87,14 @@ class ConsoleLogger:
         self._print_field("run directory", _short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
+        members = f"{center_name(info.num_members)} over members [95 % bootstrap interval], best and worst one"
+        lone = "mean episode return ± standard deviation over episodes, mean episode length"
+        self._print_field("rows", lone if info.num_members == 1 else members)
         if self._config.progress_bar and self._console.is_interactive and self._terminal:
             self._bar = _progress_bar(self._console)
             self._bar.add_task(self._describe(""), total=self._total, status="", deadline=None)
             self._bar.start()
-        elif self._terminal or in_notebook():
+        else:
             self._print(("  compiling", "dim"))
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -118,16 +122,17 @@ class ConsoleLogger:
         """Print the aggregate of a population, with its best and worst member."""
         scores = record["eval/episode_return_mean"]
         iqm, low, high = (format_number(record[f"eval/episode_return_{name}"]) for name in ("iqm", "ci_low", "ci_high"))
+        name = center_name(len(scores))
         best, worst = record["population/best_member"], record["population/worst_member"]
         results = [
-            Cell("   return IQM ", 0),
+            Cell(f"   return {name} ", 0),
             Cell(f"{iqm:>8}", 0, "bold green"),
             Cell(f" [{low}, {high}]", 1),
             Cell(f"  best {format_number(scores[best])} (#{best})", 4),
             Cell(f"  worst {format_number(scores[worst])} (#{worst})", 5),
         ]
         self._print_row(record, results)
-        self._advance(record, f"return IQM {iqm}")
+        self._advance(record, f"return {name} {iqm}")
 
     def _print_row(self, record: Mapping[str, Any], results: Sequence[Cell]) -> None:
         """Print one line, on a terminal without the cells that do not fit its width."""
@@ -174,14 +179,16 @@ class ConsoleLogger:
         self.close()
         steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} env steps"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
-        for label, prefix in (("last evaluation", "eval"), ("absolute metric", "absolute")):
+        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", ABSOLUTE_METRIC))
+        for label, prefix, meaning in fields:
             iqm = summary.get(f"{prefix}/episode_return_iqm")
             if iqm is None:
-                self._print_return(label, summary.get(f"{prefix}/episode_return_mean"))
+                self._print_return(label, summary.get(f"{prefix}/episode_return_mean"), meaning)
             else:
                 ends = (format_number(summary.get(f"{prefix}/episode_return_{end}")) for end in ("ci_low", "ci_high"))
-                value = f"{format_number(iqm)} [{', '.join(ends)}] interquartile mean episode return"
-                self._print_field(label, value, "bold green")
+                name = center_name(summary.get("population/size", MIN_IQM))
+                value = f"{format_number(iqm)} [{', '.join(ends)}] {name} over members of the mean episode return"
+                self._print_field(label, value + meaning, "bold green")
         best = summary.get("population/best")
         if best is not None:
             varied = {name: best[name] for name in best if name in summary.get("population/varied", ())}
@@ -213,9 +220,9 @@ class ConsoleLogger:
             bar, self._bar = self._bar, None
             bar.stop()
 
-    def _print_return(self, label: str, mean: Any) -> None:
+    def _print_return(self, label: str, mean: Any, meaning: str) -> None:
         if mean is not None:
-            self._print_field(label, f"{format_number(mean)} mean episode return", "bold green")
+            self._print_field(label, f"{format_number(mean)} mean episode return{meaning}", "bold green")
 
     def _print_field(self, label: str, value: str, style: str = "") -> None:
         if self._terminal:

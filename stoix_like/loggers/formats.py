@@ -6,6 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# Fewer scores lose none of them to an interquartile mean.
+MIN_IQM = 4
+
+
+def center_name(size: int) -> str:
+    """Return the name of an interquartile mean: `IQM`, or `mean` for fewer scores than it leaves out any of.
+
+    Args:
+        size: number of scores.
+    """
+    return "IQM" if size >= MIN_IQM else "mean"
+
 
 def format_number(value: Any) -> str:
     """Format a number with its significant digits.

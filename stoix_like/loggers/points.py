@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stoix_like.loggers.formats import format_number
+from stoix_like.loggers.formats import MIN_IQM, format_number
 
 MAX_ROWS = 12
 _RESULTS = ("members", "seeds")
@@ -34,6 +34,7 @@ def table(points: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = [[*_varied(points[0]), "mean", "IQM", "95 % interval", "seeds"]]
     for point in ranked[:MAX_ROWS]:
         mean, iqm, low, high = (format_number(point[f"{name}_{key}"]) for key in ("mean", "iqm", "ci_low", "ci_high"))
+        iqm = iqm if len(point["seeds"]) >= MIN_IQM else "-"
         interval = "-" if low == high == "-" else f"[{low}, {high}]"
         values = (f"{point[hyperparam]:.3g}" for hyperparam in _varied(point))
         rows.append([*values, mean, iqm, interval, _seeds(point["seeds"])])

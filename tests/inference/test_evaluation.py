@@ -115,7 +115,7 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
         "member 1 actor_lr=0.1",
         "member 2 actor_lr=0.01",
     ]
-    assert mean.startswith("  interquartile mean over members ")
+    assert mean.startswith("  mean over members ")
 
     load_shared, scores = load.load_shared, np.array([5.0, np.nan, 7.0])
     monkeypatch.setattr(load, "load_shared", lambda *args: load_shared(*args)._replace(episode_return=scores))
