@@ -137,10 +137,9 @@ def _returns(algorithms: Sequence[Algorithm]) -> str:
         for task, members in algorithm.tasks.items()
         for member in members
     ]
-    return _table(
-        ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "absolute metric", "failure"],
-        rows,
-    )
+    head = ["algorithm", "environment", "seed", *_varied(algorithms), "last evaluation", "absolute metric", "failure"]
+    meaning = "the mean episode return of the best parameters, once more, on ten times as many episodes"
+    return _table(head, rows) + f'<p class="note">Absolute metric: {meaning}.</p>'
 
 
 def _varied(algorithms: Sequence[Algorithm]) -> list[str]:

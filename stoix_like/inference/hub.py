@@ -165,10 +165,8 @@ def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
 
     if f"{prefix}/episode_return_iqm" in summary:
         interval = f"{value('iqm')} [{value('ci_low')}, {value('ci_high')}]"
-        return (
-            interval,
-            f"{center_name(summary.get('population/size', MIN_IQM))} over a population, with its 95 % interval, {which}",
-        )
+        center = center_name(summary.get("population/size", MIN_IQM))
+        return interval, f"{center} over a population, with its 95 % interval, {which}"
     return f"{value('mean')} +/- {value('std')}", f"mean and standard deviation over episodes, {which}"
 
 
