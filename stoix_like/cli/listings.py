@@ -1,4 +1,4 @@
-"""Listings of the command line: systems, environments, networks, experiments and runs."""
+"""Listings of the command line: systems, environments, networks and their parts, experiments and runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lines(what: str, everything: bool = False) -> list[str]:
     """List the choices of one kind, each as an override, with indented lines about it.
 
     Args:
-        what: `systems`, `envs`, `networks` or `experiments`.
+        what: `systems`, `envs`, `networks`, `experiments`, `heads`, `torsos` or `cells`.
         everything: of the environments, also list the probes.
 
     Returns:
@@ -31,6 +31,9 @@ def lines(what: str, everything: bool = False) -> list[str]:
         "envs": lambda: _envs(everything),
         "networks": lambda: _with_comments("network"),
         "experiments": _experiments,
+        "heads": lambda: _parts("head"),
+        "torsos": lambda: _parts("torso"),
+        "cells": lambda: _parts("cell"),
     }
     return listings[what]()
 
@@ -52,6 +55,22 @@ def _with_comments(group: str) -> list[str]:
     from stoix_like.run.suggestions import about
 
     return [line for name in group_choices(group) for line in (f"{group}={name}", f"  {about(group, name)}")]
+
+
+def _parts(kind: str) -> list[str]:
+    from stoix_like.networks.utils import choices
+
+    keys = {
+        "head": "network.actor_network.action_head._target_",
+        "critic": "network.critic_network.critic_head._target_",
+        "torso": "network.actor_network.pre_torso._target_",
+        "cell": "network.actor_network.rnn_layer.cell_type",
+    }
+    listed = []
+    for name, part in sorted(choices(kind).items()):
+        about = (part.__doc__ or "").strip().partition("\n")[0]
+        listed += [f"{keys['critic' if 'Critic' in name else kind]}={name}", f"  {about}"]
+    return listed
 
 
 def _experiments() -> list[str]:

@@ -17,7 +17,7 @@ from stoix_like.cli.train import config_dirs, train
 from stoix_like.errors import ConfigError
 from stoix_like.interpreter import make_importable
 
-_LISTINGS = ("systems", "envs", "networks", "experiments")
+_LISTINGS = ("systems", "envs", "networks", "experiments", "heads", "torsos", "cells")
 _COMMANDS = ("train", "resume", "evaluate", *reading.NAMES, "list", "compile", "check-env")
 
 _DESCRIPTION = """\
@@ -38,7 +38,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like export RUN_DIR --out policy.onnx
   stoix-like push RUN_DIR owner/name
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
-  stoix-like list systems|envs|networks|experiments
+  stoix-like list systems|envs|networks|experiments|heads|torsos|cells
   stoix-like compile system=ppo/ff_ppo env=brax/ant
   stoix-like check-env env._target_=my_module.MyEnv
 """
@@ -77,7 +77,9 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     _add_evaluation(evaluating)
     evaluating.set_defaults(run=_evaluate)
     reading.add(commands, show)
-    listing = commands.add_parser("list", help="list the available systems, environments, networks or experiments")
+    listing = commands.add_parser(
+        "list", help="list systems, environments, networks, experiments, or parts of networks"
+    )
     listing.add_argument("what", choices=_LISTINGS)
     listing.add_argument("--all", action="store_true", help="of the environments, also the probes")
     listing.set_defaults(run=_list)

@@ -195,6 +195,29 @@ _PARTS = {
 }
 
 
+# Where the classes of each kind of part are; not imported here, because they import this module.
+_KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.torso"}
+
+
+def choices(kind: str) -> dict[str, Any]:
+    """Return what a network may name for one kind of part.
+
+    Args:
+        kind: `head`, `torso` or `cell`.
+
+    Returns:
+        Classes and functions by import path, recurrent cells by `cell_type`.
+    """
+    if kind == "cell":
+        return dict(_RNN_CELLS)
+    path = _KINDS[kind]
+    return {
+        f"{path}.{name}": value
+        for name, value in vars(importlib.import_module(path)).items()
+        if name.lower().endswith((kind, "network")) and value.__module__.startswith(path) and name != "PolicyHead"
+    }
+
+
 # Those that compute in the dtype of a configuration; heads compute in that of their parameters.
 _COMPUTING = ("pre_torso", "rnn_layer", "post_torso")
 
@@ -206,11 +229,13 @@ class Context(NamedTuple):
         action: the action space of the environment.
         observation: its observation space.
         dtype: dtype in which torsos compute.
+        notes: collects the arguments that are left out.
     """
 
     action: Space | None = None
     observation: ObservationSpace | None = None
     dtype: Any = None
+    notes: list[str] | None = None
 
 
 def build_networks(
@@ -219,6 +244,7 @@ def build_networks(
     observation_space: ObservationSpace | None = None,
     key: str = "network",
     dtype: Any = None,
+    notes: list[str] | None = None,
 ) -> SimpleNamespace:
     """Build the modules of a network configuration.
 
@@ -226,7 +252,8 @@ def build_networks(
     tuples. Arguments that are not configured follow from the spaces: `action_space`, `action_dim`, `minimum`, `maximum`
     and `number_of_dims_per_distribution` from the action space, `has_channels` and `num_symbols` from the observation
     space. A torso without an input layer takes the `agent_view`. Where a torso takes vectors and the environment has
-    images or dictionaries, the input layer before the torso flattens them.
+    images or dictionaries, the input layer before the torso flattens them. Arguments of another head or torso, left
+    from before its `_target_` was overridden, are left out.
 
     Args:
         network_config: the network configuration, a DictConfig or nested dictionaries.
@@ -235,6 +262,7 @@ def build_networks(
         key: key of the configuration, for messages.
         dtype: dtype in which everything before the heads computes, such as bfloat16: the argument `dtype` of torsos
             and recurrent cells that do not configure it. None: the dtype of the parameters.
+        notes: a list to which a sentence is added for each block with arguments that are left out.
 
     Returns:
         Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
@@ -243,7 +271,7 @@ def build_networks(
         ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces or the
             dtype; names the key.
     """
-    return _build(to_plain(network_config), Context(action_space, observation_space, dtype), key)
+    return _build(to_plain(network_config), Context(action_space, observation_space, dtype, notes), key)
 
 
 def instantiate(
@@ -316,6 +344,7 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
     path, partial = arguments.pop("_target_"), arguments.pop("_partial_", False)
     target = _locate(path, key)
     partial = convert(bool, partial, f"{key}._partial_")
+    arguments = _without_inherited(target, arguments, key, path, context.notes)
     arguments = _check_arguments(target, arguments, key, path)
     if context.action is not None:
         if not fits(target, context.action):
@@ -331,6 +360,21 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         return target(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key}={path} cannot be built: {error}") from error
+
+
+def _without_inherited(
+    target: Callable[..., Any], arguments: dict[str, Any], key: str, path: str, notes: list[str] | None
+) -> dict[str, Any]:
+    """Leave out arguments that only other heads or torsos have: they belong to the default `_target_`."""
+    kind = next((kind for kind in _KINDS if key.endswith(f"_{kind}")), None)
+    known, takes_any = _arguments(target)
+    if kind is None or takes_any or not (unknown := arguments.keys() - known.keys()):
+        return arguments
+    of_others = {name for other in choices(kind).values() for name in _arguments(other)[0]}
+    inherited = sorted(unknown & of_others)
+    if inherited and notes is not None:
+        notes.append(f"{key}: left out {', '.join(inherited)}, which {path.rpartition('.')[2]} does not take")
+    return {name: value for name, value in arguments.items() if name not in inherited}
 
 
 def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], key: str, path: str) -> dict[str, Any]:

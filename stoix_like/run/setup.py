@@ -128,11 +128,12 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
             f" {config.environment_name}: {suggest_systems(config.system_name, env.action_space)}"
         )
+    left_out: list[str] = []
     lone_shards = num_members == 1 and plan.num_shards == mesh.size
     spec = SystemSpec(
         observation_space=env.observation_space,
         action_space=env.action_space,
-        networks=_build_networks(config, env),
+        networks=_build_networks(config, env, left_out),
         axes=make_axes(mesh, lone_shards),
         num_updates=plan.num_updates,
         num_envs=plan.envs_per_shard,
@@ -149,6 +150,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
             f"{rate} has no effect: system={config.system_name} trains without dropout there"
             for rate in unused_dropout(spec.networks, config.system)
         ),
+        *left_out,
         *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes),
     )
     population = make_population(config)
@@ -226,11 +228,11 @@ def _check_sebulba(
         )
 
 
-def _build_networks(config: RunConfig, env: VectorEnvironment) -> SimpleNamespace:
+def _build_networks(config: RunConfig, env: VectorEnvironment, notes: list[str]) -> SimpleNamespace:
     """Build the modules, and suggest a network that fits where the configured one does not."""
     try:
         networks = build_networks(
-            config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype
+            config.network, env.action_space, env.observation_space, dtype=config.arch.torso_dtype, notes=notes
         )
         check_networks(networks, config.system, config.system_name)
     except MisfitError as error:

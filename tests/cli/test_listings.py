@@ -25,3 +25,11 @@ def test_systems_and_networks_are_listed_with_a_line_about_each(group, choice, a
     assert len(listed) == 2 * len(group_choices(group))
     assert listed[listed.index(f"{group}={choice}") + 1].startswith(f"  {about}")
     assert all(len(line) > 20 for line in listed[1::2])
+
+
+def test_parts_of_networks_are_listed_as_overrides():
+    assert "network.actor_network.action_head._target_=stoix_like.networks.heads.BetaDistributionHead" in lines("heads")
+    assert "network.critic_network.critic_head._target_=stoix_like.networks.heads.ScalarCriticHead" in lines("heads")
+    assert "network.actor_network.pre_torso._target_=stoix_like.networks.torso.SimBaTorso" in lines("torsos")
+    assert lines("cells")[:2] == ["network.actor_network.rnn_layer.cell_type=gru", "  GRU cell."]
+    assert all(len(line) > 8 for kind in ("heads", "torsos", "cells") for line in lines(kind)[1::2])

@@ -1,5 +1,7 @@
 """Networks from their configuration."""
 
+import re
+
 import jax
 import jax.nn
 import jax.numpy as jnp
@@ -9,12 +11,24 @@ from network_files import config
 from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
+from stoix_like.composition import config_dir
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
-from stoix_like.networks.heads import CategoricalHead, DeterministicHead, NormalAffineTanhDistributionHead
+from stoix_like.networks.heads import (
+    BetaDistributionHead,
+    CategoricalHead,
+    DeterministicHead,
+    NormalAffineTanhDistributionHead,
+)
 from stoix_like.networks.recurrent import MinGRUCell
-from stoix_like.networks.utils import build_networks, parse_activation_fn, parse_initializer, parse_rnn_cell
+from stoix_like.networks.utils import (
+    build_networks,
+    choices,
+    parse_activation_fn,
+    parse_initializer,
+    parse_rnn_cell,
+)
 
 KEY = jax.random.key(0)
 
@@ -75,6 +89,24 @@ def test_configured_arguments_override_the_action_space():
     head = build_networks(with_head(HEADS + "NormalAffineTanhDistributionHead", minimum=-0.5), BOUNDED)
     assert head.actor_network.action_head.minimum == -0.5
     assert head.actor_network.action_head.maximum == (2.0, 2.0)
+
+
+def test_arguments_of_the_head_before_are_left_out_and_typos_are_refused():
+    path, notes = "stoix_like.networks.heads.BetaDistributionHead", []
+    head = {"_target_": path, "min_scale": 1e-3, "kernel_init": "orthogonal(0.01)"}
+    built = build_networks({"actor_network": {"action_head": head}}, Box(-1.0, 1.0, (2,)), notes=notes)
+    assert isinstance(built.actor_network.action_head, BetaDistributionHead)
+    assert notes == ["network.actor_network.action_head: left out min_scale, which BetaDistributionHead does not take"]
+    with pytest.raises(ConfigError, match="network.actor_network.action_head.min_scal is not an argument"):
+        build_networks({"actor_network": {"action_head": {**head, "min_scal": 1.0}}}, Box(-1.0, 1.0, (2,)))
+
+
+@pytest.mark.parametrize("kind", ["head", "torso"])
+def test_choices_name_what_a_configuration_may_name(kind):
+    presets = "".join(path.read_text() for path in (config_dir() / "network").rglob("*.yaml"))
+    targets = set(re.findall(rf"_target_: (stoix_like\.networks\.{kind}s?\.\w*{kind})\b", presets, re.IGNORECASE))
+    assert targets
+    assert targets <= choices(kind).keys()
 
 
 def test_bounds_are_passed_only_for_bounded_spaces():
