@@ -151,15 +151,15 @@ INVALID = {
     ),
     "period": (
         ["system=q_learning/rec_r2d2", "system.sequence_period=12"],
-        "system.rollout_length=16 must be a multiple of system.sequence_period=12: use 12 or 24",
+        "system.rollout_length=40 must be a multiple of system.sequence_period=12: use 36 or 48",
     ),
     "length": (
         ["system=q_learning/rec_r2d2", "system.total_buffer_size=512", "system.sequence_length=100"],
-        r"total_buffer_size=512 holds 64 step.*112 step.*burn_in_length=8 and system.sequence_length=100.*least 896",
+        r"total_buffer_size=512 holds 40 step.*160 step.*burn_in_length=40 and system.sequence_length=100.*least 1280",
     ),
     "early": (
-        ["system=q_learning/rec_r2d2", "system.warmup_steps=64", "system.total_batch_size=48"],
-        "warmup_steps=64: the first update finds 80 step.*use at least 96",
+        ["system=q_learning/rec_r2d2", "system.warmup_steps=80", "system.total_batch_size=48"],
+        "warmup_steps=80: the first update finds 120 step.*use at least 280",
     ),
 }
 
