@@ -253,7 +253,7 @@ class Sweep:
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[RUN]}")
         setup = set_up(config)
-        if trials[0].number == 0:
+        if trials[0].number == 0 and any(parameter.traced for parameter in self.parameters):
             self._note_inert(setup)
         try:
             experiment.run(setup, run_dir)
