@@ -42,6 +42,22 @@ def test_heads_accept_any_number_of_leading_axes(name):
         assert scalar[0].shape == scalar[1].shape == ((2, 3, 2) if name == "discrete_valued" else (2, 3))
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_every_environment_can_have_a_key_of_its_own(name):
+    """As noise that persists over steps has; shapes alone, which nothing compiles."""
+    head, events = HEADS[name]
+
+    def act(x, keys):
+        parts = parts_of(head.init_with_output({"params": keys[0], "noise": keys[0]}, x)[0])
+        pi = parts[0]
+        if not isinstance(pi, distrax.Distribution):
+            return ()
+        return jax.vmap(lambda pi, key: (pi.sample(seed=key), pi.mode()))(pi, keys)
+
+    shapes = [leaf.shape for leaf in jax.eval_shape(act, jnp.zeros((5, 6)), jax.random.split(KEY, 5))]
+    assert shapes in ([], [(5, *events[0])] * 2)
+
+
 @pytest.mark.parametrize("name", select(MASKED, quick=("categorical", "q", "rainbow", "iqn")))
 def test_heads_mask_illegal_actions(name):
     head, _ = HEADS[name]
