@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from stoix_like.envs.arguments import construct
@@ -127,6 +128,26 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
             )
         env = wrapped
     return env
+
+
+def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
+    """Return notes about methods of a custom environment that nothing calls.
+
+    Args:
+        env: the environments, with their wrappers.
+    """
+    base: Any = env.unwrapped
+    while not hasattr(base, "action_mask") and hasattr(base, "env"):
+        base = base.env
+    if not callable(getattr(base, "action_mask", None)):
+        return ()
+    _, timestep = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 1))
+    if timestep.observation.action_mask is not None:
+        return ()
+    return (
+        f"{_name(base)}.action_mask is called by nothing, and actions are not masked: return"
+        " Observation(view, action_mask=…) of stoix_like.base_types from reset and step of an Environment",
+    )
 
 
 def resolve(target: str, key: str) -> Any:

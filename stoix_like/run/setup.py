@@ -19,6 +19,7 @@ from stoix_like.callbacks import Callback
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.envs.own import unused_methods
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.loggers import Logger, check_available
@@ -146,6 +147,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
     notes = (
         *plan.notes,
         *notes,
+        *unused_methods(env),
         *(
             f"{rate} has no effect: system={config.system_name} trains without dropout there"
             for rate in unused_dropout(spec.networks, config.system)

@@ -15,7 +15,7 @@ from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs import Box, Discrete, EnvConfig, Environment, make, make_eval
-from stoix_like.envs.own import adapt, as_overrides
+from stoix_like.envs.own import adapt, as_overrides, unused_methods
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 from stoix_like.storage import config_file, trust
 
@@ -60,6 +60,16 @@ def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates()
     assert not bool(last.terminated[0])
     near = ["+env.kwargs.size=1", "+env.params.goal=5"]
     assert float(walk_right(make_eval(composed("env._target_=own_envs.GymnaxWalk", *near).env), 1)[0].reward[0]) == 5.0
+
+
+def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
+    assert unused_methods(adapt(own_envs.GymnaxWalk(), {})) == ()
+    monkeypatch.setattr(own_envs.GymnaxWalk, "action_mask", lambda self, state, params: None, raising=False)
+    (note,) = unused_methods(own_envs.AddReward(adapt(own_envs.GymnaxWalk(), {})))
+    assert note.startswith("GymnaxWalk.action_mask is called by nothing, and actions are not masked: return")
+    # Here, it helps to write observations.
+    monkeypatch.setattr(own_envs.Corridor, "action_mask", lambda self, state: None, raising=False)
+    assert unused_methods(adapt(own_envs.Corridor(), {})) == ()
 
 
 def test_wrappers_of_ones_own_count_in_the_episode_return():

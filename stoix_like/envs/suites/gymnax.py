@@ -58,7 +58,7 @@ class GymnaxEnvironment(Environment):
     """
 
     def __init__(self, env: Any, params: Any, name: str) -> None:
-        self._env, self.params, self._name = env, params, name
+        self.env, self.params, self._name = env, params, name
         self._horizon_ends_task = name in _HORIZON_ENDS_TASK
         declared = env.observation_space(params)
         _check_space("observation", declared, name)
@@ -74,14 +74,14 @@ class GymnaxEnvironment(Environment):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
         with _allow_rank_promotion():
-            view, state = self._env.reset_env(key, self.params)
+            view, state = self.env.reset_env(key, self.params)
         return strongly_typed(state), restart(self._observation(view))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
         with _allow_rank_promotion():
-            view, state, reward, terminated, _ = self._env.step_env(key, state, action, self.params)
-            at_limit = self._env.is_truncated(state, self.params)
+            view, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+            at_limit = self.env.is_truncated(state, self.params)
         if self._horizon_ends_task:
             terminated = terminated | at_limit
         return strongly_typed(state), transition(self._observation(view), reward, terminated, at_limit)

@@ -35,6 +35,8 @@ def load(file: Any) -> Callable[..., np.ndarray]:
         policy = dict(arrays)
 
     def act(observation: Any, action_mask: Any = None) -> np.ndarray:
+        if action_mask is None and "action_mask" in policy["inputs"]:
+            raise ValueError("action_mask=None, but this policy needs the legal actions: pass booleans [B, A]")
         x = np.asarray(observation)
         x = x.astype(np.float32) / (255 if x.dtype == np.uint8 else 1)
         if "mean" in policy:

@@ -7,9 +7,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from trained_runs import train_pendulum
+from trained_runs import SMALL, train_pendulum
 from untrained import untrained
 
+from stoix_like.base_types import Observation
+from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_policy
 from stoix_like.policies.formats import numpy_policy
@@ -24,6 +26,16 @@ def pendulum(tmp_path_factory):
 @pytest.fixture(scope="module")
 def policy(pendulum):
     return load_policy(pendulum, "last")
+
+
+def test_a_masked_policy_without_a_mask_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(suites.SUITES, "masked", suites.Suite("masked", "jax", ""))
+    policy = make_policy(*untrained(*SMALL, "env=gymnax", "env.env_name=masked", "env.scenario.name=masked"), {})
+    act = numpy_policy.load(policy.export(tmp_path / "policy.npz"))
+    view, mask, _ = policy.random_observations(jax.random.key(0), 8)
+    np.testing.assert_array_equal(act(view, np.asarray(mask)), policy(Observation(view, mask)))
+    with pytest.raises(ValueError, match="action_mask=None, but this policy needs the legal actions"):
+        act(view)
 
 
 @pytest.mark.parametrize(
