@@ -89,8 +89,9 @@ def ask(
         parallel: number of trials in a batch.
     """
     before = study.get_trials(deepcopy=False)
-    points = list(_missing_points(before, parameters)) if sampler == "grid" else None
     until = max((trial.user_attrs.get(UNTIL, 0) for trial in before), default=0)
+    missing = itertools.islice(_missing_points(before, parameters), max(trials, until))
+    points = list(missing) if sampler == "grid" else None
     if until <= len(before):
         if any(trial.state == TrialState.RUNNING for trial in before):
             return

@@ -74,6 +74,14 @@ def test_a_population_stops_once_all_its_trials_are_pruned():
     assert study.trials[0].intermediate_values == {0: 0.0, 1: 6.0, 2: 4.0}
 
 
+def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
+    note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
+    killed_sweeps.live(tmp_path / "sweep", "tpe", trials=2, parallel=2)
+    assert note in capsys.readouterr().err
+    killed_sweeps.live(tmp_path / "sweep", "tpe", trials=3, parallel=2)
+    assert len({row["system.actor_lr"] for row in table(tmp_path / "sweep")}) == 3
+
+
 @pytest.mark.slow
 def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     result = tune.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
