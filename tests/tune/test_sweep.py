@@ -78,8 +78,6 @@ def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
     note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
     killed_sweeps.live(tmp_path / "sweep", "tpe", trials=2, parallel=2)
     assert note in capsys.readouterr().err
-    killed_sweeps.live(tmp_path / "sweep", "tpe", trials=3, parallel=2)
-    assert len({row["system.actor_lr"] for row in table(tmp_path / "sweep")}) == 3
 
 
 @pytest.mark.slow
