@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.errors import ConfigError, MissingExtraError, first_line
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.files import read_bytes
@@ -51,20 +51,21 @@ def push(run_dir: str | Path, repo: str, *, private: bool = False) -> str:
     summary, steps = _summary(directory), checkpoint.steps(directory)
     if not steps:
         raise ConfigError(f"run_dir={directory} holds no checkpoint: push a run that saved one")
+    text, message = _written_of(summary, repo, directory)
     hub = _hub()
     newest = f"{checkpoint.DIRECTORY}/{steps[-1]}"
     try:
         api = hub.HfApi(library_name="stoix_like")
         api.create_repo(repo, private=private, exist_ok=True)
-        api.upload_file(path_or_fileobj=card(summary, repo).encode(), path_in_repo=CARD, repo_id=repo)
+        api.upload_file(path_or_fileobj=text.encode(), path_in_repo=CARD, repo_id=repo)
         info = api.upload_folder(
             repo_id=repo,
             folder_path=directory,
             allow_patterns=[CONFIG, METRICS, SUMMARY, *(f"{newest}/{item}" for item in _ITEMS)],
             delete_patterns=f"{checkpoint.DIRECTORY}/**",
-            commit_message=f"{summary['system']} on {summary['environment']}",
+            commit_message=message,
         )
-    except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError, OSError) as error:
+    except Exception as error:  # Errors of the transport belong to packages that the client may change.
         raise ConfigError(f"repo={repo}: the upload failed: {_reason(error)}") from error
     return str(info.repo_url)
 
@@ -100,8 +101,8 @@ def local_run(run_dir: str | Path) -> Path:
         directory = cache / repo.replace("/", "--") / commit
         patterns = [CONFIG, METRICS, SUMMARY, *(f"{checkpoint.DIRECTORY}/*/{item}" for item in _ITEMS)]
         hub.snapshot_download(repo, revision=commit, local_dir=directory, allow_patterns=patterns)
-    except (hub.errors.HfHubHTTPError, hub.errors.LocalTokenNotFoundError, OSError) as error:
-        raise ConfigError(f"run_dir={text}: the download failed: {_reason(error)}") from error
+    except Exception as error:  # See `push`.
+        raise ConfigError(f"run_dir={SCHEME}{repo}: the download failed: {_reason(error)}") from error
     return directory
 
 
@@ -155,6 +156,16 @@ stoix-like evaluate {SCHEME}{repo}
 """
 
 
+def _written_of(summary: Mapping[str, Any], repo: str, directory: Path) -> tuple[str, str]:
+    """Return the model card of a run and the message of its upload, before anything is created on the Hub."""
+    try:
+        return card(summary, repo), f"{summary['system']} on {summary['environment']}"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"run_dir={directory}: {SUMMARY} has no usable {first_line(error)}: push a run that is complete"
+        ) from error
+
+
 def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
     """Return the final return with its interval or deviation, and what these are."""
     prefix = "absolute" if "absolute/episode_return_mean" in summary else "eval"
@@ -188,4 +199,4 @@ def _hub() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

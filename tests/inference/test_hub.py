@@ -8,6 +8,7 @@ import sys
 import fake_hub
 import pytest
 import yaml
+from recorded import write_config
 from trained_runs import train_pendulum
 
 from stoix_like.errors import ConfigError
@@ -54,6 +55,15 @@ def test_push_refuses_what_is_no_run(tmp_path):
         hub.push(tmp_path, "me/policy")
 
 
+@pytest.mark.parametrize("summary", [{}, {**SUMMARY, "env_steps": None}, {**SUMMARY, "versions": 3}, []])
+def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, monkeypatch, summary):
+    write_config(tmp_path, {})
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1])
+    with pytest.raises(ConfigError, match="summary.json has no usable .*: push a run that is complete"):
+        hub.push(tmp_path, "me/policy")
+
+
 def command(*arguments, **environment):
     own = {**os.environ, "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
     program = [sys.executable, "-m", "stoix_like", *map(str, arguments)]
@@ -84,3 +94,15 @@ def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
         assert "run_dir=hf:/me/other: the download failed" in unknown.stderr
     assert metadata(files["README.md"].decode())["tags"][3] == "ppo/ff_ppo"
     assert json.loads(files["summary.json"])["system"] == "ppo/ff_ppo"
+
+
+@pytest.mark.slow
+def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path_factory):
+    """Nothing listens on port 9."""
+    unreachable = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    run_dir = train_pendulum(tmp_path_factory)
+    for arguments, what in ((("push", run_dir, "me/policy"), "upload"), (("evaluate", "hf://me/policy"), "download")):
+        refused = command(*arguments, **unreachable)
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1
+        assert f"the {what} failed: ConnectError" in refused.stderr

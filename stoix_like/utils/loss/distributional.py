@@ -100,6 +100,21 @@ def _project(atoms: Array, probs: Array, support: Array) -> Array:
     return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[:, None, :], axis=-1)
 
 
+def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> Float[Array, "*B"]:
+    """Compute which value targets lie outside of the atoms, and are clipped by the projection onto them.
+
+        y_i = 1[target_i < atoms_i1 or target_i > atoms_iK]
+
+    Args:
+        target: `[*B]` means of the targets.
+        atoms: `[*B, atoms]` values of the atoms, ascending.
+
+    Returns:
+        `[*B]` 1 where the target is clipped, else 0; the mean is the clipped share.
+    """
+    return ((target < atoms[..., 0]) | (target > atoms[..., -1])).astype(jnp.float32)
+
+
 def hl_gauss_loss(
     logits: Float[Array, "B atoms"], atoms: Float[Array, "B atoms"], target: Float[Array, "B"], smoothing: Scalar = 0.75
 ) -> Float[Array, ""]:

@@ -19,7 +19,7 @@ from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.distributional import CategoricalConfig, configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.utils.loss import categorical_td_learning_per_example
+from stoix_like.utils.loss import categorical_td_learning_per_example, is_outside
 from stoix_like.utils.replay import Batch
 
 
@@ -43,13 +43,14 @@ class D4PG(ff_ddpg.DDPG[Config]):
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
-        _, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
+        q_t, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
         q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
         losses = categorical_td_learning_per_example(
             logits_tm1, atoms_tm1, batch.reward, batch.discount, logits_t, atoms_t
         )
         loss = jnp.mean(batch.weight * losses)
-        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1)}
+        clipped = jnp.mean(is_outside(batch.reward + batch.discount * q_t, atoms_tm1))
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the means `[B, 1]` of the return distributions."""

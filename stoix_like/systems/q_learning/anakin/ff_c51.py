@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.distributional import CategoricalConfig, configure_head
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.utils.loss import categorical_double_q_learning
+from stoix_like.utils.loss import categorical_double_q_learning, is_outside
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
@@ -36,7 +37,7 @@ class Config(ff_dqn.BaseConfig, CategoricalConfig):
 class C51(ff_dqn.BaseDQN[Config]):
     """DQN that learns the distribution of returns."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[B]`.
 
         The losses are cross-entropies to the projected target distribution of the greedy action (algorithm 1).
@@ -47,7 +48,8 @@ class C51(ff_dqn.BaseDQN[Config]):
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
         )
-        return losses, values_of_actions(q_tm1, batch.action)
+        clipped = is_outside(batch.reward + batch.discount * jnp.max(q_t, axis=-1), atoms_tm1)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -15,7 +15,7 @@ from stoix_like.utils.replay import Batch
 class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
     """DQN that selects the next action with the online parameters and evaluates it with the target parameters."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses (equation 4) and the values of the actions `[B]`."""
         online_key, target_key, selector_key = jax.random.split(key, 3)
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
@@ -25,7 +25,7 @@ class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
         losses = double_q_learning_per_example(
             q_tm1, q_t_value, batch.action, batch.reward, batch.discount, q_t_selector, huber
         )
-        return losses, values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
 def build(config: ff_dqn.Config, spec: SystemSpec) -> System:

@@ -73,6 +73,10 @@ class Config(BaseConfig):
 ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 
 
+Losses = tuple[jax.Array, Metrics]
+"""Losses `[B]`, and metrics `[B]` by name."""
+
+
 @dataclass(frozen=True)
 class BaseDQN(Algorithm, Generic[ConfigT]):
     """DQN and its variants, which differ in `losses`."""
@@ -128,26 +132,26 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: jax.Array) -> tuple[Agent, Metrics]:
             batch = self.sample(agent, sample_key)
-            shared, losses, values = self.sgd_step(agent.shared, batch, loss_key)
+            shared, losses, metrics = self.sgd_step(agent.shared, batch, loss_key)
             shared = shared._replace(params=self.update_target(shared.params, count))
             local = self.set_priorities(agent.local, batch, losses) if self.config.prioritised else agent.local
-            return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), "q_value": jnp.mean(values)}
+            return Agent(shared, local), {"q_loss": jnp.mean(batch.weight * losses), **jax.tree.map(jnp.mean, metrics)}
 
         counts = agent.shared.updates * epochs + jnp.arange(1, epochs + 1)
         agent, metrics = replay_epochs(step, agent, key, epochs, counts)
         shared = agent.shared._replace(updates=agent.shared.updates + 1)
         return agent._replace(shared=shared), metrics | {"epsilon": epsilon}
 
-    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, jax.Array]:
-        """Take one gradient step on the online parameters; also return losses and values, see `losses`."""
+    def sgd_step(self, shared: QShared, batch: Batch, key: jax.Array) -> tuple[QShared, jax.Array, Metrics]:
+        """Take one gradient step on the online parameters; also return losses and metrics, see `losses`."""
         params, opt_state, updates = shared
 
-        def loss(online: PyTree) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            losses, values = self.losses(OnlineAndTarget(online, params.target), batch, key)
-            return jnp.mean(batch.weight * losses), (losses, values)
+        def loss(online: PyTree) -> tuple[jax.Array, Losses]:
+            losses, metrics = self.losses(OnlineAndTarget(online, params.target), batch, key)
+            return jnp.mean(batch.weight * losses), (losses, metrics)
 
-        online, opt_state, (losses, values) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
-        return QShared(params._replace(online=online), opt_state, updates), losses, values
+        online, opt_state, (losses, metrics) = gradient_step(loss, self.optim, self.axes, params.online, opt_state)
+        return QShared(params._replace(online=online), opt_state, updates), losses, metrics
 
     def update_target(self, params: OnlineAndTarget, steps: jax.Array) -> OnlineAndTarget:
         """Update the target parameters after a number of gradient steps: softly, or by a copy in every period."""
@@ -158,8 +162,8 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
         return params._replace(target=target)
 
     @abstractmethod
-    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the losses and the values of the actions `[B]`."""
+    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> Losses:
+        """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions."""
 
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
@@ -186,14 +190,14 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
 class DQN(BaseDQN[Config]):
     """DQN: the bootstrap value is the largest target value."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> Losses:
         """Compute the losses (algorithm 1) and the values of the actions `[B]`."""
         online_key, target_key = jax.random.split(key)
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         huber = self.config.huber_loss_parameter
         losses = q_learning_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, huber)
-        return losses, values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
 def _policy(output: Any) -> Any:

@@ -30,14 +30,14 @@ class Config(ff_dqn.BaseConfig):
 class DQNReg(ff_dqn.BaseDQN[Config]):
     """DQN with a penalty on the values of the actions taken."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses (section 4.2) and the values of the actions `[B]`."""
         online_key, target_key = jax.random.split(key)
         q_tm1 = self.q(params.online, batch.observation, online_key)[0]
         q_t = self.q(params.target, batch.next_observation, target_key)[0]
         weight = self.config.regularizer_weight
         losses = dqn_reg_loss_per_example(q_tm1, batch.action, batch.reward, batch.discount, q_t, weight)
-        return losses, values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

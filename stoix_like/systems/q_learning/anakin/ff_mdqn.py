@@ -34,7 +34,7 @@ class Config(ff_dqn.Config):
 class MunchausenDQN(ff_dqn.BaseDQN[Config]):
     """DQN with soft targets and rewards augmented by the log-probability of the action taken."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses (equation 2) and the values of the actions `[B]`.
 
         A window of several steps adds only the log-probability of its first action.
@@ -53,7 +53,7 @@ class MunchausenDQN(ff_dqn.BaseDQN[Config]):
             clip_value_min=self.config.clip_value_min,
             huber_loss_parameter=self.config.huber_loss_parameter,
         )
-        return losses, values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -39,7 +39,7 @@ class Config(ff_dqn.Config):
 class QRDQN(ff_dqn.BaseDQN[Config]):
     """DQN that learns quantiles of returns."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[B]`.
 
         The losses are those of quantile regression towards the return of the greedy action (algorithm 1).
@@ -54,7 +54,7 @@ class QRDQN(ff_dqn.BaseDQN[Config]):
         losses = quantile_q_learning_per_example(
             dist_tm1, levels, batch.action, batch.reward, batch.discount, selector, dist_t, huber
         )
-        return losses, values_of_actions(q_tm1, batch.action)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

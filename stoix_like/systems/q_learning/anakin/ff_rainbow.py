@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
@@ -17,7 +18,7 @@ from stoix_like.schema import at_least
 from stoix_like.systems.distributional import configure_head
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
-from stoix_like.utils.loss import categorical_double_q_learning
+from stoix_like.utils.loss import categorical_double_q_learning, is_outside
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
@@ -42,19 +43,21 @@ class Config(ff_c51.Config):
 class Rainbow(ff_dqn.BaseDQN[Config]):
     """DQN with distributional double targets; the configuration adds noisy dueling layers and priorities."""
 
-    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Batch, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[B]`.
 
         The losses are cross-entropies to the projected target distribution of the greedy online action.
         """
         keys = jax.random.split(key, 3)
         q_tm1, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, keys[0])
-        _, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
+        q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
         q_t_selector, *_ = self.q(params.online, batch.next_observation, keys[2])
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t_selector
         )
-        return losses, values_of_actions(q_tm1, batch.action)
+        target = batch.reward + batch.discount * values_of_actions(q_t, jnp.argmax(q_t_selector, axis=-1))
+        clipped = is_outside(target, atoms_tm1)
+        return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

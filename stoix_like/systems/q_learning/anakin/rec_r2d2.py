@@ -82,7 +82,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         """The scale that values are learned on."""
         return rlax.SIGNED_HYPERBOLIC_PAIR if self.config.rescale_values else rlax.IDENTITY_PAIR
 
-    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> ff_dqn.Losses:
         """Compute the losses and the values of the actions `[T, B]`.
 
         The losses are half the squared errors to transformed n-step returns; zero where there is no target.
@@ -102,7 +102,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
             time_major=True,
         )
         values = values_of_actions(q_tm1, steps.action)
-        return 0.5 * self.has_target(steps) * jnp.square(target - values), values
+        return 0.5 * self.has_target(steps) * jnp.square(target - values), {"q_value": values}
 
     def values_of_sequences(self, params: PyTree, batch: SequenceBatch) -> tuple[jax.Array, jax.Array]:
         """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""

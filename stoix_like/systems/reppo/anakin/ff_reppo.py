@@ -39,7 +39,7 @@ from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition
 from stoix_like.utils.jax_utils import merge_leading_dims
-from stoix_like.utils.loss import hl_gauss_loss, sac_temperature_loss
+from stoix_like.utils.loss import hl_gauss_loss, is_outside, sac_temperature_loss
 from stoix_like.utils.multistep import batch_lambda_returns
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
@@ -188,7 +188,8 @@ class REPPO(Algorithm):
         """Compute cross-entropies to the targets, smoothed over the atoms."""
         q, logits, atoms = self.distribution(q_params, batch.observation, batch.action)
         loss = hl_gauss_loss(logits, atoms, batch.target)
-        return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
+        clipped = jnp.mean(is_outside(batch.target, atoms))
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped}
 
     def policy_loss(
         self, actor_params: Any, params: REPPOParams, b_actor_params: Any, batch: REPPOTransition, key: jax.Array
