@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from stoix_like.run.clock import Clock
 from stoix_like.run.population import Population
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.videos import Videos
+from stoix_like.systems.distributional import AtomsConfig
+
+# Share of clipped value targets above which the support is too narrow.
+_MAX_CLIPPED = 0.01
 
 
 @dataclasses.dataclass
@@ -78,6 +83,7 @@ class Recording:
         self._setup, self._progress, self._logger = setup, progress, logger
         self._clock, self._videos = clock, videos
         self._num_logged = len(progress.history)
+        self._advised: set[str] = set()
         # Records of blocks of updates that are not logged yet; they come before the next evaluation.
         self._blocks: list[dict[str, Any]] = []
 
@@ -105,6 +111,32 @@ class Recording:
     def _call(self, num_updates: int, target: int) -> blocks.Call:
         start = self._progress.interval_start
         return blocks.Call(self._progress.updates - start, num_updates, target - start)
+
+    def advise(self, record: Mapping[str, Any], finished: np.ndarray) -> None:
+        """Print what the user should know of an evaluation, each kind once.
+
+        Args:
+            record: its metrics, and those of the training before it.
+            finished: whether its episodes ended.
+        """
+        config, system = self._setup.config, self._setup.config.system
+        found = {}
+        if cut := int(np.sum(~finished)):
+            found["cut"] = (
+                f"{cut} of {finished.size} evaluation episodes did not end within"
+                f" arch.max_eval_steps={config.arch.max_eval_steps:,}: truncate them with env.time_limit, or lower"
+                " arch.max_eval_steps"
+            )
+        share = float(np.max(record.get("train/clipped_targets", 0.0)))
+        if isinstance(system, AtomsConfig) and share > _MAX_CLIPPED:
+            found["clipped"] = (
+                f"train/clipped_targets={share:.3f}: {share:.0%} of the value targets lie outside of"
+                f" system.vmin={system.vmin:g} to system.vmax={system.vmax:g}: widen them, or lower system.reward_scale"
+            )
+        for kind, sentence in found.items():
+            if kind not in self._advised and self._setup.processes.index == 0:
+                print(sentence, file=sys.stderr)
+            self._advised.add(kind)
 
     def log(self) -> None:
         """Log what has been recorded since the last call."""

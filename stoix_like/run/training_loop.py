@@ -450,6 +450,7 @@ class TrainingLoop:
         arch = self.setup.config.arch
         episodes = self._play(self.state.shared, self._hyperparams, self.progress.updates)
         record = records.evaluation("eval", episodes, arch.num_eval_episodes)
+        self._recording.advise(self.progress.trained or {}, episodes.finished[..., : arch.num_eval_episodes])
         scores = np.asarray(record["eval/episode_return_mean"])
         if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
             steps = np.full(scores.shape, self.env_steps)

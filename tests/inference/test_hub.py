@@ -91,7 +91,7 @@ def test_a_pushed_run_is_evaluated_from_the_hub(tmp_path, tmp_path_factory):
         assert "_target_=os.system is executed when the run is loaded" in refused.stderr
         unknown = command("evaluate", "hf://me/other", **environment)
         assert unknown.returncode == 2
-        assert "run_dir=hf:/me/other: the download failed" in unknown.stderr
+        assert "run_dir=hf://me/other: the download failed" in unknown.stderr
     assert metadata(files["README.md"].decode())["tags"][3] == "ppo/ff_ppo"
     assert json.loads(files["summary.json"])["system"] == "ppo/ff_ppo"
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from stoix_like.errors import HostEnvironmentError
 from stoix_like.loggers import MultiLogger, RunInfo
 from stoix_like.loggers.jsonl import JsonlLogger
 from stoix_like.run import blocks, training_loop
+from stoix_like.run.clock import Clock
+from stoix_like.run.recording import Progress, Recording
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
@@ -165,3 +168,18 @@ def test_a_run_continues_with_the_evaluation_that_failed(tmp_path, monkeypatch, 
     if "arch=sebulba" not in architecture:
         whole = stoix_like.train("ppo/ff_ppo", [*architecture, "logger=silent"], run_dir=tmp_path / "whole")
         assert without_times(resumed.history) == without_times(whole.history)
+
+
+def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
+    """Of C51: the system has atoms."""
+    config = parse_config(compose_config(["system=q_learning/ff_c51"]))
+    setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
+    recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
+    finished = np.array([[True, True], [False, True]])
+    recording.advise({"train/clipped_targets": 0.01}, np.ones((2, 2), bool))
+    assert capsys.readouterr().err == ""
+    recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
+    recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
+    cut, clipped = capsys.readouterr().err.splitlines()
+    assert cut.startswith("1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000: truncate them")
+    assert clipped.startswith("train/clipped_targets=0.250: 25% of the value targets lie outside of system.vmin=")

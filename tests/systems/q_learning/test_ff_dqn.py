@@ -157,7 +157,7 @@ def test_target_parameters_are_copies_of_every_period_or_averages(period, copies
             return (
                 shared._replace(params=shared.params._replace(online=shared.params.online + 1.0)),
                 jnp.zeros(1),
-                jnp.zeros(1),
+                {"q_value": jnp.zeros(1)},
             )
 
     config = SimpleNamespace(epochs=2, prioritised=False, target_update_period=period, tau=0.5)

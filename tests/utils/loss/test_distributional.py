@@ -135,3 +135,9 @@ def test_truncated_quantiles_are_the_smallest_in_ascending_order():
     quantiles = jnp.round(2.0 * jax.random.normal(jax.random.key(0), (16, 9, 2))) / 2.0
     expected = np.sort(np.asarray(quantiles).reshape(16, -1), axis=-1)[:, :14]
     np.testing.assert_array_equal(ls.truncate_quantiles(quantiles, 2), expected)
+
+
+def test_targets_outside_of_the_atoms_are_counted():
+    atoms = jnp.broadcast_to(jnp.array([-1.0, 0.0, 2.0]), (5, 3))
+    targets = jnp.array([-1.5, -1.0, 0.3, 2.0, 2.1])
+    np.testing.assert_array_equal(ls.is_outside(targets, atoms), [1.0, 0.0, 0.0, 0.0, 1.0])
