@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def policy_slice(taken: Slice, *, of: int | None = None, deviation: bool = False
 
     Over one feature: the probabilities of all discrete actions, or an entry of the action with the standard deviation
     of sampled ones as a band. Over two: as colour, the most likely action, the probability of one, an entry of the
-    action or its deviation; with paths of the visited states.
+    action or its deviation; with the visited states as points.
 
     Args:
         taken: from `take_slice`.
@@ -91,7 +92,7 @@ def critic_slice(taken: Slice, *, of: int | None = None, ax: Axes | None = None)
             axes.plot(taken.grids[0], values[:, action], color=_COLORS[action % len(_COLORS)], label=name)
     axes.plot(taken.grids[0], best, color="black", linestyle="--" if by_action else "-", label="largest")
     if by_action:
-        axes.legend(fontsize="small")
+        _legend(axes)
     axes.set_ylabel("value")
     return _finish(axes, taken)
 
@@ -295,7 +296,7 @@ def _draw_probabilities(axes: Axes, taken: Slice, _: int) -> None:
         axes.plot(taken.grids[0], probabilities[:, action], color=_COLORS[action % len(_COLORS)], label=name)
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("probability")
-    axes.legend(fontsize="small")
+    _legend(axes)
 
 
 def _draw_entry(axes: Axes, taken: Slice, entry: int) -> None:
@@ -333,7 +334,12 @@ def _colour_actions(axes: Axes, taken: Slice, actions: np.ndarray) -> None:
         interpolation="nearest",
     )
     patches = [Patch(color=colors(action), label=names[action]) for action in np.unique(actions)]
-    axes.legend(handles=patches, fontsize="small", title="most likely", title_fontsize="small", loc="upper right")
+    _legend(axes, handles=patches, title="most likely")
+
+
+def _legend(axes: Axes, **options: Any) -> None:
+    """Draw the legend beside the axes, where it covers nothing."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small", title_fontsize="small", **options)
 
 
 def _extent(taken: Slice) -> tuple[float, float, float, float]:
@@ -350,11 +356,12 @@ def _finish(axes: Axes, taken: Slice) -> Axes:
         axes.set_ylabel(taken.features[1].label)
         axes.grid(False)
         x, y = taken.read(0), taken.read(1)
-        outline = [Stroke(linewidth=1.8, foreground="black", alpha=0.4), Normal()]
+        outline = [Stroke(linewidth=0.8, foreground="black", alpha=0.5), Normal()]
         for episode in range(min(_MAX_PATHS, len(taken.visits.returns))):
             steps = taken.visits.episode == episode
-            path = (_unjoined(column[steps], feature) for column, feature in zip((x, y), taken.features, strict=True))
-            axes.plot(*path, color="white", linewidth=0.8, path_effects=outline)
+            # Points, since lines between states that alternate would cover the plane.
+            axes.plot(x[steps], y[steps], ".", color="white", alpha=0.6, markersize=2, path_effects=outline)
+            axes.plot(x[steps][:1], y[steps][:1], "o", color="white", markeredgecolor="black", markersize=4)
         left, right, bottom, top = _extent(taken)
         axes.set_xlim(left, right)
         axes.set_ylim(bottom, top)
@@ -372,7 +379,8 @@ def _unjoined(values: np.ndarray, feature: Feature) -> np.ndarray:
 def _figure(taken: Slice, panels: Sequence[Any]) -> Figure:
     figure = _panels(panels[:_MAX_PANELS])
     held = ", ".join(f"{name} {value:.3g}" for name, value in taken.held.items())
-    others = f"others: {held}" if held else ""
+    # About eleven characters of a title are an inch wide.
+    others = textwrap.fill(f"others: {held}", int(11 * figure.get_figwidth())) if held else ""
     figure.suptitle(f"{taken.policy.name}, {taken.policy.env_steps:,} steps" + (f"\n{others}" if others else ""))
     return figure
 

@@ -100,6 +100,11 @@ def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=inspect))
     monkeypatch.setattr(cartpole, "_inspect", jax.jit(lambda *args: cartpole._inspected(*args)))
     taken = analysis.take_slice(cartpole, ["pole_angle"], points=3)
+    figure = analysis.policy_slice(taken).figure
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    # The legend stands beside the data.
+    assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
     lines = analysis.policy_slice(taken).lines
     limit = 12 * np.pi / 180
     expected = 1 / (1 + np.exp(-10 * np.array([-limit, 0.0, limit])))
