@@ -160,6 +160,23 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int) -> None:
+    started = start_until_checkpoint(tmp_path / "run", *PPO, "arch.total_timesteps=1e8", "arch.num_evaluation=500")
+    started[index].send_signal(signal.SIGSTOP)
+    try:
+        output = started[1 - index].communicate(timeout=120)[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+    assert started[1 - index].returncode == 1, output
+    last = output.splitlines()[-1]
+    assert f"process {1 - index} of 2 has lost another one: process {index} has not been heard of for 60 s" in last
+
+
+@pytest.mark.slow
 def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     args = (*PPO, "arch.total_timesteps=200000", "arch.num_evaluation=20")
     train(tmp_path / "whole", *args, "arch.num_devices=2")

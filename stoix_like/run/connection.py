@@ -17,9 +17,10 @@ from stoix_like import signals
 from stoix_like.config import DistributedConfig
 from stoix_like.errors import ConfigError
 
-# All processes of a run start within this time; one that is silent for so long is lost, and ends the others.
+# All processes of a run start within this time.
 _SECONDS_TO_CONNECT = 300.0
-_SECONDS_OF_SILENCE = 20
+# Of one that is lost, `heartbeat` tells the others before jax ends them.
+_SECONDS_OF_SILENCE = 120
 # At the end, the others wait while the first one closes its loggers and copies the run to its mirror.
 _SECONDS_TO_LEAVE = 3600
 _SECONDS_BETWEEN_WORDS = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,10 +14,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from stoix_like.architectures.axes import DEVICE_AXIS, POPULATION_AXIS
-from stoix_like.config import AnakinConfig, ArchConfig, SebulbaConfig
+from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
-from stoix_like.run import connection
+from stoix_like.run import connection, heartbeat
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
@@ -54,7 +55,10 @@ def devices_of(arch: ArchConfig) -> RunDevices:
         set_deterministic()
     processes = connect(arch)
     if isinstance(arch, AnakinConfig) and processes.count > 1:
-        return _devices_of_all_hosts(processes, arch.num_devices)
+        found, place = _devices_of_all_hosts(processes, arch.num_devices), arch.distributed
+        first = place.coordinator.rpartition(":")[0] if isinstance(place, DistributedConfig) else None
+        heartbeat.start(processes, first or processes.first(socket.getfqdn))
+        return found
     if not isinstance(arch, SebulbaConfig):
         return RunDevices(find_devices(arch.devices_needed))
     groups = {"arch.actor.device_ids": arch.actor.device_ids, "arch.learner.device_ids": arch.learner.device_ids}
