@@ -162,7 +162,7 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int) -> None:
-    started = start_until_checkpoint(tmp_path / "run", *PPO, "arch.total_timesteps=1e8", "arch.num_evaluation=500")
+    started = start_until_checkpoint(tmp_path / "run", *PPO, "arch.total_timesteps=1e8", "arch.num_evaluation=5000")
     started[index].send_signal(signal.SIGSTOP)
     try:
         output = started[1 - index].communicate(timeout=120)[0]
