@@ -252,7 +252,9 @@ def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dic
         labels.append(" ".join([system, *words]))
     # Several algorithms differ in nothing that is short enough to be told, or share no environment.
     return [
-        label if labels.count(label) == 1 or _is_alone(position, labels, found) else f"{label} #{position + 1}"
+        label
+        if labels.count(label) == 1 or _is_alone(position, labels, found)
+        else f"{label} #{labels[: position + 1].count(label)}"
         for position, label in enumerate(labels)
     ]
 
