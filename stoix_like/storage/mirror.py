@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_RETRIES_AT_THE_END = 1.0
 _SECONDS_OF_SILENCE = 2.0  # at the end
 # A run that resumes removes them.
 _REMOVABLE = (SUMMARY, FAILURE)
-_OWN_TO_THE_MACHINE = (".lock", ".shared")
+_OWN_TO_THE_MACHINE = (".lock", ".shared", remote.OWNER)
 _DIRECTORIES_TO_SKIP = (CHECKPOINTS, checkpoint.QUARANTINE)
 # The name of what is to be removed, among those of what is to be copied.
 _REST = ""

@@ -19,10 +19,12 @@ def test_a_copy_of_the_copy_is_the_run(tmp_path, run, store):
     (run / "metrics.jsonl").write_text('{"a": 1}\n{"a":')
     (run / "checkpoints/192.orbax-checkpoint-tmp").mkdir()
     (run / ".config.yaml.0123.tmp").touch()
+    (run / ".mirror-owner").write_text("of a directory that once was on a store")
     copy(run)
     remote.fetch(ADDRESS, tmp_path / "copy")
     # Without what belongs to this machine, what is not complete and the torn line.
-    kept = {name: text for name, text in files(run).items() if name not in (".lock", ".config.yaml.0123.tmp")}
+    own = (".lock", ".config.yaml.0123.tmp", ".mirror-owner")
+    kept = {name: text for name, text in files(run).items() if name not in own}
     assert files(tmp_path / "copy") == kept | {"metrics.jsonl": '{"a": 1}\n'}
     # Another process copies no checkpoint again, and removes what the run removes.
     times = {name: file.created for name, file in store.items() if "checkpoints" in name}
