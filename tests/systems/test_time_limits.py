@@ -169,6 +169,7 @@ CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
 # The number of atoms or quantiles of the configured head, with which the tests compute values.
 HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
+FEW_QUANTILES = ["system.num_online_quantiles=8", "system.num_target_quantiles=8"]
 PRIORITISED = ["system.prioritised=true", "system.total_batch_size=32"]
 # A small temperature: soft values include the entropy.
 ENTROPY = ["system.autotune=false", "system.ent_coef=1e-3"]
@@ -255,7 +256,7 @@ CASES = {
     "q_learning/ff_qr_dqn": Case(
         [*DQN, "system.num_quantiles=5", f"{HEAD}.num_quantiles=5", "system.huber_loss_parameter=0.1"], q_values
     ),
-    "q_learning/ff_iqn": Case([*DQN, "system.huber_loss_parameter=0.1", "system.num_cosines=64"], q_values),
+    "q_learning/ff_iqn": Case([*DQN, "system.huber_loss_parameter=0.1", *FEW_QUANTILES], q_values),
     "q_learning/ff_rainbow": Case(
         [
             *(*DQN, *ATOMS, f"{HEAD}.num_atoms=31", "system.total_batch_size=32", "system.epochs=2"),
