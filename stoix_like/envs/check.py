@@ -85,7 +85,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         vector = own.make("", env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
-    check_interface(vector)
+    check_interface(vector, weak_types=True)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
     try:
@@ -96,18 +96,19 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     return Checked(NUM_ENVS, num_steps, int(played[0].ended.sum()))
 
 
-def check_interface(env: VectorEnvironment) -> None:
+def check_interface(env: VectorEnvironment, weak_types: bool = False) -> None:
     """Check spaces, and the structure, shapes and dtypes of what `reset` and `step` return, without compiling anything.
 
     Args:
         env: environments without automatic reset.
+        weak_types: also check that `step` changes no weak types, which training tolerates.
 
     Raises:
         FaultyEnvironmentError: one sentence per fault, with the place in the code of the environment.
     """
     # Each stage relies on the one before.
     _raise_any(_space_faults(env))
-    _raise_any(_interface_faults(env))
+    _raise_any(_interface_faults(env, weak_types))
 
 
 def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Iterator[str]:
@@ -203,7 +204,7 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
 
 
-def _interface_faults(env: VectorEnvironment) -> Iterator[str]:
+def _interface_faults(env: VectorEnvironment, weak_types: bool) -> Iterator[str]:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS))
     before = _attempt("reset", jax.eval_shape, env.reset, keys)
     faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset")]
@@ -214,8 +215,8 @@ def _interface_faults(env: VectorEnvironment) -> Iterator[str]:
     after = _attempt("step", jax.eval_shape, env.step, keys, before[0], action)
     faults = list(_result_faults(env, after, "step"))
     if not faults:
-        faults += _carry_faults("the state", before[0], after[0])
-        faults += _carry_faults("the time step", before[1], after[1])
+        faults += _carry_faults("the state", before[0], after[0], weak_types)
+        faults += _carry_faults("the time step", before[1], after[1], weak_types)
     yield from (f"{fault}{_place(env, 'step')}" for fault in faults)
 
 
@@ -263,20 +264,23 @@ def _view_faults(space: Any, view: Any, name: str) -> Iterator[str]:
 
 
 def _array_fault(name: str, value: Any, space: Any, batch_dims: int) -> str | None:
-    if value.shape[batch_dims:] == tuple(space.shape) and value.dtype == np.dtype(space.dtype):
+    # Arrays of jax have 32 bits where a space has 64.
+    dtypes = (np.dtype(space.dtype), jax.dtypes.canonicalize_dtype(space.dtype))
+    if value.shape[batch_dims:] == tuple(space.shape) and value.dtype in dtypes:
         return None
     return f"{name} is {_aval(value, batch_dims)}, but the space is {_describe(space)}: make them agree"
 
 
-def _carry_faults(name: str, before: PyTree, after: PyTree) -> Iterator[str]:
-    """Yield the leaves that change their type between reset and step, which a compiled loop refuses."""
+def _carry_faults(name: str, before: PyTree, after: PyTree, weak_types: bool) -> Iterator[str]:
+    """Yield the leaves that change their type between reset and step, which a compiled loop refuses if it is strong."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
         yield f"{name} has another structure after step than after reset: return the same containers and fields"
         return
     old, new = (jax.tree_util.tree_leaves_with_path(tree) for tree in (before, after))
     for (path, was), (_, now) in zip(old, new, strict=True):
-        if (was.shape, was.dtype, was.weak_type) != (now.shape, now.dtype, now.weak_type):
+        changed = (was.shape, was.dtype) != (now.shape, now.dtype)
+        if changed or (weak_types and was.weak_type != now.weak_type):
             yield (
                 f"{name}{jax.tree_util.keystr(path)} is {_aval(was, 1)} after reset and {_aval(now, 1)} after step:"
                 " give it one shape and dtype, jnp.asarray(x, dtype)"

@@ -241,6 +241,15 @@ def test_faults_name_the_method_of_the_environment(env, method):
         check_interface(Vectorize(env()))
 
 
+class WideSpace(Sound):
+    observation_space = Box(0.0, 6.0, (1,), np.float64)
+
+
+@pytest.mark.parametrize("env", [WeakState, WideSpace])
+def test_training_takes_what_jax_converts(env):
+    check_interface(Vectorize(env()))
+
+
 def test_errors_name_the_line_that_raised_them():
     line = PythonBranch.step.__code__.co_firstlineno
     with pytest.raises(FaultyEnvironmentError, match=rf"\({__file__}:(\d+)\)") as refused:
