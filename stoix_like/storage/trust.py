@@ -206,15 +206,17 @@ def _digest(path: Path) -> str | None:
 
 
 def _others_may_write(path: Path) -> bool:
-    """Return whether users other than this one and the superuser may write to a path."""
+    """Return whether users other than this one, the superuser and, for the superuser, its owner may write to a path."""
     if not hasattr(os, "getuid"):
         return False
     try:
         status = path.stat()
     except OSError:
         return False
-    by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getgid())
-    return bool(status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH or by_group)
+    # In containers, the superuser works in directories of the user of the host, who has a group of his own.
+    by_owner = os.getuid() != 0 and status.st_uid not in (0, os.getuid())
+    by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getgid(), status.st_uid)
+    return bool(by_owner or by_group or status.st_mode & stat.S_IWOTH)
 
 
 def _is_trusted(group: str, target: Any) -> bool:

@@ -1,5 +1,6 @@
 """Code of one's own: loaded without a flag by the user who trained it, refused from elsewhere."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -152,6 +153,16 @@ def test_modules_that_others_may_write_are_refused(state, module, depth):
     place = [module, *module.parents][depth]
     place.chmod(place.stat().st_mode | 0o002)
     with pytest.raises(ConfigError, match=rf"other users may write to {place}: .*--trust"):
+        trust.check_trusted([("system.module", "my_package.policies")], "config.yaml")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the superuser")
+@pytest.mark.parametrize(("group", "refused"), [(1000, False), (1001, True)])
+def test_the_superuser_accepts_the_directory_of_a_user_of_the_host(state, module, group, refused):
+    for place in (module, module.with_name("__init__.py"), *module.parents[:2]):
+        os.chown(place, 1000, group)
+        place.chmod(0o775)
+    with pytest.raises(ConfigError, match="other users may write") if refused else contextlib.nullcontext():
         trust.check_trusted([("system.module", "my_package.policies")], "config.yaml")
 
 
