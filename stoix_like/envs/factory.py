@@ -22,7 +22,6 @@ from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.interpreter import exit_if_run_again
 from stoix_like.schema import INT32_MAX, above, between, one_of
 
 # Modes of automatic reset.
@@ -154,7 +153,6 @@ def _make_episodes(
     config: EnvConfig, own_env: Any, random_start_steps: int = 0, evaluation: bool = False, drawn: bool = False
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
-    exit_if_run_again()
     env = make_scenario(config, own_env, evaluation, drawn)
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"

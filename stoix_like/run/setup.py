@@ -22,6 +22,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.own import unused_methods
 from stoix_like.envs.spaces import describe, fits
 from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
 from stoix_like.networks.utils import build_networks
@@ -106,6 +107,7 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     Raises:
         ConfigError: names the key, the value and what would work.
     """
+    exit_if_run_again()
     started = time.perf_counter() if started is None else started
     resume_from = config.arch.resume_from
     if resume_from is not None and config.checkpoint.mirror is None and is_address(resume_from):

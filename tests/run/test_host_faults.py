@@ -126,3 +126,22 @@ def test_a_script_that_workers_would_run_again_is_told_which_line_it_lacks(tmp_p
     assert "put what it does below if __name__ == '__main__':" in done.stderr.splitlines()[-1]
     assert "ConnectionReset" not in done.stderr.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "script.py"]
+
+
+GUARDED = """
+import multiprocessing
+from stoix_like.envs import EnvConfig, ScenarioConfig, make
+env = make(EnvConfig("gymnax", ScenarioConfig("CartPole-v1")))
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=print, args=("works",))
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_may_build_environments_in_processes_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(GUARDED)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("works\n", "")

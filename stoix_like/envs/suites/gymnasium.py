@@ -31,7 +31,7 @@ from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
-from stoix_like.interpreter import RUN_AGAIN, UNGUARDED
+from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
 
 if importlib.util.find_spec("ale_py") is not None:
     import ale_py
@@ -230,6 +230,8 @@ def _vectorized(
 ) -> VectorEnvironment:
     # A worker per episode of an evaluation would idle during training.
     parallel = options.vectorization == "async" and not options.evaluation
+    if parallel:
+        exit_if_run_again()
     make_batch = partial(_make_batch, constructor, options.timeout if parallel else None, not options.drawn)
     return HostEnvironment(make_batch, spec, options.timeout, fps)
 
