@@ -63,7 +63,7 @@ def choose_format(path: Path, format: str | None = None) -> str:
     """
     ending = path.suffix.lower()
     if format is None and ending not in ("", *_OTHER_FORMATS, *(f".{name}" for name in FORMATS)):
-        raise ConfigError(f"path={path} ends like no format: use .{', .'.join(FORMATS)}, or name the format")
+        raise ConfigError(f"path={path} has an unknown ending: use .{', .'.join(FORMATS)}, or name the format")
     if format is None:
         format = ending[1:] if ending[1:] in FORMATS else "stablehlo"
     if format not in FORMATS:

@@ -66,7 +66,7 @@ class Policy(Exportable):
     Attributes:
         input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
             `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`.
-        selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.3`.
+        selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
     Its other attributes are those of `Exportable`.
     """
 

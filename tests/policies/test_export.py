@@ -34,7 +34,7 @@ def sampling(pendulum):
 def test_export_refuses_endings_of_other_formats(policy, tmp_path, name):
     with pytest.raises(ConfigError, match=r"ends like a \..* use policy\..*stablehlo"):
         policy.export(tmp_path / name)
-    with pytest.raises(ConfigError, match=r"ends like no format: use .stablehlo, .onnx, .npz, or name the format"):
+    with pytest.raises(ConfigError, match=r"has an unknown ending: use .stablehlo, .onnx, .npz, or name the format"):
         policy.export(tmp_path / "policy.bin")
     assert list(tmp_path.iterdir()) == []
 
