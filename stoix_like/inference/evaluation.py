@@ -183,7 +183,7 @@ def _line(record: Mapping[str, Any]) -> str:
     interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
     return (
         "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
-        "   max {episode_return_max}   length {episode_length_mean}   env steps {:,} ({})"
+        "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
     ).format(member, interval, record["env_steps"], record["selected"], **values)
 
 

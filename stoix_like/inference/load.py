@@ -16,6 +16,7 @@ from stoix_like.config import parse_config, with_env
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.inference.hub import local_run
 from stoix_like.inference.setup import set_up_inference
+from stoix_like.loggers.formats import format_number
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
@@ -73,7 +74,7 @@ class TrainedMember(NamedTuple):
         member: index of the member, 0 without a population.
         env_steps: environment steps that the member was trained for.
         hyperparams: the hyperparameters of the member at that time.
-        selected: what these parameters are: `best of 10 evaluations, return 195.3`.
+        selected: what these parameters are: `best of 10 evaluations, return 195.30`.
     """
 
     shared: Any
@@ -239,18 +240,19 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
     shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
     returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
     env_steps, shared = np.full(shape, step), found.items[item]
-    what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "kept"), object)
+    what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
     if item == "best":
         best, lacking = found.host_state["best"], lacks_best(found.host_state)
         if lacking.any():
             shared = jax.tree.map(lambda old, new: _where(lacking, new, old), shared, found.items["shared"])
         returns = np.where(lacking, returns, np.asarray(best["episode_return"], float))
         env_steps = np.where(lacking, env_steps, best["env_steps"])
-        what = np.where(lacking, what, f"best of {len(history) - 1} evaluations")
+        number = len(history) - 1
+        what = np.where(lacking, what, f"best of {number} evaluation{'s' * (number != 1)}")
         if run.setup.config.arch.population.pbt.every_evals is not None:
             hyperparams = best.get("hyperparams") or hyperparams
     selected = [
-        f"{name}, return {value:.4g}" if np.isfinite(value) else name
+        f"{name}, return {format_number(value)}" if np.isfinite(value) else name
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
     return TrainedState(shared, env_steps, returns, hyperparams, selected)

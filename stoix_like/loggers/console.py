@@ -25,7 +25,7 @@ from stoix_like.loggers.formats import MIN_IQM, center_name, format_number, form
 _LABEL_WIDTH = 18
 _ECHO_WIDTH = 5
 _BAR_WIDTH = 30 + _ECHO_WIDTH
-ABSOLUTE_METRIC = " of the best parameters, on ten times as many episodes"
+_ABSOLUTE_METRIC = " of the best parameters, on ten times as many episodes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,8 @@ class ConsoleLogger:
         self._print_field("run directory", _short_path(info.run_dir))
         for note in info.notes:
             self._print_field("note", note, "yellow")
-        members = f"{center_name(info.num_members)} over members [95 % bootstrap interval], best and worst one"
+        center = f"{center_name(info.num_members)} over members of the mean episode return"
+        members = f"{center} [95 % bootstrap interval], best and worst one"
         lone = "mean episode return ± standard deviation over episodes, mean episode length"
         self._print_field("rows", lone if info.num_members == 1 else members)
         if self._config.progress_bar and self._console.is_interactive and self._terminal:
@@ -179,7 +180,7 @@ class ConsoleLogger:
         self.close()
         steps = f"{summary.get('env_steps', self._last.get('env_steps', 0)):,} env steps"
         self._print(("finished", "bold"), f": {steps} in {format_seconds(summary.get('wall_seconds'))}")
-        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", ABSOLUTE_METRIC))
+        fields = (("last evaluation", "eval", ""), ("absolute metric", "absolute", _ABSOLUTE_METRIC))
         for label, prefix, meaning in fields:
             iqm = summary.get(f"{prefix}/episode_return_iqm")
             if iqm is None:
@@ -187,7 +188,7 @@ class ConsoleLogger:
             else:
                 ends = (format_number(summary.get(f"{prefix}/episode_return_{end}")) for end in ("ci_low", "ci_high"))
                 name = center_name(summary.get("population/size", MIN_IQM))
-                value = f"{format_number(iqm)} [{', '.join(ends)}] {name} over members of the mean episode return"
+                value = f"{format_number(iqm)} [{', '.join(ends)}] {name} over members"
                 self._print_field(label, value + meaning, "bold green")
         best = summary.get("population/best")
         if best is not None:

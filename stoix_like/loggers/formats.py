@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Fewer scores lose none of them to an interquartile mean.
+# The interquartile mean of fewer scores is their mean.
 MIN_IQM = 4
 
 
 def center_name(size: int) -> str:
-    """Return the name of an interquartile mean: `IQM`, or `mean` for fewer scores than it leaves out any of.
+    """Return the name of an interquartile mean: `IQM`, or `mean` for so few scores that it is the mean.
 
     Args:
         size: number of scores.

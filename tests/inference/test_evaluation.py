@@ -150,8 +150,9 @@ def test_evaluate_command_with_rendering(pendulum, played, tmp_path, capsys, mon
     assert lines[0] == "ppo/ff_ppo on gymnax/Pendulum-v1: last parameters, 10 episodes (greedy), seed 3"
     assert f"return {written['episode_return_mean']:.2f}   std " in lines[1]
     assert f"95 % of the mean {written['episode_return_ci_low']:.2f} to " in lines[1]
-    assert "env steps 128" in lines[1]
-    assert lines[2:] == [f"  21 frames of 20 steps in {gif}", f"  written to {path}"]
+    assert lines[2].startswith("    env steps 128 (")
+    assert max(map(len, lines[:3])) <= 120
+    assert lines[3:] == [f"  21 frames of 20 steps in {gif}", f"  written to {path}"]
     assert written.pop("render")["steps"] == 20
     # The results are written before rendering starts.
     assert before == [written] == [without_path(played)]
@@ -169,7 +170,7 @@ def test_results_that_cannot_be_written_are_printed(pendulum, tmp_path, capsys):
     (tmp_path / "evaluations").write_text("a file instead of a directory")
     cli.main(f"evaluate {tmp_path} --episodes 3".split())
     printed = capsys.readouterr()
-    _, results, unfinished = printed.out.splitlines()
+    _, results, _, unfinished = printed.out.splitlines()
     assert "return -" in results
     assert unfinished == "  3 episode(s) did not end within arch.max_eval_steps"
     assert printed.err.startswith("failed to write the results: ")

@@ -191,11 +191,19 @@ def test_a_grid_ends_with_a_table_of_its_points(tmp_path, capsys):
     logger.finish(
         {
             **SUMMARY,
-            **{"population/points": points, "population/best_point": points[2]},
+            **{"population/points": points, "population/best_point": points[2], "population/size": 6},
+            **{
+                f"absolute/episode_return_{name}": x
+                for name, x in zip(names[1:], (-1205.0, -1300.0, -1105.0), strict=True)
+            },
             **{"timing": {"training": 60.0, "startup": 7.0, "total": 67.0}, "profile": "profile/trace.gz"},
         }
     )
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out.splitlines()
+    meaning = "IQM over members of the best parameters, on ten times as many episodes"
+    assert f"  absolute metric -1,205 [-1,300, -1,105] {meaning}" in printed
+    assert max(map(len, printed)) <= 120
+    lines = [line.split() for line in printed]
     assert ["best", "point", "gamma=0.99"] in lines
     assert ["time", "67.0", "s:", "training", "60.0,", "startup", "7.0"] in lines
     assert any(line[:1] == ["trace"] and line[1].endswith("profile/trace.gz,") for line in lines)
