@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 HEAD = ("seeds", "env steps", "mean", "median", "IQM", "optimality gap")
 MIN_SEEDS = 5
 MAX_ALL_PAIRS = 6
+_WIDTH = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,9 +238,7 @@ def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
     found = statistics.aggregates(tables, target, settings.level)
     if len(algorithms) > MAX_ALL_PAIRS:
         algorithms = sorted(algorithms, key=lambda algorithm: found[algorithm.label]["iqm"].estimate, reverse=True)
-        notes.append(
-            f"more than {MAX_ALL_PAIRS} algorithms: only the one with the highest IQM is tested, on all others"
-        )
+        notes.append(f"more than {MAX_ALL_PAIRS} algorithms: only the best one is tested against the others")
     pairs = [(index, *pair) for index in range(len(tasks)) for pair in _pairs(algorithms)]
     samples = [(scores[first.label][index], scores[second.label][index]) for index, first, second in pairs]
     tests = [
@@ -254,7 +254,7 @@ def _compare(algorithms: list[Algorithm], settings: Settings) -> Comparison:
     if tests and min(seeds) < MIN_SEEDS:
         notes.append(f"fewer than {MIN_SEEDS} seeds: tests and intervals say little; train more seeds")
     if any(_num_scores(algorithm, tasks) < MIN_IQM for algorithm in algorithms):
-        notes.append(f"no IQM of fewer than {MIN_IQM} scores, of which it is the mean")
+        notes.append(f"an IQM needs {MIN_IQM} scores: of fewer, it is the mean")
     if settings.test == "bootstrap" and min(seeds) < 20:
         notes.append("with fewer than 20 seeds, the bootstrap test decides too easily: prefer welch")
     steps = {step for algorithm in algorithms for step in _trained_steps(algorithm, tasks)}
@@ -339,21 +339,33 @@ def _lines(comparison: Comparison) -> list[str]:
     if comparison.tests:
         lines += ["", comparison.test_title]
         lines += _grid_lines(comparison) if comparison.is_grid else _pair_lines(comparison)
-    return [*lines, *(f"note: {note}" for note in comparison.notes)]
+    return [*lines, *itertools.chain.from_iterable(_wrap(f"note: {note}") for note in comparison.notes)]
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    """Break a sentence into lines; those after the first one are indented further."""
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _pair_lines(comparison: Comparison) -> list[str]:
     lines = []
     for test in comparison.tests:
         on = f"{test.task}: " if len(comparison.tasks) > 1 else ""
-        lines.append(f"  {on}{test.verdict(comparison.settings.level)}")
-        lines.append(f"    P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}")
+        lines += _wrap(f"{on}{test.verdict(comparison.settings.level)}", "  ")
+        lines += _wrap(f"P({test.first} > {test.second}) = {format_interval(test.improvement, 2)}", "    ")
     return lines
 
 
 def _grid_lines(comparison: Comparison) -> list[str]:
     """Return a table of the other algorithms against the best one, by environment."""
-    level, lines = comparison.settings.level, [f"best: {comparison.algorithms[0].label}, which against the others is"]
+    level, lines = comparison.settings.level, [f"best: {comparison.algorithms[0].label}, compared with:"]
     for task in comparison.tasks:
         head = [task if len(comparison.tasks) > 1 else "", "better by", "p", "", "seeds to decide"]
         lines += columns([head, *(_grid_row(test, level) for test in comparison.tests if test.task == task)])

@@ -124,14 +124,16 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
         ConfigError: a seed occurs twice in one group.
     """
     everyone = list(members)
-    settings = [_settings(member, by, BUDGETS) for member in everyone]
-    places = {
-        (identity(chosen), member.run.environment, member.seed)
-        for chosen, member in zip(settings, everyone, strict=True)
-    }
-    if len(places) < len(everyone):
-        # The same seeds, trained with several budgets.
-        settings = [_settings(member, by, ()) for member in everyone]
+    settings: list[dict[str, Any]] = []
+    # Of the budgets, only those that tell the same seeds apart.
+    for hidden in (BUDGETS, BUDGETS[1:], ()):
+        settings = [_settings(member, by, hidden) for member in everyone]
+        places = {
+            (identity(chosen), member.run.environment, member.seed)
+            for chosen, member in zip(settings, everyone, strict=True)
+        }
+        if len(places) == len(everyone):
+            break
     found: dict[str, tuple[dict[str, Any], dict[str, dict[int, Member]]]] = {}
     for chosen, member in zip(settings, everyone, strict=True):
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))

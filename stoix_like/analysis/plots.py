@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ _MAX_POINTS = 500
 # Bands over the resamples of every point of a curve need fewer of them than a table.
 NUM_RESAMPLES = 2000
 _MAX_LABELS_INSIDE = 4
+_LABEL_WIDTH = 40  # characters
 
 
 def _iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -77,7 +79,8 @@ def learning_curves(
     shown = [algorithm for algorithm in algorithms if task in algorithm.tasks]
     curves = [(algorithm, *curve(algorithm.tasks[task], metric, x)) for algorithm in shown]
     for algorithm, grid, values in curves:
-        (line,) = axes.plot(grid, CENTERS[center](values, axis=0), label=f"{algorithm.label} ({len(values)} seeds)")
+        seeds = f"{len(values)} seed{'s' * (len(values) > 1)}"
+        (line,) = axes.plot(grid, CENTERS[center](values, axis=0), label=f"{algorithm.label} ({seeds})")
         low, high = _band(values, center, band, level)
         if low is not None:
             axes.fill_between(grid, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -103,15 +106,17 @@ def _say_what(axes: Axes, title: str, center: str, band: str, level: float, seed
     shown = f"; band: {bands[band]}" if bands[band] else ""
     axes.set_title(title, pad=18)
     text = f"line: {name} over seeds{shown}" if seeds > 1 else "one seed"
-    axes.text(0.5, 1.015, text, transform=axes.transAxes, ha="center", va="bottom", fontsize="small", color="0.35")
+    axes.text(0.0, 1.015, text, transform=axes.transAxes, va="bottom", fontsize="small", color="0.35")
 
 
 def _legend(axes: Axes) -> None:
     """Draw the legend, that of many lines beside the axes."""
-    if len(axes.get_legend_handles_labels()[1]) > _MAX_LABELS_INSIDE:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
+    handles, labels = axes.get_legend_handles_labels()
+    wrapped = [textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False) for label in labels]
+    if len(labels) > _MAX_LABELS_INSIDE:
+        axes.legend(handles, wrapped, loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
     else:
-        axes.legend(loc="best", fontsize="small")
+        axes.legend(handles, wrapped, loc="best", fontsize="small")
 
 
 def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:

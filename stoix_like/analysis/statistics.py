@@ -333,8 +333,10 @@ def difference(
     """
     estimate = float(np.mean(x) - np.mean(y))
     if test in T_TESTS and not math.isnan(p_value(test, x, y, paired)) and np.ptp(x - y if paired else [*x, *y]):
-        result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=test == "student")
-        return Interval(estimate, *map(float, result.confidence_interval(1.0 - level)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of samples that are nearly constant
+            result = stats.ttest_rel(x, y) if paired else stats.ttest_ind(x, y, equal_var=test == "student")
+            return Interval(estimate, *map(float, result.confidence_interval(1.0 - level)))
     chunks = _resampled_differences(x - y, None, seed) if paired else _resampled_differences(x, y, seed)
     return _interval(estimate, np.concatenate(list(chunks)), level)
 

@@ -49,6 +49,16 @@ def test_labels_name_the_settings_in_which_algorithms_differ(tmp_path):
     ]
 
 
+def test_of_budgets_labels_name_the_steps_alone(tmp_path):
+    for name, curves in (("short", [[0.0], [1.0]]), ("long", [[0.0], [1.0], [2.0]])):
+        directory = write_run(tmp_path / name, curves=curves)
+        config = OmegaConf.load(directory / "config.yaml")
+        config.arch.num_evaluation = len(curves) - 1
+        OmegaConf.save(config, directory / "config.yaml")
+    labels = [algorithm.label for algorithm in analysis.read([tmp_path / "short", tmp_path / "long"])]
+    assert labels == ["ppo/ff_ppo arch.total_timesteps=100", "ppo/ff_ppo arch.total_timesteps=200"]
+
+
 def test_a_seed_counts_once(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "b")

@@ -74,6 +74,14 @@ def test_curves_say_what_lines_and_bands_are(tmp_path):
         assert texts == [f"line: {name} over seeds; band: 95 % bootstrap interval of the {name}"]
 
 
+def test_long_labels_of_a_legend_are_broken_into_lines(tmp_path):
+    for value in range(6):
+        write_run(tmp_path / str(value), (1.0,), actor_lr=0.001 * value, a_rather_long_name_of_a_key=value)
+    legend = analysis.learning_curves(analysis.read(tmp_path)).get_legend()
+    assert len(legend.texts) == 6
+    assert all(len(line) <= 40 for text in legend.texts for line in text.get_text().splitlines())
+
+
 def test_plots_and_comparisons_need_the_core_only(tmp_path, monkeypatch):
     write_run(tmp_path / "a", (1.0, 2.0))
     for package in ("pandas", "rliable", "statsmodels"):

@@ -121,6 +121,8 @@ def test_the_interval_under_a_t_test_is_its_own():
     assert statistics.difference(X, Y, test="welch") == pytest.approx((-3.0, -3.0 - width, -3.0 + width))
     bootstrapped = statistics.difference(X, Y, test="mann_whitney")
     assert bootstrapped.high - bootstrapped.low < 1.8 * width
+    # One sample without spread, of which scipy warns.
+    assert statistics.difference(np.full(5, 500.0), Y, test="welch").estimate == 500.0 - Y.mean()
 
 
 def test_mann_whitney_by_hand():
