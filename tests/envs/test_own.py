@@ -134,6 +134,14 @@ def test_environments_of_gymnasium_are_vectorised_from_an_object_or_its_class(en
     assert last.truncated.all()
 
 
+@pytest.mark.parametrize("env", [Counting(), Counting])
+def test_only_an_environment_of_gymnasium_that_was_built_here_is_closed(env, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Counting, "close", lambda self: closed.append(self))
+    make_eval(EnvConfig("own"), env)
+    assert len(closed) == (env is Counting)
+
+
 def test_an_environment_of_gymnasium_that_cannot_be_copied_names_what_can():
     env = Counting()
     env.lock = threading.Lock()

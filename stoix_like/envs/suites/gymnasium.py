@@ -193,7 +193,7 @@ def adopt(
     """Build vector environments from a user's environment.
 
     Args:
-        env: the environment; without a constructor, every environment is a deep copy of it.
+        env: the environment; without a constructor, every environment is a deep copy of it. With one, it is closed.
         constructor: builds further ones; called with `render_mode` to draw them, if it takes one.
         name: name of the environment, for messages.
         options: how to vectorise the environments, and their time limit.
@@ -205,7 +205,9 @@ def adopt(
         ConfigError: the environment cannot be copied or drawn, or a space is not supported.
     """
     spec = make_spec(name, env.observation_space, env.action_space)
-    if constructor is None:
+    if constructor is not None:
+        _close(env, CallThread(), options)
+    else:
         try:
             constructor = partial(copy.deepcopy, copy.deepcopy(env))
         except Exception as error:  # Environments hold anything: windows, sockets, simulators.
@@ -213,7 +215,7 @@ def adopt(
                 f"{name} cannot be copied ({_line(error)}): pass its class, or register it and use env=gymnasium"
                 " env.scenario.name=my_module:MyEnv-v0"
             ) from error
-    elif options.drawn and "render_mode" in inspect.signature(constructor).parameters:
+    if options.drawn and "render_mode" in inspect.signature(constructor).parameters:
         constructor = partial(constructor, render_mode="rgb_array")
     construct, limit = constructor, options.time_limit
 
@@ -349,11 +351,15 @@ def _example(
         try:
             yield env, call
         finally:
-            # Nothing depends on how it closes, or whether it does.
-            with contextlib.suppress(Exception):
-                thread.call(env.close, min(options.timeout, CLOSE_SECONDS))
+            _close(env, thread, options)
     finally:
         thread.close()
+
+
+def _close(env: gymnasium.Env[Any, Any], thread: CallThread, options: HostOptions) -> None:
+    """Close an example. Nothing depends on how it closes, or whether it does."""
+    with contextlib.suppress(Exception):
+        thread.call(env.close, min(options.timeout, CLOSE_SECONDS))
 
 
 def _make_one(
