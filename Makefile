@@ -53,7 +53,7 @@ format: $(INSTALLED) ## format the code
 docs: $(INSTALLED) ## execute the tutorial, and build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs for ten minutes; ARGS="--minutes 60 --seed 1" for more
+soak: $(INSTALLED) ## kill, starve, damage and fuzz tiny runs and sweeps for ten minutes; ARGS="--minutes 60 --seed 1" for more
 	$(BIN)/python scripts/soak $(ARGS)
 
 bench: $(INSTALLED) ## measure speed, in minutes; ARGS="ppo_small --repeats 9" selects scenarios

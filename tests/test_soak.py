@@ -10,8 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from stoix_like import callbacks, composition
+from stoix_like.config import parse_config
+
 SCRIPTS = Path(__file__).parent.parent / "scripts/soak"
-KINDS = ("kills", "disks", "faults", "fuzz", "hostile")
+KINDS = ("kills", "disks", "faults", "sweeps", "sebulba", "fuzz", "hostile")
+
+# Choices of the groups for a quick test.
+SOME = {
+    "system": ["ppo/ff_ppo", "q_learning/ff_dqn"],
+    "network": ["mlp"],
+    "arch": ["anakin", "sebulba"],
+    "checkpoint": ["default"],
+    "logger": ["silent"],
+    "env": ["gymnax/cartpole", "own"],
+}
 
 
 @pytest.fixture
@@ -121,11 +134,60 @@ def test_planting_a_trap_does_no_harm_itself(modules, tmp_path):
         assert hostile.harm(outside) == [], name
 
 
-def test_the_seed_determines_the_fuzzed_keys(modules):
-    draw = modules["fuzz"].draw
-    drawn = [draw(random.Random(seed), "ppo/ff_ppo") for seed in (0, 0, 1)]
+@pytest.mark.parametrize(
+    "system", ["ppo/ff_ppo", "vpg/ff_a2c", "impala/rec_impala", "q_learning/rec_r2d2", "awr/ff_awr"]
+)
+def test_overrides_fit_systems_with_and_without_their_keys(modules, system):
+    runs = modules["tiny_runs"]
+    for on_host in (False, True):
+        config = parse_config(runs.composed(*runs.overrides(system, on_host)))
+        config.system.check(config.arch.total_num_envs, 1)
+        assert config.arch.architecture_name == ("sebulba" if on_host else "anakin")
+
+
+def test_a_wrong_value_goes_to_every_key_in_turn(modules, monkeypatch):
+    fuzz = modules["fuzz"]
+    monkeypatch.setattr(composition, "group_choices", SOME.get)
+    found = list(fuzz.places())
+    assert len(found) == len(set(found))
+    last = [words[-1].partition("=")[0] for words in found]
+    assert last.count("system.gamma") == 2
+    for key in ("arch.seed", "arch.pipeline_queue_size", "network.actor_network.pre_torso.layer_sizes", "env.timeout"):
+        assert key in last, key
+    for words in ("hyperparams: {gamma: VALUE}", "bounds: {gamma: VALUE}", "every_evals: VALUE}]"):
+        assert sum(words in one[-1] for one in found) == 1, words
+    drawn = [fuzz.draw(random.Random(seed), found[0]) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert set(modules["fuzz"].keys({"a": {"b": 1}, "c": [2]})) == {"a", "a.b", "c"}
+    assert set(fuzz.keys({"a": {"b": 1}, "c": [2]})) == {"a", "a.b", "c"}
+
+
+def test_every_callback_of_the_package_is_fuzzed(modules):
+    names = {
+        one.__name__ for one in vars(callbacks).values() if isinstance(one, type) and one.__base__ is callbacks.Callback
+    }
+    assert set(modules["fuzz"].CALLBACKS) == names
+
+
+def test_a_killed_sweep_may_not_differ_in_a_record(modules, tmp_path):
+    runs, sweeps = modules["tiny_runs"], modules["sweeps"]
+    digests = []
+    for directory, returned in ((tmp_path / "whole", 1.0), (tmp_path / "killed", 2.0)):
+        (directory / "runs/00000").mkdir(parents=True)
+        (directory / "trials.csv").write_text("trial\n0\n")
+        record = {"return": returned, "wall_seconds": returned}
+        (directory / "runs/00000/metrics.jsonl").write_text(json.dumps(record) + "\n")
+        digests.append(sweeps.trials(directory))
+    reference = runs.Reference(tmp_path, 1.0, digests[0])
+    assert runs.differences(digests[0], reference) == []
+    assert runs.differences(digests[1], reference) == ["DIFFERENCE: 00000.0 differ from the uninterrupted run"]
+
+
+def test_a_run_of_sebulba_must_be_evaluated_at_the_same_steps_and_end(modules, tmp_path):
+    evaluations = modules["sebulba"].evaluations
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 0}\n{"env_steps": 32, "return": 1}\n')
+    assert evaluations(tmp_path) == {"metrics.0": 0, "metrics.1": 32, "finished": False}
+    (tmp_path / "summary.json").touch()
+    assert evaluations(tmp_path)["finished"]
 
 
 def test_rounds_hold_every_kind_and_figures_add_up(modules):

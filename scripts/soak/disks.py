@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tiny_runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints, overrides, systems
+from tiny_runs import ENVIRONMENT, ROOT, TIMES, Bench, Done, Outcome, complaints, overrides, systems, train_command
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
@@ -51,13 +51,9 @@ def wrong_lines(text: str, expected: list[str]) -> list[str]:
     return []
 
 
-def _train(system: str, run_dir: Path) -> list[str]:
-    return ["train", *overrides(system), f"hydra.run.dir={run_dir}"]
-
-
 def _small_files(bench: Bench, rng: random.Random, system: str, run_dir: Path) -> tuple[str, Done]:
     limit = int(2 ** rng.uniform(8, 17))
-    return f"files of {limit} bytes", bench.cli(*_train(system, run_dir), RLIMIT_FSIZE=limit)
+    return f"files of {limit} bytes", bench.cli(*train_command(run_dir, overrides(system)), RLIMIT_FSIZE=limit)
 
 
 def _full_for_a_while(bench: Bench, rng: random.Random, system: str, run_dir: Path) -> tuple[str, Done]:
@@ -68,7 +64,7 @@ def _full_for_a_while(bench: Bench, rng: random.Random, system: str, run_dir: Pa
         (start * seconds, "full disk", _limit(rng.randrange(1, 4096))),
         (end * seconds, "free disk", _limit(None)),
     ]
-    return f"full from {start:.2f} to {end:.2f}", bench.cli(*_train(system, run_dir), events=events)
+    return f"full from {start:.2f} to {end:.2f}", bench.cli(*train_command(run_dir, overrides(system)), events=events)
 
 
 def _limit(size: int | None) -> Callable[[int], Any]:
@@ -88,7 +84,8 @@ def _small_tmpfs(bench: Bench, rng: random.Random, system: str, run_dir: Path) -
     mount.mkdir()
     if not _can_mount(mount):
         return _small_files(bench, rng, system, run_dir)
-    train = [sys.executable, "-c", "from stoix_like.cli import main; main()", *_train(system, mount / "run")]
+    words = train_command(mount / "run", overrides(system))
+    train = [sys.executable, "-c", "from stoix_like.cli import main; main()", *words]
     script = (
         f"mount -t tmpfs -o size={size}k none {shlex.quote(str(mount))}; {shlex.join(train)}; code=$?;"
         f" cp -r {shlex.quote(str(mount))}/run {shlex.quote(str(run_dir))} 2>/dev/null; exit $code"

@@ -8,26 +8,34 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tiny_runs import REFUSED, Bench, Outcome, complaints, overrides, systems
+from tiny_runs import REFUSED, Bench, Outcome, complaints, composed, overrides
 
 MEMORY = 4 * 2**30  # bytes beyond those of the imports
 SECONDS = 30  # of CPU time
 VALUES = (
-    *("abc", "''", "null", "true", "no", "???", "'${env.env_name}'"),
-    *("[]", "{}", "[1, 2]", "{a: 1}", "[[[[1]]]]", "[null]"),
-    *("0", "-1", "1", "0.5", "1.5", "-0.0", "nan", "inf", "-inf", "1e-300", "1e400"),
+    *("abc", "''", "null", "true", "no", "???", "'${env.env_name}'", "/nowhere/x", "s3://x"),
+    *("[]", "{}", "[1, 2]", "[a]", "{a: 1}", "{uniform: 3}", "[null]", "[[[[1]]]]", "[" * 300 + "]" * 300),
+    *("{_target_: abc}", "{_target_: os.getcwd}", "{_target_: 3}"),
+    *("0", "-1", "1", "0.5", "1.5", "-0.0", "nan", "inf", "-inf", "1e-300", "1e400", "1" + "0" * 400),
     *("1e5", "2147483647", "2147483648", "1e9", "1e10", "9223372036854775808", "1e18", "1e40"),
 )
-PROBES = 0.75
 UNKNOWN = 0.1  # probability of an unknown key
+VALUE = "VALUE"
+POPULATION = "arch.population={size: 4, hyperparams: {KEY: VALUE}}"
+PBT = "arch.population={size: 4, hyperparams: {KEY: [1, 1, 1, 1]}, pbt: {every_evals: 1, bounds: {KEY: VALUE}}}"
+# Valid arguments of the callbacks that a configuration can name.
+CALLBACKS = {
+    "StopAtReturn": {"episode_return": "1"},
+    "StopWithoutImprovement": {"evaluations": "1", "min_improvement": "0"},
+    "AddMetrics": {"function": "os.getcwd"},
+    "EvaluatePolicy": {"function": "os.getcwd", "every_evals": "1"},
+}
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Set up one configuration with one wrong value, with limits of memory and time."""
-    system = rng.choice(systems())
-    # Most set-ups use a probe environment, which is traced quickly; the others use gymnax.
-    env = overrides(system)[1:2] if rng.random() < PROBES else ()
-    arguments = [f"system={system}", *env, draw(rng, system)]
+    order = bench.once("places", lambda: shuffled(list(places()), bench.seed))
+    arguments = draw(rng, order[index % len(order)])
     bench.commands.append(f"(ulimit -v {MEMORY // 1024}; stoix-like train {shlex.join(arguments)})")
     done = bench.call("fuzz:probe", arguments, RLIMIT_AS=MEMORY, RLIMIT_CPU=SECONDS)
     problems = complaints(done)
@@ -37,17 +45,37 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     return Outcome(f"{' '.join(arguments)}{verdict}", problems, bench.commands)
 
 
-def draw(rng: random.Random, system: str) -> str:
-    """Draw an override: a key of the configuration and a wrong value, or an unknown key."""
+def shuffled(items: list[Any], seed: int) -> list[Any]:
+    """Return items in a random order."""
+    return random.Random(seed).sample(items, len(items))
+
+
+def places() -> Iterator[tuple[str, ...]]:
+    """Yield overrides with room for a value: every key of every group, of populations, and of callbacks."""
     from omegaconf import OmegaConf
 
-    from stoix_like.composition import compose_config
+    from stoix_like.composition import group_choices
 
-    config = OmegaConf.to_container(compose_config([f"system={system}"]), resolve=False)
-    key, value = rng.choice(list(keys(config))), rng.choice(VALUES)
-    if rng.random() < UNKNOWN:
-        return f"{rng.choice(('', '+', '++'))}{key}_{rng.randrange(100)}={value}"
-    return f"{key}={value}"
+    seen = set()
+    for group in ("system", "network", "arch", "checkpoint", "logger", "env"):
+        choices = group_choices(group)
+        if group == "env":  # one of each suite, whose environments have the same keys
+            choices = list({name.partition("/")[0]: name for name in choices}.values())
+        for choice in choices:
+            # Probe environments are traced quickly.
+            base = overrides(choice)[:2] if group == "system" else (f"{group}={choice}",)
+            for key in keys(OmegaConf.to_container(composed(*base), resolve=False)):
+                own, _, name = key.partition(".")
+                if own == group != "network" or key not in seen:
+                    yield (*base, f"{key}={VALUE}")
+                if own == "system" and name and key not in seen:
+                    yield (*base, POPULATION.replace("KEY", name))
+                    yield (*base, PBT.replace("KEY", name))
+                seen.add(key)
+    for callback, valid in CALLBACKS.items():
+        for name in valid:
+            given = ", ".join(f"{key}: {value}" for key, value in {**valid, name: VALUE}.items())
+            yield (f"callbacks=[{{_target_: stoix_like.callbacks.{callback}, {given}}}]",)
 
 
 def keys(node: Any, path: str = "") -> Iterator[str]:
@@ -57,6 +85,14 @@ def keys(node: Any, path: str = "") -> Iterator[str]:
         yield key
         if isinstance(value, dict):
             yield from keys(value, key)
+
+
+def draw(rng: random.Random, place: tuple[str, ...]) -> list[str]:
+    """Put a wrong value in its place, or make the key unknown."""
+    *base, last = (word.replace(VALUE, rng.choice(VALUES)) for word in place)
+    if rng.random() < UNKNOWN:
+        last = f"{rng.choice(('', '+', '++'))}{last.replace('=', f'_{rng.randrange(100)}=', 1)}"
+    return [*base, last]
 
 
 def probe(arguments: list[str]) -> None:

@@ -6,9 +6,11 @@ import functools
 import os
 import random
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from tiny_runs import Bench, Done, Outcome, Reference, complaints, overrides, systems
+from tiny_runs import Bench, Done, Outcome, Reference, complaints, differences, overrides, systems, train_command
 
 MAX_KILLS = 3
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -17,21 +19,39 @@ IGNORED = 0.5
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
-    """Kill one run a few times, at fractions of the duration of an uninterrupted one."""
-    names = systems()
-    system = names[index % len(names)]
-    reference = bench.reference(system)
+    """Kill one run a few times."""
+    system = systems()[index % len(systems())]
+    return survive(bench, rng, system, functools.partial(next_command, overrides(system)), bench.digest)
+
+
+def survive(
+    bench: Bench,
+    rng: random.Random,
+    name: str,
+    command: Callable[[Path], list[str]],
+    digest: Callable[[Path], dict[str, Any]],
+) -> Outcome:
+    """Kill a command a few times, at fractions of the duration of an uninterrupted one, and let it end.
+
+    Args:
+        bench: see `Bench`.
+        rng: draws signals and moments.
+        name: of the command.
+        command: returns the arguments that start or continue it in a directory.
+        digest: returns what must not differ from the uninterrupted one.
+    """
+    reference = bench.measured(name, command, digest)
     run_dir, problems, what = bench.scratch / "run", [], []
     for _ in range(rng.randint(1, MAX_KILLS)):
         number, fraction = rng.choice(SIGNALS), rng.uniform(0.02, 1.0)
         moment = fraction * reference.seconds
         event = (moment, number.name, functools.partial(_send, number))
-        done = bench.cli(*_command(run_dir, system), events=[event])
+        done = bench.cli(*command(run_dir), events=[event])
         what.append(f"{number.name} at {fraction:.2f}")
         problems += [f"{what[-1]}: {problem}" for problem in killed_badly(done, number, moment, reference)]
-    done = bench.cli(*_command(run_dir, system))
-    problems += complaints(done, allowed=(0,)) or bench.same_end(run_dir, reference)
-    return Outcome(f"{system}, {', '.join(what)}", problems, bench.commands)
+    done = bench.cli(*command(run_dir))
+    problems += complaints(done, allowed=(0,)) or differences(digest(run_dir), reference)
+    return Outcome(f"{name}, {', '.join(what)}", problems, bench.commands)
 
 
 def killed_badly(done: Done, number: int, moment: float, reference: Reference) -> list[str]:
@@ -44,11 +64,10 @@ def killed_badly(done: Done, number: int, moment: float, reference: Reference) -
     return []
 
 
+def next_command(words: Sequence[str], run_dir: Path) -> list[str]:
+    """Return the arguments that start a run, or resume it."""
+    return ["resume", str(run_dir)] if (run_dir / "config.yaml").exists() else train_command(run_dir, words)
+
+
 def _send(number: int, pid: int) -> None:
     os.kill(pid, number)
-
-
-def _command(run_dir: Path, system: str) -> list[str]:
-    if (run_dir / "config.yaml").exists():
-        return ["resume", str(run_dir)]
-    return ["train", *overrides(system), f"hydra.run.dir={run_dir}"]

@@ -6,7 +6,9 @@
 kills     runs of every system are stopped at random moments, resumed, and compared with an uninterrupted run
 disks     the disk is full during training
 faults    a file of a checkpoint loses a bit, its end or its existence
-fuzz      a key of the configuration has a wrong value
+sweeps    sweeps are stopped at random moments, started again, and compared with an uninterrupted one
+sebulba   runs of Sebulba with environments of the host are stopped at random moments, and resumed
+fuzz      a key of the configuration has a wrong value; every key of every group in turn
 hostile   a run directory links elsewhere, blocks, explodes or names foreign code
 
 Moments are fractions of a measured duration, so that `--seed` determines all tries. Exits with 1 if anything failed.
@@ -32,7 +34,7 @@ from typing import NamedTuple
 from tiny_runs import Bench, Outcome, References, Worker
 
 # Tries of each kind in one round.
-ROUND = {"kills": 1, "disks": 1, "faults": 2, "fuzz": 8, "hostile": 2}
+ROUND = {"kills": 1, "disks": 1, "faults": 2, "sweeps": 1, "sebulba": 1, "fuzz": 8, "hostile": 2}
 HEADER = ("kind", "tried", "survived", "differences", "tracebacks", "other", "seconds")
 
 
@@ -52,18 +54,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of all tries (default: 0)")
     parser.add_argument("--rounds", type=int, help="stop after this number of rounds")
     parser.add_argument("--kinds", default=",".join(ROUND), help="kinds to run (default: all)")
-    parser.add_argument("--only", metavar="KIND/NUMBER", help="run one try, and print its commands")
+    parser.add_argument("--only", metavar="KIND/NUMBER,…", help="run these tries, and print their commands")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=int, default=cores, help="parallel tries (default: one per core)")
     args = parser.parse_args()
-    unknown = set(args.kinds.split(",")) - set(ROUND)
-    if unknown or (args.only and args.only.partition("/")[0] not in ROUND):
+    only = [one.partition("/") for one in args.only.split(",")] if args.only else []
+    if {*args.kinds.split(","), *(kind for kind, _, _ in only)} - set(ROUND):
         parser.error(f"choose kinds from {', '.join(ROUND)}")
-    if args.only:
-        kind, _, number = args.only.partition("/")
-        plan = iter([(kind, int(number))])
-    else:
-        plan = iter(planned(args.kinds.split(","), args.rounds))
+    plan = iter([(kind, int(number)) for kind, _, number in only] or planned(args.kinds.split(","), args.rounds))
     start = time.monotonic()
     tries = run(plan, args.seed, args.jobs, start + 60 * args.minutes)
     print("\n".join(report(tries, args.seed)))
@@ -115,7 +113,7 @@ def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, ref
     start = time.monotonic()
     directory = scratch / f"{kind}-{index}"
     directory.mkdir()
-    bench = Bench(worker, directory, references)
+    bench = Bench(worker, directory, references, seed)
     try:
         outcome = importlib.import_module(kind).attempt(bench, random.Random(f"{seed} {kind} {index}"), index)
     except Exception as error:  # The soak itself failed; the other tries go on.

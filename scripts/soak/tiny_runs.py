@@ -20,7 +20,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 # The only fields of a record that differ between two equal runs.
@@ -31,23 +34,29 @@ MAX_ERROR_LINES = 20
 COMMON = (
     "logger=silent",
     "arch.total_num_envs=2",
-    "arch.num_devices=1",
+    "arch.total_timesteps=704",
     "arch.num_evaluation=10",
     "arch.num_eval_episodes=2",
     "arch.max_eval_steps=20",
     "arch.absolute_metric=false",
-    "arch.hoist_randomness=false",  # half the time of tracing
     "checkpoint.keep=3",
-    "system.rollout_length=4",
 )
-ON_POLICY = ("system.epochs=1", "system.num_minibatches=1", "arch.total_timesteps=320")
-OFF_POLICY = (
-    "system.epochs=1",
-    "system.warmup_steps=16",
-    "system.total_buffer_size=64",
-    "system.total_batch_size=8",
-    "arch.total_timesteps=336",
-)
+COMPILED = ("arch.num_devices=1", "arch.hoist_randomness=false")  # without hoisting, tracing takes half the time
+ON_HOST = ("arch=sebulba", "env.vectorization=sync")
+# Of a system, those that it has.
+SIZES = {
+    "rollout_length": 4,
+    "epochs": 1,
+    "num_minibatches": 1,
+    "warmup_steps": 16,
+    "total_buffer_size": 64,
+    "total_batch_size": 8,
+    "burn_in_length": 4,
+    "sequence_length": 4,
+    "sequence_period": 4,
+}
+# Sebulba has no warm-up: its first rollout holds a batch.
+HOST_SIZES = {**SIZES, "warmup_steps": 0, "rollout_length": 32}
 # Programs compile quickly and are kept for every later process.
 ENVIRONMENT = {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache" / "soak"),
@@ -57,6 +66,7 @@ ENVIRONMENT = {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     "JAX_PLATFORMS": "cpu",
 }
+_COMPOSING = threading.Lock()
 
 Event = tuple[float, str, Callable[[int], Any]]
 """Seconds after the start of a process, a description, and what then happens to its process id."""
@@ -133,7 +143,7 @@ def serve() -> None:
 
 def _preload() -> None:
     """Import what a run imports, except gymnax: it starts jax's threads, which do not survive a fork."""
-    for package in ("stoix_like.systems", "stoix_like.run", "stoix_like.inference"):
+    for package in ("stoix_like.systems", "stoix_like.run", "stoix_like.inference", "stoix_like.tune"):
         root = importlib.import_module(package)
         for module in pkgutil.walk_packages(root.__path__, f"{package}."):
             importlib.import_module(module.name)
@@ -165,10 +175,11 @@ class Bench:
         worker: runs the processes.
         scratch: an empty directory of the try.
         references: uninterrupted runs, shared by all tries.
+        seed: of all tries.
     """
 
-    def __init__(self, worker: Worker, scratch: Path, references: References) -> None:
-        self.worker, self.scratch, self._references = worker, scratch, references
+    def __init__(self, worker: Worker, scratch: Path, references: References, seed: int) -> None:
+        self.worker, self.scratch, self.seed, self._references = worker, scratch, seed, references
         self.commands: list[str] = []
 
     def cli(self, *arguments: object, events: Sequence[Event] = (), **limits: int) -> Done:
@@ -191,7 +202,13 @@ class Bench:
 
     def reference(self, system: str) -> Reference:
         """Return an uninterrupted run of a system."""
-        return self._references.once(system, lambda: self._references.train(self, system))
+        return self.measured(system, lambda run_dir: train_command(run_dir, overrides(system)), self.digest)
+
+    def measured(
+        self, name: str, command: Callable[[Path], list[str]], digest: Callable[[Path], dict[str, Any]]
+    ) -> Reference:
+        """Return what a command leaves in a directory without interruption; run it at the first use of its name."""
+        return self._references.once(name, lambda: self._references.measure(self, name, command, digest))
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return what is the same for all tries; compute it at its first use."""
@@ -199,9 +216,7 @@ class Bench:
 
     def same_end(self, run_dir: Path, reference: Reference) -> list[str]:
         """Compare the end of a run with that of an uninterrupted one; return the differences."""
-        found = self.digest(run_dir)
-        names = {name for name in (*found, *reference.digest) if found.get(name) != reference.digest.get(name)}
-        return [f"DIFFERENCE: {', '.join(sorted(names)[:5])} differ from the uninterrupted run"] if names else []
+        return differences(self.digest(run_dir), reference)
 
     def unfinished(self, system: str) -> Path:
         """Return a copy of a run as it was before its last interval: two older checkpoints, and no summary."""
@@ -210,7 +225,7 @@ class Bench:
         (run_dir / "summary.json").unlink()
         newest = max((run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
         shutil.rmtree(newest)
-        self.commands.append(f"stoix-like train {shlex.join(overrides(system))} hydra.run.dir={run_dir}")
+        self.commands.append(f"stoix-like {shlex.join(train_command(run_dir, overrides(system)))}")
         self.commands.append(f"rm -r {run_dir}/summary.json {newest}")
         return run_dir
 
@@ -238,22 +253,28 @@ class References:
                 self._found[name] = compute()
         return self._found[name]
 
-    def train(self, bench: Bench, system: str) -> Reference:
-        """Train a system without interruption."""
+    def measure(
+        self,
+        bench: Bench,
+        name: str,
+        command: Callable[[Path], list[str]],
+        digest: Callable[[Path], dict[str, Any]],
+    ) -> Reference:
+        """Run a command without interruption, see `Bench.measured`."""
         digests: list[dict[str, Any]] = []
         for number in range(2):
-            run_dir = self.directory / f"{system.replace('/', '-')}-{number}"
+            run_dir = self.directory / f"{name.replace('/', '-')}-{number}"
             cached = _cached_programs()
-            done = bench.call("stoix_like.cli:main", ["train", *overrides(system), f"hydra.run.dir={run_dir}"])
+            done = bench.call("stoix_like.cli:main", command(run_dir))
             compiled = _cached_programs() != cached
             if done.code:
-                raise RuntimeError(f"{system} does not train: {done.err[-2000:]}")
-            digests.append(bench.digest(run_dir))
+                raise RuntimeError(f"{name} does not train: {done.err[-2000:]}")
+            digests.append(digest(run_dir))
             found = Reference(run_dir, done.seconds, digests[-1])
             if not compiled:
                 break
         if digests[0] != digests[-1]:
-            raise RuntimeError(f"{system}: two uninterrupted runs differ")
+            raise RuntimeError(f"{name}: two uninterrupted runs differ")
         return found
 
 
@@ -262,17 +283,39 @@ def _cached_programs() -> int:
     return len(list(directory.iterdir())) if directory.is_dir() else 0
 
 
-def overrides(system: str) -> tuple[str, ...]:
-    """Return the overrides of a tiny run."""
-    from stoix_like.composition import compose_config
+def overrides(system: str, on_host: bool = False) -> tuple[str, ...]:
+    """Return the overrides of a tiny run; `on_host`: of Sebulba, in an environment of the host."""
     from stoix_like.config import parse_config
     from stoix_like.envs import Discrete
     from stoix_like.envs.spaces import fits
 
-    hyperparams = parse_config(compose_config([f"system={system}"])).system
-    sizes = OFF_POLICY if hasattr(hyperparams, "total_buffer_size") else ON_POLICY
-    env = "probe/policy" if fits(hyperparams, Discrete(2)) else "probe/continuous_policy"
-    return (f"system={system}", f"env={env}", *COMMON, *sizes)
+    config = composed(f"system={system}")
+    discrete = fits(parse_config(config).system, Discrete(2))
+    if on_host:
+        env, own, sizes = f"gymnasium/{'cartpole' if discrete else 'pendulum'}", ON_HOST, HOST_SIZES
+    else:
+        env, own, sizes = f"probe/{'policy' if discrete else 'continuous_policy'}", COMPILED, SIZES
+    given = (f"system.{name}={size}" for name, size in sizes.items() if name in config.system)
+    return (f"system={system}", f"env={env}", *COMMON, *own, *given)
+
+
+def composed(*words: str) -> DictConfig:
+    """Compose a configuration; Hydra's state is global, and tries run in threads."""
+    from stoix_like.composition import compose_config
+
+    with _COMPOSING:
+        return compose_config(words)
+
+
+def train_command(run_dir: Path, words: Sequence[str]) -> list[str]:
+    """Return the arguments that train in a directory."""
+    return ["train", *words, f"hydra.run.dir={run_dir}"]
+
+
+def differences(found: dict[str, Any], reference: Reference) -> list[str]:
+    """Return which entries of a digest differ from those of an uninterrupted run."""
+    names = {name for name in (*found, *reference.digest) if found.get(name) != reference.digest.get(name)}
+    return [f"DIFFERENCE: {', '.join(sorted(names)[:5])} differ from the uninterrupted run"] if names else []
 
 
 def systems() -> list[str]:
@@ -297,6 +340,12 @@ def complaints(done: Done, allowed: Sequence[int] = (0, REFUSED)) -> list[str]:
     return [f"{len(lines)} lines on standard error"] if len(lines) > MAX_ERROR_LINES else []
 
 
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the records of a run, without times."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name not in TIMES} for line in lines]
+
+
 def print_digest(arguments: list[str]) -> None:
     """Print the metrics of a run, and hashes of every array of its newest checkpoint, as JSON."""
     import jax
@@ -304,9 +353,7 @@ def print_digest(arguments: list[str]) -> None:
     import orbax.checkpoint as ocp
 
     run_dir = Path(arguments[0])
-    digest: dict[str, Any] = {}
-    for number, line in enumerate((run_dir / "metrics.jsonl").read_text().splitlines()):
-        digest[f"metrics.{number}"] = {name: value for name, value in json.loads(line).items() if name not in TIMES}
+    digest: dict[str, Any] = {f"metrics.{number}": record for number, record in enumerate(records(run_dir))}
     kept = sorted(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit())
     newest = run_dir / "checkpoints" / str(kept[-1])
     items = [path.name for path in newest.iterdir() if path.is_dir() and path.name != "host_state"]

@@ -1,0 +1,33 @@
+"""Kill sweeps at random moments, start them again, and compare their trials with those of an uninterrupted one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from kills import survive
+from tiny_runs import Bench, Outcome, overrides, records
+
+SYSTEM = "ppo/ff_ppo"
+# Two populations of two members.
+SWEEP = ("sweep.trials=4", "sweep.parallel=2", "sweep.space={actor_lr: {log_uniform: [0.001, 0.1]}}")
+
+
+def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
+    """Kill one sweep a few times."""
+    from stoix_like.tune.study import SAMPLERS
+
+    sampler = SAMPLERS[index % len(SAMPLERS)]
+
+    def command(directory: Path) -> list[str]:
+        return ["sweep", *overrides(SYSTEM), *SWEEP, f"sweep.sampler={sampler}", f"sweep.dir={directory}"]
+
+    return survive(bench, rng, f"sweep by {sampler}", command, trials)
+
+
+def trials(directory: Path) -> dict[str, Any]:
+    """Return the trials of a sweep, and what their runs recorded."""
+    runs = sorted((directory / "runs").iterdir())
+    recorded = {f"{run.name}.{number}": record for run in runs for number, record in enumerate(records(run))}
+    return {"trials.csv": (directory / "trials.csv").read_text(), **recorded}
