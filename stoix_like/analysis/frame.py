@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import require
 from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs
-from stoix_like.storage.run_files import read_history, read_updates
+from stoix_like.storage.run_files import METRICS, UPDATES, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,8 +39,8 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
     runs, problems = read_runs(paths)
     for problem in problems:
         print(f"leaving out a run: {problem}", file=sys.stderr)
-    read = read_updates if updates else read_history
-    rows = [row for run in runs for row in _rows(run, read(run.directory))]
+    records = UPDATES if updates else METRICS
+    rows = [row for run in runs for row in _rows(run, list(read_records(run.directory / records)))]
     table: pd.DataFrame = pandas.DataFrame(rows)
     return table
 

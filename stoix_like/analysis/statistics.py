@@ -20,33 +20,7 @@ POWER = 0.8
 _NUM_SIMULATIONS = 500
 _ROWS = 1000  # resamples in memory at a time
 # Each about a tenth more than the one before.
-_SIZES = (
-    *range(2, 16),
-    17,
-    19,
-    21,
-    23,
-    25,
-    28,
-    31,
-    34,
-    38,
-    42,
-    46,
-    51,
-    56,
-    62,
-    68,
-    75,
-    83,
-    91,
-    100,
-    110,
-    121,
-    133,
-    146,
-)
-_LARGER_SIZES = (161, 177, 195, 214, 236, 259, 285, 314, 345, 380, 418, 459, 505, 556, 611, 673, 740, 814, 895, 1000)
+_SIZES = (*range(2, 16), *(round(1.1**power) for power in range(29, 73)), 1000)
 
 
 class Interval(NamedTuple):
@@ -372,7 +346,7 @@ def seeds_needed(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return next((size for size in (*_SIZES, *_LARGER_SIZES) if power(size) >= POWER), None)
+        return next((size for size in _SIZES if power(size) >= POWER), None)
 
 
 def _ranks(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -35,7 +35,7 @@ from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config, read_config
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.storage.run_files import is_address, read_history
+from stoix_like.storage.run_files import METRICS, is_address, read_records
 from stoix_like.storage.store import normalised
 
 Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
@@ -277,7 +277,7 @@ def _result_without_checkpoint(setup: RunSetup, run_dir: Path, summary: dict[str
     """Return the result of a run that is complete and was to write no checkpoints; None for other runs."""
     if "checkpoint/env_steps" in summary or summary.get("updates") != setup.plan.num_updates:
         return None
-    history = read_history(run_dir)
+    history = list(read_records(run_dir / METRICS))
     try:
         # The file has null in place of NaN.
         evaluation = {name: value for name, value in history[-1].items() if name.startswith("eval/")}

@@ -111,30 +111,6 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_history(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the metrics file of a run.
-
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        One record per evaluation, up to the first damaged line; empty if the file does not exist or cannot be read.
-    """
-    return list(read_records(run_dir / METRICS))
-
-
-def read_updates(run_dir: Path) -> list[dict[str, Any]]:
-    """Read the training metrics between the evaluations of a run.
-
-    Args:
-        run_dir: the directory.
-
-    Returns:
-        One record per `logger.every_updates` updates, as `read_history`.
-    """
-    return list(read_records(run_dir / UPDATES))
-
-
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Read a file of records line by line.
 
