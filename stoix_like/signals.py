@@ -149,6 +149,16 @@ class Signals:
             self._raise()
 
 
+def _leave_wake_up() -> None:
+    """Keep signals of a forked process from the process that it shares sockets with."""
+    if Signals._active is not None:
+        signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_wake_up)
+
+
 def defer() -> None:
     """Let the active context only record signals from now on: several processes agree on how to answer them."""
     if Signals._active is not None:

@@ -87,3 +87,25 @@ with Signals(owns_process=True):
 def test_a_second_interrupt_ends_a_program_although_exceptions_are_swallowed():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=dict(os.environ))
     assert (done.returncode, done.stdout, done.stderr) == (130, "recorded\n", "")
+
+
+FORKS = """
+import os, signal, time
+from stoix_like.signals import Signals, arrived
+reading, writing = os.pipe()
+with Signals():
+    if (child := os.fork()) == 0:
+        os.write(writing, b"forked")
+        time.sleep(60)
+    os.read(reading, 6)
+    os.kill(child, signal.SIGTERM)
+    time.sleep(0.3)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print(arrived())
+"""
+
+
+def test_a_signal_of_a_forked_process_is_not_one_of_its_parent():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=dict(os.environ))
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
