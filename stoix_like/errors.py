@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
-# Long words are values without meaning, such as a number of hundreds of digits; names and paths stay.
-_LONG_WORD = re.compile(r"([\w.()\[\]{}+-]{60})[\w.()\[\]{}+-]{100,}")
+# Values without meaning, such as a number of hundreds of digits or nested brackets; names and paths stay.
+_LONG_WORD = re.compile(r"([\d.()\[\]{}+-]{60})[\d.()\[\]{}+-]{100,}")
 
 # Files that no user wrote: of this package, of the interpreter, of installed packages, and generated code.
 _NOT_OF_USERS = re.compile(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stoix_like.errors import MissingExtraError, install_command, install_hint, require
+from stoix_like.errors import ConfigError, MissingExtraError, install_command, install_hint, require
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +36,8 @@ def test_a_checkout_is_named(monkeypatch):
     assert install_hint("tune") == f"pip install -e '{ROOT}[tune]'"
     with pytest.raises(MissingExtraError, match=r"x=1 needs the package 'no_such': pip install -e .*\[tune\]'"):
         require("no_such", "x=1", "tune")
+
+
+def test_long_numbers_are_shortened_and_long_names_are_not():
+    path = f"/scratch/{'run-2026_' * 20}/checkpoints"
+    assert str(ConfigError(f"{path}: {10**200} is too large")) == f"{path}: {'1' + 59 * '0'}… is too large"
