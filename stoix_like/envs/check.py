@@ -85,7 +85,7 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
         vector = own.make("", env, {}, {})
     except ConfigError as error:
         raise FaultyEnvironmentError([str(error)]) from error
-    check_interface(vector, weak_types=True)
+    check_interface(vector, strict=True)
     programs = _Programs()
     played = [_attempt("a scan over its steps", _play, vector, num_steps, seed, programs) for _ in range(2)]
     try:
@@ -96,19 +96,20 @@ def check_environment(env: Any, num_steps: int = NUM_STEPS, seed: int = 0) -> Ch
     return Checked(NUM_ENVS, num_steps, int(played[0].ended.sum()))
 
 
-def check_interface(env: VectorEnvironment, weak_types: bool = False) -> None:
+def check_interface(env: VectorEnvironment, strict: bool = False) -> None:
     """Check spaces, and the structure, shapes and dtypes of what `reset` and `step` return, without compiling anything.
 
     Args:
         env: environments without automatic reset.
-        weak_types: also check that `step` changes no weak types, which training tolerates.
+        strict: also check weak types of the state, and that dtypes of observations are those of the space; training
+            tolerates both.
 
     Raises:
         FaultyEnvironmentError: one sentence per fault, with the place in the code of the environment.
     """
     # Each stage relies on the one before.
     _raise_any(_space_faults(env))
-    _raise_any(_interface_faults(env, weak_types))
+    _raise_any(_interface_faults(env, strict))
 
 
 def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Iterator[str]:
@@ -204,19 +205,19 @@ def _space_faults(env: VectorEnvironment) -> Iterator[str]:
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
 
 
-def _interface_faults(env: VectorEnvironment, weak_types: bool) -> Iterator[str]:
+def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), NUM_ENVS))
     before = _attempt("reset", jax.eval_shape, env.reset, keys)
-    faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset")]
+    faults = [f"{fault}{_place(env, 'reset')}" for fault in _result_faults(env, before, "reset", strict)]
     if faults:
         yield from faults
         return
     action = jax.eval_shape(jax.vmap(env.action_space.sample), keys)
     after = _attempt("step", jax.eval_shape, env.step, keys, before[0], action)
-    faults = list(_result_faults(env, after, "step"))
+    faults = list(_result_faults(env, after, "step", strict))
     if not faults:
-        faults += _carry_faults("the state", before[0], after[0], weak_types)
-        faults += _carry_faults("the time step", before[1], after[1], weak_types)
+        faults += _carry_faults("the state", before[0], after[0], strict)
+        faults += _carry_faults("the time step", before[1], after[1], strict)
     yield from (f"{fault}{_place(env, 'step')}" for fault in faults)
 
 
@@ -227,7 +228,7 @@ def _place(env: VectorEnvironment, name: str) -> str:
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
 
 
-def _result_faults(env: VectorEnvironment, result: Any, name: str) -> Iterator[str]:
+def _result_faults(env: VectorEnvironment, result: Any, name: str, strict: bool) -> Iterator[str]:
     """Yield what is wrong with the shapes of the result of `reset` or `step`."""
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], TimeStep)):
         build = "restart" if name == "reset" else "transition"
@@ -245,33 +246,33 @@ def _result_faults(env: VectorEnvironment, result: Any, name: str) -> Iterator[s
         if not isinstance(observation, Observation):
             yield f"{field} of {name} is a {type(observation).__name__}: wrap it in stoix_like.base_types.Observation"
             continue
-        yield from _view_faults(env.observation_space, observation.agent_view, f"{field}.agent_view of {name}")
+        yield from _view_faults(env.observation_space, observation.agent_view, f"{field}.agent_view of {name}", strict)
 
 
-def _view_faults(space: Any, view: Any, name: str) -> Iterator[str]:
+def _view_faults(space: Any, view: Any, name: str, strict: bool) -> Iterator[str]:
     if isinstance(space, Dict):
         if not isinstance(view, dict) or set(view) != set(space.spaces):
             found = sorted(view) if isinstance(view, dict) else type(view).__name__
             yield f"{name} is {found}, but observation_space has the entries {list(space.spaces)}"
             return
         for key, each in space.spaces.items():
-            yield from _view_faults(each, view[key], f"{name}[{key!r}]")
+            yield from _view_faults(each, view[key], f"{name}[{key!r}]", strict)
         return
     fault = f"{name} is a {type(view).__name__}: return an array" if not hasattr(view, "dtype") else None
-    fault = fault or _array_fault(name, view, space, 1)
+    fault = fault or _array_fault(name, view, space, 1, strict)
     if fault is not None:
         yield fault
 
 
-def _array_fault(name: str, value: Any, space: Any, batch_dims: int) -> str | None:
+def _array_fault(name: str, value: Any, space: Any, batch_dims: int, strict: bool = True) -> str | None:
     # Arrays of jax have 32 bits where a space has 64.
     dtypes = (np.dtype(space.dtype), jax.dtypes.canonicalize_dtype(space.dtype))
-    if value.shape[batch_dims:] == tuple(space.shape) and value.dtype in dtypes:
+    if value.shape[batch_dims:] == tuple(space.shape) and (value.dtype in dtypes or not strict):
         return None
     return f"{name} is {_aval(value, batch_dims)}, but the space is {_describe(space)}: make them agree"
 
 
-def _carry_faults(name: str, before: PyTree, after: PyTree, weak_types: bool) -> Iterator[str]:
+def _carry_faults(name: str, before: PyTree, after: PyTree, strict: bool) -> Iterator[str]:
     """Yield the leaves that change their type between reset and step, which a compiled loop refuses if it is strong."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
@@ -280,7 +281,7 @@ def _carry_faults(name: str, before: PyTree, after: PyTree, weak_types: bool) ->
     old, new = (jax.tree_util.tree_leaves_with_path(tree) for tree in (before, after))
     for (path, was), (_, now) in zip(old, new, strict=True):
         changed = (was.shape, was.dtype) != (now.shape, now.dtype)
-        if changed or (weak_types and was.weak_type != now.weak_type):
+        if changed or (strict and was.weak_type != now.weak_type):
             yield (
                 f"{name}{jax.tree_util.keystr(path)} is {_aval(was, 1)} after reset and {_aval(now, 1)} after step:"
                 " give it one shape and dtype, jnp.asarray(x, dtype)"

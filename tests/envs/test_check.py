@@ -245,7 +245,7 @@ class WideSpace(Sound):
     observation_space = Box(0.0, 6.0, (1,), np.float64)
 
 
-@pytest.mark.parametrize("env", [WeakState, WideSpace])
+@pytest.mark.parametrize("env", [WeakState, WideSpace, WrongDtype])
 def test_training_takes_what_jax_converts(env):
     check_interface(Vectorize(env()))
 
