@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 INT32_MAX = 2**31 - 1
 """The largest size, index or counter of a compiled program."""
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+"""The largest number of a compiled program."""
 
 
 class Range(NamedTuple):
@@ -146,8 +148,8 @@ def _plain(hint: Any, origin: Any, value: Any, key: str) -> Any:
     if origin is dict and isinstance(value, Mapping):
         return dict(value)
     converted = scalar(hint, value) if origin is None else None
-    if isinstance(converted, float) and not math.isfinite(converted):
-        raise ConfigError(f"{key}={value} is out of range: it must be a finite number")
+    if isinstance(converted, float) and not abs(converted) <= FLOAT32_MAX:
+        raise ConfigError(f"{key}={value} is out of range: it must be a finite number of 32 bits")
     if converted is None:
         raise ConfigError(f"{key}={value} has the wrong type: it must be {_describe(origin or hint)}")
     return converted

@@ -57,6 +57,7 @@ def test_missing_fields_get_their_defaults_and_optional_ones_accept_none():
         ({"count": None}, "'outer.count' is not set: it must be an integer"),
         ({"rate": 0.0}, "outer.rate=0.0 is out of range: it must be more than 0.0"),
         ({"rate": float("nan")}, "outer.rate=nan is out of range: it must be a finite number"),
+        ({"rate": 1e40}, r"outer.rate=1e\+40 is out of range: it must be a finite number of 32 bits"),
         ({"share": 1.5}, r"outer.share=1.5 is out of range: it must be in \[0.0, 1.0\]"),
         ({"limit": 0}, "outer.limit=0 is out of range"),
         ({"flag": "yes"}, "outer.flag=yes has the wrong type: it must be true or false"),
