@@ -15,7 +15,7 @@ import jax
 
 from stoix_like import signals
 from stoix_like.config import DistributedConfig
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, first_line
 
 # All processes of a run start within this time.
 _SECONDS_TO_CONNECT = 300.0
@@ -60,7 +60,7 @@ def connect(distributed: DistributedConfig | str) -> None:
                 shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
             )
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(waiting.problem(str(error).strip().splitlines()[0])) from error
+        raise ConfigError(waiting.problem(first_line(error))) from error
     signals.defer()
 
 

@@ -21,7 +21,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.own import unused_methods
 from stoix_like.envs.spaces import describe, fits
-from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.errors import ConfigError, first_line, multiples_near
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
@@ -287,7 +287,7 @@ def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shape
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise ConfigError(
             f"system={setup.config.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
             " where)"

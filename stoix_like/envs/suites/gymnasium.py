@@ -30,7 +30,7 @@ from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment, HostSpec
 from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, HostStep
 from stoix_like.envs.suites import load_suite
-from stoix_like.errors import ConfigError, HostEnvironmentError, nearest
+from stoix_like.errors import ConfigError, HostEnvironmentError, first_line, nearest
 from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
 
 if importlib.util.find_spec("ale_py") is not None:
@@ -212,7 +212,7 @@ def adopt(
             constructor = partial(copy.deepcopy, copy.deepcopy(env))
         except Exception as error:  # Environments hold anything: windows, sockets, simulators.
             raise ConfigError(
-                f"{name} cannot be copied ({_line(error)}): pass its class, or register it and use env=gymnasium"
+                f"{name} cannot be copied ({first_line(error)}): pass its class, or register it and use env=gymnasium"
                 " env.scenario.name=my_module:MyEnv-v0"
             ) from error
     if options.drawn and "render_mode" in inspect.signature(constructor).parameters:
@@ -376,12 +376,12 @@ def _make_one(
         return _preprocess(env, {**_ATARI_PARAMS, **fitted}, options.evaluation) if is_atari else env
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise ConfigError(
-            f"env.scenario.name={name!r}: {_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari] install"
-            " what gymnasium's environments need"
+            f"env.scenario.name={name!r}: {first_line(error)}; the extras stoix_like[box2d], [mujoco] and [atari]"
+            " install what gymnasium's environments need"
         ) from error
     except (gymnasium.error.Error, TypeError, ValueError, AssertionError, RuntimeError, OSError) as error:
         settings = f"env.kwargs={dict(kwargs)}" + (f", env.params={dict(params)}" if params else "")
-        raise ConfigError(f"{settings} is invalid for {name}: {_line(error)}") from error
+        raise ConfigError(f"{settings} is invalid for {name}: {first_line(error)}") from error
 
 
 def _specification(env: gymnasium.Env[Any, Any], time_limit: int | None) -> EnvSpec:
@@ -405,7 +405,7 @@ def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
     except Exception as error:
         # Whatever keeps it from drawing, such as OpenGL without a display.
         raise ConfigError(
-            f"env.scenario.name={name} cannot be drawn on this machine ({_line(error)}): install what its"
+            f"env.scenario.name={name} cannot be drawn on this machine ({first_line(error)}): install what its"
             " render_mode=rgb_array needs"
         ) from error
     if not isinstance(picture, np.ndarray) or picture.ndim != 3:
@@ -421,14 +421,16 @@ def _check_registered(name: str) -> None:
             importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"env.scenario.name={name!r}: the module {module} cannot be imported ({_line(error)}): install it, or add"
-            " its directory to PYTHONPATH"
+            f"env.scenario.name={name!r}: the module {module} cannot be imported ({first_line(error)}): install it, or"
+            " add its directory to PYTHONPATH"
         ) from error
     try:
         gymnasium.spec(registered)
     except gymnasium.error.Error as error:
         hint = nearest(registered, scenarios()) if registered else "for example CartPole-v1"
-        raise ConfigError(f"env.scenario.name={name!r} is not an id of gymnasium ({_line(error)}): {hint}") from error
+        raise ConfigError(
+            f"env.scenario.name={name!r} is not an id of gymnasium ({first_line(error)}): {hint}"
+        ) from error
 
 
 def _preprocess(env: gymnasium.Env[Any, Any], params: dict[str, Any], evaluation: bool) -> gymnasium.Env[Any, Any]:
@@ -450,11 +452,6 @@ def _replace(observation: PyTree, final: Sequence[Any], ended: np.ndarray) -> Py
     for n in np.flatnonzero(ended):
         replaced[n] = final[int(n)]
     return replaced
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 @contextlib.contextmanager

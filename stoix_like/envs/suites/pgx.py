@@ -31,7 +31,7 @@ from stoix_like.envs.environment import (
 from stoix_like.envs.scenes import svg, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, first_line
 
 Opponent = Callable[[jax.Array, Any], jax.Array]
 """`(key, game) -> action`, with a typed PRNG key, a state of pgx, and a legal action of `game.current_player`."""
@@ -229,9 +229,7 @@ def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
     try:
         jax.eval_shape(env.init, jax.random.key(0))
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise ConfigError(
-            f"env.kwargs={dict(arguments)} is invalid for {name}: {str(error).splitlines()[0]}"
-        ) from error
+        raise ConfigError(f"env.kwargs={dict(arguments)} is invalid for {name}: {first_line(error)}") from error
 
 
 def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:
