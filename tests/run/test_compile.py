@@ -29,6 +29,8 @@ TINY = [
 @pytest.mark.slow
 def test_the_best_parameters_survive_donation():
     loop = TrainingLoop(set_up(parse_config(compose_config([*TINY, "arch.num_evaluation=2"]))), MultiLogger([]))
+    # Parameters before the first update never remain the best.
+    loop.advance(1)
     loop._evaluate()
     first = jax.device_get(loop.state.shared.params)
     loop._best = loop._best._replace(episode_return=np.asarray(math.inf))
