@@ -2,26 +2,18 @@ import json
 import math
 
 import pytest
+from comparisons import recorded, without_times
 from trained_runs import SMALL
 
 import stoix_like
 from stoix_like.callbacks import EvaluatePolicy, StopAtReturn, StopWithoutImprovement
 from stoix_like.errors import ConfigError
 
-TIMES = ("wall_seconds", "steps_per_second")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
 
 
 def train(run_dir, *overrides, callbacks=()):
     return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
-
-
-def without_times(history):
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in history]
-
-
-def lines(run_dir):
-    return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
 
 
 def test_a_return_that_is_reached_stops_the_run(tmp_path):
@@ -43,7 +35,7 @@ def test_a_stopped_run_is_complete_until_its_conditions_change(tmp_path, capsys)
     assert "StopWithoutImprovement stopped it; change callbacks" in capsys.readouterr().out
     stoix_like.resume(tmp_path / "stopped", ["callbacks=[]"])
     # Bit-identical to a run that never stopped.
-    assert lines(tmp_path / "stopped") == lines(tmp_path / "whole") == without_times(whole.history)
+    assert recorded(tmp_path / "stopped") == recorded(tmp_path / "whole") == without_times(whole.history)
 
 
 @pytest.mark.parametrize("count", [0, math.inf, math.nan, "abc", None])

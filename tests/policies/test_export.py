@@ -8,21 +8,10 @@ import textwrap
 import jax
 import numpy as np
 import pytest
-from trained_runs import train_pendulum
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract
 from stoix_like.inference.load import load_policy
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def policy(pendulum):
-    return load_policy(pendulum, "last")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from trained_runs import SMALL, train_members, train_pendulum
+from trained_runs import SMALL, train_members
 from untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
@@ -15,18 +15,8 @@ from stoix_like.policies.recurrent import RecurrentPolicy
 
 
 @pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def members(tmp_path_factory):
     return train_members(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def policy(pendulum):
-    return load_policy(pendulum, "last")
 
 
 @pytest.fixture(scope="module")

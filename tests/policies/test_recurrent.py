@@ -4,23 +4,12 @@ import jax
 import numpy as np
 import pytest
 import toys
-from trained_runs import SMALL, train_pendulum
+from trained_runs import SMALL
 from untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
-from stoix_like.inference.load import load_policy
 from stoix_like.policies.make import make_policy
 from stoix_like.policies.recurrent import RecurrentPolicy
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def policy(pendulum):
-    return load_policy(pendulum, "last")
 
 
 def test_a_system_with_a_carry_has_a_recurrent_policy():

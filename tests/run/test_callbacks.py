@@ -1,10 +1,9 @@
 """When callbacks are called, and what becomes of their answers and errors."""
 
-import json
-
 import numpy as np
 import pytest
 import toys
+from comparisons import recorded
 from trained_runs import SMALL
 
 import stoix_like
@@ -15,7 +14,6 @@ from stoix_like.errors import CallbackError
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
 
-TIMES = ("wall_seconds", "steps_per_second")
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=256", "arch.num_evaluation=4"]
 
 
@@ -58,14 +56,6 @@ def train(run_dir, *overrides, callbacks=()):
     return stoix_like.train("ppo/ff_ppo", [*RUN, *overrides], run_dir=run_dir, callbacks=callbacks)
 
 
-def without_times(history):
-    return [{name: value for name, value in record.items() if name not in TIMES} for record in history]
-
-
-def lines(run_dir):
-    return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
-
-
 def test_callbacks_receive_the_policy_of_a_recurrent_run(tmp_path):
     """Each action of the toy system adds one to its state."""
     state = EvaluatePolicy(lambda policy: {"own": float(policy(np.zeros(1), policy.initial_state())[1])})
@@ -97,7 +87,7 @@ def test_the_policy_is_the_current_one_and_stays_valid(tmp_path):
     actions = [np.asarray(policy(observations)) for policy in seen]
     last = stoix_like.load_policy(result.run_dir, which="last")
     np.testing.assert_array_equal(actions[-1], last(observations))
-    assert [record.get("mine/number") for record in lines(tmp_path)] == [1, None, 2, None, 3]
+    assert [record.get("mine/number") for record in recorded(tmp_path)] == [1, None, 2, None, 3]
 
 
 @pytest.mark.slow
@@ -117,7 +107,7 @@ def test_an_exception_saves_and_names_the_callback(tmp_path):
     assert "Failing" in (tmp_path / "failing/failure.txt").read_text()
     stoix_like.resume(tmp_path / "failing")
     train(tmp_path / "whole")
-    assert lines(tmp_path / "failing") == lines(tmp_path / "whole")
+    assert recorded(tmp_path / "failing") == recorded(tmp_path / "whole")
     assert not (tmp_path / "failing/failure.txt").exists()
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy_runs import TOY_RUN
+from trained_runs import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -14,16 +15,6 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.compile import Compiler, describe, make_keys
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-
-TINY = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=5000",
-    "arch.num_evaluation=3",
-    "arch.num_eval_episodes=3",
-    "system.rollout_length=32",
-]
 
 
 @pytest.mark.slow

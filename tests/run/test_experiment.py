@@ -3,6 +3,7 @@ import json
 import pytest
 import toys
 from omegaconf import OmegaConf
+from trained_runs import TINY
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -14,15 +15,6 @@ from stoix_like.run import experiment, memory
 from stoix_like.run.setup import set_up
 from stoix_like.systems.ppo.anakin import ff_ppo
 
-TINY = [
-    "network.actor_network.pre_torso.layer_sizes=[8]",
-    "network.critic_network.pre_torso.layer_sizes=[8]",
-    "arch.total_num_envs=4",
-    "arch.total_timesteps=5000",
-    "arch.num_evaluation=3",
-    "arch.num_eval_episodes=3",
-    "system.rollout_length=32",
-]
 EVALUATION = {
     "eval/episode_return_mean",
     "eval/episode_return_std",

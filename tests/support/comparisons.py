@@ -1,11 +1,18 @@
 """Comparison of two runs."""
 
+import json
+
 import jax
 import numpy as np
 
 
 def without_times(history):
     return [{**record, "wall_seconds": 0, "steps_per_second": 0} for record in history]
+
+
+def recorded(run_dir):
+    """Return the records of a run, without their times."""
+    return without_times(map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines()))
 
 
 def assert_same_state(one, other):

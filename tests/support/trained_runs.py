@@ -20,6 +20,15 @@ SMALL = [
     "arch.compile_cache=false",
     "logger=silent",
 ]
+TINY = [
+    "network.actor_network.pre_torso.layer_sizes=[8]",
+    "network.critic_network.pre_torso.layer_sizes=[8]",
+    "arch.total_num_envs=4",
+    "arch.total_timesteps=5000",
+    "arch.num_evaluation=3",
+    "arch.num_eval_episodes=3",
+    "system.rollout_length=32",
+]
 _TRAINED = [*SMALL, "arch.total_timesteps=128", "arch.num_evaluation=2"]
 _run_dirs = {}
 

@@ -7,25 +7,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from trained_runs import SMALL, train_pendulum
+from trained_runs import SMALL
 from untrained import untrained
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import suites
 from stoix_like.errors import ConfigError
-from stoix_like.inference.load import load_policy
 from stoix_like.policies.formats import numpy_policy
 from stoix_like.policies.make import make_policy
-
-
-@pytest.fixture(scope="module")
-def pendulum(tmp_path_factory):
-    return train_pendulum(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def policy(pendulum):
-    return load_policy(pendulum, "last")
 
 
 def test_a_masked_policy_without_a_mask_is_refused(tmp_path, monkeypatch):
