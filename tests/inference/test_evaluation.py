@@ -110,7 +110,9 @@ def test_members_share_start_states_and_best_selects_one(members, monkeypatch):
     assert together["path"].name == "last-all-seed0-6episodes.json"
     assert json.loads(together["path"].read_text()) == without_path(together)
     _, *lines, mean, _ = describe(together).splitlines()
-    assert [line.split("   ")[0].strip() for line in lines] == [
+    # Two lines for each member: its returns, and which of its parameters were evaluated.
+    assert [line.split(" (")[0].strip() for line in lines[1::2]] == ["env steps 128"] * 3
+    assert [line.split("   ")[0].strip() for line in lines[::2]] == [
         "member 0 actor_lr=0.0001",
         "member 1 actor_lr=0.1",
         "member 2 actor_lr=0.01",
