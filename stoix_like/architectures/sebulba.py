@@ -182,10 +182,10 @@ def rollout_shapes(
     return jax.tree.map(place, rollout_shardings(mesh), shapes)
 
 
-def compile_actor(
+def actor_programs(
     system: System, steps: SplitSteps, shared: Any, num_envs: int, length: int, device: jax.Device
-) -> ActorProgram:
-    """Compile the functions of an actor.
+) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Build the functions of an actor.
 
     Args:
         system: the system.
@@ -196,7 +196,7 @@ def compile_actor(
         device: the device of the actor.
 
     Returns:
-        The functions.
+        By field of `ActorProgram`, the jitted function and the shapes of its arguments on the device.
     """
 
     def start(view: Any, keys: jax.Array) -> RolloutState:
@@ -241,21 +241,23 @@ def compile_actor(
         choice, host_action = choose(shared, state, jax.random.fold_in(recording.key, recording.steps))
         return recording, state, choice, host_action
 
-    def compiled(function: Callable[..., Any], *args: Any, donated: int | None = None) -> tuple[Any, Any]:
-        jitted = jax.jit(function, donate_argnums=() if donated is None else donated)
-        placed = jax.tree.map(
+    def placed(function: Callable[..., Any], *args: Any, donated: int | None = None) -> tuple[Any, tuple[Any, ...]]:
+        on_device = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(device)), args
         )
-        return jitted.lower(*placed).compile(), jax.eval_shape(function, *args)
+        return jax.jit(function, donate_argnums=() if donated is None else donated), on_device
 
     outcome = steps.host.step_spec(num_envs)
     key = jax.eval_shape(jax.random.key, 0)
     keys = jax.eval_shape(lambda key: jax.random.split(key, num_envs), key)
-    start_compiled, state = compiled(start, outcome.observation, keys)
-    begin_compiled, (recording, choice, _) = compiled(begin, shared, state, key)
-    advance_compiled, _ = compiled(advance, shared, recording, state, choice, outcome, donated=1)
-    finish_compiled, _ = compiled(finish, recording, state, choice, outcome, donated=0)
-    return ActorProgram(start_compiled, begin_compiled, advance_compiled, finish_compiled)
+    state = jax.eval_shape(start, outcome.observation, keys)
+    recording, choice, _ = jax.eval_shape(begin, shared, state, key)
+    return {
+        "start": placed(start, outcome.observation, keys),
+        "begin": placed(begin, shared, state, key),
+        "advance": placed(advance, shared, recording, state, choice, outcome, donated=1),
+        "finish": placed(finish, recording, state, choice, outcome, donated=0),
+    }
 
 
 def _rollout_specs() -> Rollout:

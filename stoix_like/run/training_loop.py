@@ -21,10 +21,11 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.clock import Clock
-from stoix_like.run.compile import compile_run, traced_hyperparams
+from stoix_like.run.compile import compile_run
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
+from stoix_like.run.programs import traced_hyperparams
 from stoix_like.run.recording import Progress, Recording, aggregated, evaluated
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.setup import RunSetup

@@ -16,7 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.inference import evaluation, load
 from stoix_like.inference.evaluation import describe, evaluate
 from stoix_like.rendering import animation
-from stoix_like.run.compile import make_keys
+from stoix_like.run.programs import make_keys
 from stoix_like.run.setup import set_up
 
 

@@ -1,4 +1,4 @@
-"""Programs of a run: their keys, what compiling them takes, and the parameters that they select."""
+"""Compiled programs of a run: what compiling them takes, and the parameters that they select."""
 
 import math
 
@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy_runs import TOY_RUN
 from trained_runs import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
-from stoix_like.run.compile import Compiler, describe, make_keys
+from stoix_like.run.compile import Compiler, describe
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
@@ -31,16 +30,6 @@ def test_the_best_parameters_survive_donation():
     jax.tree.map(np.testing.assert_array_equal, kept, first)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), kept, jax.device_get(loop.state.shared.params))
     assert any(jax.tree.leaves(changed))
-
-
-def test_a_member_has_the_keys_of_a_lone_run_with_its_seed():
-    members, lone = (
-        make_keys(set_up(parse_config(compose_config([*TOY_RUN, "arch.update_batch_size=2", *given]))))
-        for given in (["arch.seed=3", "arch.population.size=2"], ["arch.seed=4"])
-    )
-    assert lone.shards.shape == (2,)
-    for keys, expected in zip(members, lone, strict=True):
-        np.testing.assert_array_equal(jax.random.key_data(keys[1]), jax.random.key_data(expected))
 
 
 def test_programs_are_compiled_and_timed():

@@ -15,9 +15,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import records
-from stoix_like.run.compile import make_keys
 from stoix_like.run.plan import spread_members
 from stoix_like.run.population import Population, float_fields, make_population
+from stoix_like.run.programs import make_keys
 from stoix_like.run.recording import evaluated
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop

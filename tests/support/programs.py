@@ -7,7 +7,7 @@ from stoix_like.architectures import anakin
 from stoix_like.architectures.types import ProgramSpec
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.run.compile import make_keys, traced_hyperparams
+from stoix_like.run.programs import make_keys, traced_hyperparams
 from stoix_like.run.setup import set_up
 
 
