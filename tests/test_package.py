@@ -31,3 +31,14 @@ def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_fir
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set() True True\n"
+
+
+def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
+    code = (
+        "import sys, stoix_like.run.experiment, stoix_like.systems.ppo.anakin.ff_ppo, stoix_like.networks.base;"
+        "from stoix_like.networks import heads, distributions;"
+        "print({'distrax', 'flashbax', 'gymnax', 'matplotlib', 'orbax', 'scipy'} & set(sys.modules));"
+        "print(distributions.Categorical.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\nstoix_like.networks.distributions.discrete\n"

@@ -4,20 +4,36 @@ Every `entropy` takes an optional `seed`, which only estimates need. Every `log_
 sample axes. Distributions are pytrees: they pass through `jit`, `vmap` and `scan`.
 """
 
-from stoix_like.networks.distributions.base import Independent, Seed, Sizes
-from stoix_like.networks.distributions.beta import AffineBeta, ClippedBeta
-from stoix_like.networks.distributions.bounded import Bound, squash
-from stoix_like.networks.distributions.decoupling import decouple, kl_per_dimension
-from stoix_like.networks.distributions.deterministic import Deterministic
-from stoix_like.networks.distributions.discrete import (
-    Categorical,
-    DiscreteValuedTfpDistribution,
-    EpsilonGreedy,
-    MultiDiscreteActionDistribution,
-)
-from stoix_like.networks.distributions.masks import legal_actions, mask_logits
-from stoix_like.networks.distributions.normal import MultivariateNormalDiag, StateDependentNoise
-from stoix_like.networks.distributions.squashed import AffineTanhTransformedDistribution
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stoix_like.networks.distributions.base import Independent, Seed, Sizes
+    from stoix_like.networks.distributions.beta import AffineBeta, ClippedBeta
+    from stoix_like.networks.distributions.bounded import Bound, squash
+    from stoix_like.networks.distributions.decoupling import decouple, kl_per_dimension
+    from stoix_like.networks.distributions.deterministic import Deterministic
+    from stoix_like.networks.distributions.discrete import (
+        Categorical,
+        DiscreteValuedTfpDistribution,
+        EpsilonGreedy,
+        MultiDiscreteActionDistribution,
+    )
+    from stoix_like.networks.distributions.masks import legal_actions, mask_logits
+    from stoix_like.networks.distributions.normal import MultivariateNormalDiag, Normal, StateDependentNoise
+    from stoix_like.networks.distributions.squashed import AffineTanhTransformedDistribution
+else:
+    _MODULES = ("masks", "base", "beta", "bounded", "decoupling", "deterministic", "discrete", "normal", "squashed")
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on its first use: distrax, which imports TensorFlow Probability, takes half a second."""
+        for module in _MODULES if name in __all__ else ():
+            if (found := vars(importlib.import_module(f"{__name__}.{module}")).get(name)) is not None:
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AffineBeta",
@@ -31,6 +47,7 @@ __all__ = [
     "Independent",
     "MultiDiscreteActionDistribution",
     "MultivariateNormalDiag",
+    "Normal",
     "Seed",
     "Sizes",
     "StateDependentNoise",

@@ -14,6 +14,8 @@ from jaxtyping import Array, Float
 from stoix_like.networks.distributions.base import Seed, Sizes, take
 from stoix_like.utils.jax_utils import prepend_dims
 
+Normal = distrax.Normal
+
 
 class MultivariateNormalDiag(distrax.Distribution):
     """A normal distribution over arrays with independent entries.

@@ -5,23 +5,13 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import constant, orthogonal
 
 from stoix_like.envs.spaces import Box
-from stoix_like.networks.distributions import (
-    AffineBeta,
-    AffineTanhTransformedDistribution,
-    ClippedBeta,
-    Deterministic,
-    Independent,
-    MultivariateNormalDiag,
-    StateDependentNoise,
-    squash,
-)
+from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import (
     Bounds,
     Embedding,
@@ -66,7 +56,7 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
     state_dependent_scale: bool = True
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> Independent:
+    def __call__(self, embedding: Embedding) -> distributions.Independent:
         """Return the policy.
 
         Args:
@@ -76,9 +66,9 @@ class NormalAffineTanhDistributionHead(PolicyHead, nn.Module):
             A distribution over actions `[..., *action_dim]`.
         """
         loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
-        normal = distrax.Normal(loc, scale + self.min_scale)
-        squashed = AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
-        return Independent(squashed, len(action_shape(self.action_dim)))
+        normal = distributions.Normal(loc, scale + self.min_scale)
+        squashed = distributions.AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
+        return distributions.Independent(squashed, len(action_shape(self.action_dim)))
 
 
 class MultivariateNormalDiagHead(PolicyHead, nn.Module):
@@ -105,7 +95,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
     state_dependent_scale: bool = True
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> MultivariateNormalDiag:
+    def __call__(self, embedding: Embedding) -> distributions.MultivariateNormalDiag:
         """Return the policy.
 
         Args:
@@ -116,7 +106,7 @@ class MultivariateNormalDiagHead(PolicyHead, nn.Module):
         """
         loc, scale = location_and_spread(embedding, self.action_dim, self.kernel_init, self.state_dependent_scale)
         scale = scale * (self.init_scale / math.log(2.0)) + self.min_scale
-        return MultivariateNormalDiag(loc, scale, len(action_shape(self.action_dim)))
+        return distributions.MultivariateNormalDiag(loc, scale, len(action_shape(self.action_dim)))
 
 
 class BetaDistributionHead(PolicyHead, nn.Module):
@@ -144,7 +134,7 @@ class BetaDistributionHead(PolicyHead, nn.Module):
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> Independent:
+    def __call__(self, embedding: Embedding) -> distributions.Independent:
         """Return the policy.
 
         Args:
@@ -154,8 +144,8 @@ class BetaDistributionHead(PolicyHead, nn.Module):
             A distribution over actions `[..., *action_dim]`.
         """
         alpha, beta = (1.0 + jax.nn.softplus(x) for x in two_parameters(embedding, self.action_dim, self.kernel_init))
-        stretched = AffineBeta(ClippedBeta(alpha, beta), self.minimum, self.maximum)
-        return Independent(stretched, len(action_shape(self.action_dim)))
+        stretched = distributions.AffineBeta(distributions.ClippedBeta(alpha, beta), self.minimum, self.maximum)
+        return distributions.Independent(stretched, len(action_shape(self.action_dim)))
 
 
 class StateDependentNoiseHead(PolicyHead, nn.Module):
@@ -179,7 +169,7 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
     kernel_init: Initializer | str = orthogonal(0.01)
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> StateDependentNoise:
+    def __call__(self, embedding: Embedding) -> distributions.StateDependentNoise:
         """Return the policy.
 
         Args:
@@ -193,7 +183,9 @@ class StateDependentNoiseHead(PolicyHead, nn.Module):
         # jnp.log instead of math.log: the scale may be traced.
         log_scale_init = constant(jnp.log(self.init_scale / math.sqrt(width)))
         log_scale = self.param("log_noise_scale", log_scale_init, (width, *shape))
-        return StateDependentNoise(loc, jax.lax.stop_gradient(embedding), jnp.exp(log_scale), self.min_scale)
+        return distributions.StateDependentNoise(
+            loc, jax.lax.stop_gradient(embedding), jnp.exp(log_scale), self.min_scale
+        )
 
 
 class DeterministicHead(PolicyHead, nn.Module):
@@ -217,7 +209,7 @@ class DeterministicHead(PolicyHead, nn.Module):
     maximum: Bounds | None = None
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> Independent:
+    def __call__(self, embedding: Embedding) -> distributions.Independent:
         """Return the policy.
 
         Args:
@@ -229,5 +221,5 @@ class DeterministicHead(PolicyHead, nn.Module):
         shape = action_shape(self.action_dim)
         action = dense(embedding, shape, self.kernel_init)
         if self.minimum is not None and self.maximum is not None:
-            action = squash(action, self.minimum, self.maximum)
-        return Independent(Deterministic(action), len(shape))
+            action = distributions.squash(action, self.minimum, self.maximum)
+        return distributions.Independent(distributions.Deterministic(action), len(shape))

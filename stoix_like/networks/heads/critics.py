@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import lecun_normal, orthogonal
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
+from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Bounds, Embedding, dense
 from stoix_like.networks.requirements import VALUE, VALUE_ATOMS, VALUE_DISTRIBUTION
 from stoix_like.networks.utils import Initializer
@@ -55,7 +55,7 @@ class CategoricalCriticHead(nn.Module):
     kernel_init: Initializer | str = orthogonal(1.0)
 
     @nn.compact
-    def __call__(self, embedding: Embedding) -> DiscreteValuedTfpDistribution:
+    def __call__(self, embedding: Embedding) -> distributions.DiscreteValuedTfpDistribution:
         """Return the distribution, with `mean` `[...]`, for an embedding `[..., D]`."""
         vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
         vmin = -vmax if self.vmin is None else self.vmin
@@ -82,11 +82,11 @@ class DiscreteValuedTfpHead(nn.Module):
     kernel_init: Initializer | str = lecun_normal()
 
     @nn.compact
-    def __call__(self, inputs: Embedding) -> DiscreteValuedTfpDistribution:
+    def __call__(self, inputs: Embedding) -> distributions.DiscreteValuedTfpDistribution:
         """Return the distributions, with `mean` `[..., *logits_shape]`, for embeddings `[..., D]`."""
         logits = dense(inputs, (*(self.logits_shape or ()), self.num_atoms), self.kernel_init)
         atoms = jnp.linspace(jnp.asarray(self.vmin), jnp.asarray(self.vmax), self.num_atoms, axis=-1)
-        return DiscreteValuedTfpDistribution(atoms, logits=logits)
+        return distributions.DiscreteValuedTfpDistribution(atoms, logits=logits)
 
 
 class DistributionalContinuousQNetwork(nn.Module):

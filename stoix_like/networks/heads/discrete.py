@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import distrax
 import flax.linen as nn
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Bool
 
 from stoix_like.envs.spaces import Discrete, MultiDiscrete
-from stoix_like.networks.distributions import (
-    Categorical,
-    Independent,
-    MultiDiscreteActionDistribution,
-    legal_actions,
-    mask_logits,
-)
+from stoix_like.networks import distributions
+from stoix_like.networks.distributions.masks import legal_actions, mask_logits
 from stoix_like.networks.heads.base import Embedding, PolicyHead, Shape, action_shape, dense
 from stoix_like.networks.requirements import STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
@@ -41,7 +35,7 @@ class CategoricalHead(PolicyHead, nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, action_mask: Bool[Array, "*batch_and_actions"] | None = None
-    ) -> distrax.Distribution:
+    ) -> distributions.Categorical | distributions.Independent:
         """Return the policy.
 
         Args:
@@ -52,8 +46,8 @@ class CategoricalHead(PolicyHead, nn.Module):
             A distribution over integers `[...]`.
         """
         shape = action_shape(self.action_dim)
-        pi = Categorical(logits=mask_logits(dense(embedding, shape, self.kernel_init), action_mask))
-        return Independent(pi, len(shape) - 1) if len(shape) > 1 else pi
+        pi = distributions.Categorical(logits=mask_logits(dense(embedding, shape, self.kernel_init), action_mask))
+        return distributions.Independent(pi, len(shape) - 1) if len(shape) > 1 else pi
 
 
 class MultiDiscreteHead(PolicyHead, nn.Module):
@@ -76,7 +70,7 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, action_mask: Bool[Array, "*batch L"] | None = None
-    ) -> MultiDiscreteActionDistribution:
+    ) -> distributions.MultiDiscreteActionDistribution:
         """Return the policy.
 
         Args:
@@ -89,4 +83,4 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
         sizes = tuple(self.number_of_dims_per_distribution)
         legal = None if action_mask is None else legal_actions(action_mask, sizes)
         logits = mask_logits(dense(embedding, (sum(sizes),), self.kernel_init), legal)
-        return MultiDiscreteActionDistribution(logits, sizes)
+        return distributions.MultiDiscreteActionDistribution(logits, sizes)

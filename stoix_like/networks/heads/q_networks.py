@@ -11,7 +11,7 @@ from jax.nn.initializers import lecun_normal, orthogonal
 from jaxtyping import Array, Float
 
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions import EpsilonGreedy
+from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
 from stoix_like.networks.heads.critics import mean_over_atoms
 from stoix_like.networks.layers import NoisyLinear
@@ -20,7 +20,7 @@ from stoix_like.networks.torso import MLPTorso, NoisyMLPTorso
 from stoix_like.networks.utils import Initializer, parse_initializer
 from stoix_like.utils.jax_utils import Scalar
 
-AtomPolicy = tuple[EpsilonGreedy, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
+AtomPolicy = tuple[Any, Float[Array, "*batch A K"], Float[Array, "*batch K"]]
 """An epsilon-greedy policy, the logits of its value distributions, and their atoms."""
 
 
@@ -46,7 +46,7 @@ class DiscreteQNetworkHead(PolicyHead, nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
-    ) -> EpsilonGreedy:
+    ) -> distributions.EpsilonGreedy:
         """Return the policy.
 
         Args:
@@ -81,9 +81,9 @@ class NoisyDiscreteQNetworkHead(DiscreteQNetworkHead):
         return NoisyLinear(self.action_dim, kernel_init=self.kernel_init, sigma_zero=self.sigma_zero)(embedding)
 
 
-def epsilon_greedy(head: Any, q: Array, epsilon: Any, action_mask: Array | None) -> EpsilonGreedy:
+def epsilon_greedy(head: Any, q: Array, epsilon: Any, action_mask: Array | None) -> distributions.EpsilonGreedy:
     """Return the epsilon-greedy policy of action values `[..., A]`, with the epsilon of the head where it is None."""
-    return EpsilonGreedy(q, head.epsilon if epsilon is None else epsilon, action_mask)
+    return distributions.EpsilonGreedy(q, head.epsilon if epsilon is None else epsilon, action_mask)
 
 
 class _Dueling:
@@ -137,7 +137,7 @@ class DuelingQNetwork(_Dueling, PolicyHead, nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
-    ) -> EpsilonGreedy:
+    ) -> distributions.EpsilonGreedy:
         """Return the policy.
 
         Args:

@@ -15,7 +15,7 @@ from jax.nn.initializers import lecun_normal
 from jaxtyping import Array, Float
 
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions import EpsilonGreedy
+from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Embedding, Epsilon, Mask, PolicyHead, dense
 from stoix_like.networks.heads.q_networks import epsilon_greedy
 from stoix_like.networks.requirements import (
@@ -147,7 +147,7 @@ class QuantileDiscreteQNetwork(PolicyHead, nn.Module):
     @nn.compact
     def __call__(
         self, embedding: Embedding, epsilon: Epsilon | None = None, action_mask: Mask | None = None
-    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"]]:
+    ) -> tuple[distributions.EpsilonGreedy, Float[Array, "*batch Q A"]]:
         """Return the policy and its quantiles.
 
         Args:
@@ -197,7 +197,7 @@ class ImplicitQuantileDiscreteQNetwork(PolicyHead, nn.Module):
         tau: Float[Array, "*batch Q"] | None = None,
         epsilon: Epsilon | None = None,
         action_mask: Mask | None = None,
-    ) -> tuple[EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
+    ) -> tuple[distributions.EpsilonGreedy, Float[Array, "*batch Q A"], Float[Array, "*batch Q"]]:
         """Return the policy and its quantiles.
 
         Args:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, SystemConfig
-from stoix_like.networks.distributions import decouple, kl_per_dimension
+from stoix_like.networks import distributions
 from stoix_like.schema import above
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import mpo_alpha_loss
@@ -76,7 +76,8 @@ def init_duals(config: DualConfig, pi: Any) -> Duals:
         The duals.
     """
     values = {"policy": config.init_alpha, "mean": config.init_alpha_mean, "stddev": config.init_alpha_stddev}
-    sizes = {name: kl_per_dimension(pi, part).shape[-1] for name, part in decouple(pi, pi).items()}
+    parts = distributions.decouple(pi, pi)
+    sizes = {name: distributions.kl_per_dimension(pi, part).shape[-1] for name, part in parts.items()}
     alphas = {name: jnp.full((size,), inverse_softplus(values[name])) for name, size in sizes.items()}
     return Duals(inverse_softplus(config.init_temperature), alphas)
 
@@ -117,8 +118,8 @@ def constrained_policy_loss(
     """
     epsilons = {"policy": config.epsilon_policy, "mean": config.epsilon_mean, "stddev": config.epsilon_stddev}
     loss, metrics = jnp.zeros(()), {}
-    for name, part in decouple(pi, b_pi).items():
-        kl = kl_per_dimension(b_pi, part)
+    for name, part in distributions.decouple(pi, b_pi).items():
+        kl = distributions.kl_per_dimension(b_pi, part)
         alpha = positive(duals.alphas[name])
         losses = jax.vmap(mpo_alpha_loss, in_axes=(-1, 0, None))(kl, alpha, epsilons[name])
         loss += cross_entropy(part) + sum(jnp.sum(term) for term in losses)

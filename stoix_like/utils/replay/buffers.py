@@ -10,7 +10,6 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-import flashbax
 import jax
 import jax.numpy as jnp
 
@@ -29,6 +28,8 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
     Returns:
         A buffer of items, or of rows of blocks `[N, L]`.
     """
+    import flashbax  # systems without replay start without it
+
     size = config.buffer_size(spec.num_envs, spec.num_shards) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
     if not config.per_env_rows:

@@ -26,7 +26,7 @@ from stoix_like.base_types import (
     Transition,
 )
 from stoix_like.networks.base import FeedForwardActor
-from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser

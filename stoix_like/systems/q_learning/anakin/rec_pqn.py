@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutState, System, SystemSpec, Trajectory
 from stoix_like.errors import ConfigError
-from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.systems import recurrent
 from stoix_like.systems.launch import entry_points

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import rlax
 
 from stoix_like.base_types import NetworkOutputs, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
-from stoix_like.networks.distributions import mask_logits
+from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems import recurrent

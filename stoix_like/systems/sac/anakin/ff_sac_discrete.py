@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks.distributions import legal_actions
+from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
 from stoix_like.systems.launch import entry_points
