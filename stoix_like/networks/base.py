@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.recurrent import LinearCell, linear_recurrence
+from stoix_like.networks.recurrent import LinearCell, linear_recurrence, step_gru, unroll_gru
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
 from stoix_like.utils.jax_utils import restore_float32
 
@@ -292,9 +292,18 @@ def _reset(cell: Any, state: Any, resets: Array) -> Any:
     return jax.tree.map(lambda new, old: jnp.where(resets[..., None], new, old), fresh, state)
 
 
+def _is_fast_gru(cell: Any) -> bool:
+    # The cell itself creates its parameters.
+    return isinstance(cell, nn.GRUCell) and not cell.is_initializing()
+
+
 def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Array]:
     """Return the next state of one cell, in the dtype of the last one, and the output."""
-    new, output = cell(_reset(cell, state, resets), x)
+    state = _reset(cell, state, resets)
+    if _is_fast_gru(cell):
+        new = step_gru(cell, state, x)
+        return new, new
+    new, output = cell(state, x)
     return jax.tree.map(lambda after, before: after.astype(before.dtype), new, state), output
 
 
@@ -304,6 +313,9 @@ def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[A
         decay, terms = cell.terms(inputs)
         states = linear_recurrence(jnp.where(resets[..., None], 0.0, decay), terms, state)
         return states, cell.read(states, inputs)
+    if _is_fast_gru(cell):
+        states = unroll_gru(cell, state, inputs, 1.0 - resets[..., None])
+        return states, states
 
     def step(cell: Any, state: Any, x: tuple[Array, Array]) -> tuple[Any, tuple[Any, Array]]:
         input_t, reset_t = x

@@ -1,5 +1,6 @@
-"""Linear recurrences: steps equal a parallel scan."""
+"""Recurrent cells: gated recurrent units equal those of flax, linear recurrences equal a parallel scan."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,40 @@ def test_linear_cell_steps_equal_parallel_scan(cell_type):
         state, output = step({"params": cell_params}, state, x[t])
         np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-4), (jnp.bfloat16, 5e-2)])
+def test_gated_unit_and_its_gradients_equal_those_of_flax(dtype, tolerance):
+    rnn, cell = ScannedRNN(4, "gru", dtype=dtype), nn.GRUCell(4, dtype=dtype)
+    x, weights, start = (jax.random.normal(KEY, (5, *shape)) for shape in ((2, 3), (2, 4), (2, 4)))
+    resets = jnp.zeros((5, 2), bool).at[0, 0].set(True).at[2, 1].set(True).at[4].set(True)
+    variables = jax.tree.map(lambda p: p + 0.3, jax.jit(rnn.init)(KEY, start[0], (x, resets)))
+
+    def unroll_by_flax(variables, state, x):
+        (params,) = variables["params"].values()
+        states = []
+        for t in range(len(x)):
+            state = cell.apply({"params": params}, jnp.where(resets[t][:, None], 0.0, state), x[t])[0]
+            states.append(state)
+        return jnp.stack(states)
+
+    def unroll(variables, state, x):
+        return rnn.apply(variables, state, (x, resets), method="unroll")[0]
+
+    def loss(unroll):
+        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(weights * unroll(*args)), argnums=(0, 1, 2)))
+
+    actual, expected = loss(unroll)(variables, start[0], x), loss(unroll_by_flax)(variables, start[0], x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
+
+
+def test_loops_of_gated_unit_have_one_product_per_step():
+    rnn = ScannedRNN(4, "gru")
+    x, resets, start = jnp.ones((8, 2, 3)), jnp.zeros((8, 2), bool), jnp.zeros((2, 4))
+    variables = jax.eval_shape(rnn.init, KEY, start, (x, resets))
+    program = jax.make_jaxpr(jax.grad(lambda v: jnp.sum(rnn.apply(v, start, (x, resets))[1])))(variables)
+    # One in each loop; and outside, with all inputs and all states, and for the gradients of both kernels.
+    assert str(program).count("dot_general") == 6
 
 
 def test_linear_recurrence_matches_hand_computed_states():
