@@ -83,5 +83,6 @@ def replay_epochs(
         count, key = inputs
         return step(carry, *jax.random.split(key), count)
 
-    carry, metrics = jax.lax.scan(epoch, carry, (counts, jax.random.split(key, epochs)))
+    with jax.named_scope("epoch"):
+        carry, metrics = jax.lax.scan(epoch, carry, (counts, jax.random.split(key, epochs)))
     return carry, jax.tree.map(jnp.mean, metrics)

@@ -129,6 +129,8 @@ def minibatch_epochs(
         order = random_order(shuffle_key, jax.tree.leaves(batch)[0].shape[0])
         shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), batch)
         keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
-        return jax.lax.scan(step, carry, (shuffled, keys))
+        with jax.named_scope("minibatch"):
+            return jax.lax.scan(step, carry, (shuffled, keys))
 
-    return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, config.epochs)))
+    with jax.named_scope("epoch"):
+        return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, config.epochs)))

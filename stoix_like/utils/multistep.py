@@ -57,11 +57,12 @@ def _reverse_recurrence(
     """Solve x_t = bias_t + slope_t * x_{t+1} backwards from x_T = final, on time-major arrays."""
     dtype = jnp.result_type(bias, slope, final)
     bias, slope, final = (jnp.asarray(x, dtype) for x in (bias, slope, final))
-    if associative:
-        # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
-        bias = bias.at[-1].add(slope[-1] * final)
-        return jax.lax.associative_scan(_compose, (bias, slope), reverse=True)[0]
-    return jax.lax.scan(_recurrence_step, final, (bias, slope), reverse=True)[1]
+    with jax.named_scope("returns"):
+        if associative:
+            # Fold `final` into the last bias: the product of all slopes may overflow, and inf * 0 is NaN.
+            bias = bias.at[-1].add(slope[-1] * final)
+            return jax.lax.associative_scan(_compose, (bias, slope), reverse=True)[0]
+        return jax.lax.scan(_recurrence_step, final, (bias, slope), reverse=True)[1]
 
 
 def _compose(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
