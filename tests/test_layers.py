@@ -27,6 +27,7 @@ LAYERS = (
     ("policies",),
     ("callbacks",),
     ("run",),
+    ("aot",),
     ("inference",),
     ("analysis",),
     ("tune",),

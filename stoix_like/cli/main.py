@@ -40,6 +40,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like list systems|envs|networks|experiments|heads|torsos|cells
   stoix-like compile system=ppo/ff_ppo env=brax/ant
+  stoix-like compile --for h200 system=ppo/ff_ppo arch.total_num_envs=4096
   stoix-like check-env env._target_=my_module.MyEnv
 """
 
@@ -86,6 +87,13 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     compiling = commands.add_parser("compile", help="compile the programs of a run into the cache, without training")
     compiling.add_argument("overrides", nargs="*", help="key=value, as for train")
     compiling.add_argument("--config-dir", help="directory of your YAML files")
+    compiling.add_argument(
+        "--for",
+        dest="target",
+        metavar="TARGET",
+        help="report memory and kernels on a device that is not in this machine: h200, a100, rtx4090, v5e-4, …, or a"
+        " file that describes a GPU",
+    )
     compiling.set_defaults(run=_compile)
     checking = commands.add_parser("check-env", help="check that an environment follows the protocol")
     checking.add_argument(
@@ -148,6 +156,9 @@ def _resume(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
+    if args.target:
+        _compile_for(args)
+        return
     from stoix_like.composition import compose_config
     from stoix_like.config import parse_config
     from stoix_like.run import compile as programs
@@ -163,6 +174,22 @@ def _compile(args: argparse.Namespace) -> None:
         setup.eval_env.close()
     cached = "" if config.arch.compile_cache else "; arch.compile_cache=false keeps none of it"
     show("\n".join([*programs.describe(compiled.program_seconds), f"compiled in {compiled.seconds:.1f} s{cached}"]))
+
+
+def _compile_for(args: argparse.Namespace) -> None:
+    from stoix_like.aot import plugins, targets
+
+    target = targets.find_target(args.target)
+    plugins.prepare(target)
+
+    from stoix_like.aot import report
+    from stoix_like.composition import compose_config
+    from stoix_like.config import parse_config
+
+    make_importable()
+    compiled = report.compile_for(parse_config(compose_config(args.overrides, config_dirs(args))), target)
+    show("\n".join(compiled.lines()))
+    compiled.check()
 
 
 def _check_env(args: argparse.Namespace) -> None:

@@ -183,9 +183,11 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     mesh, num_members = setup.mesh, setup.population.num_members
     replay = ("system.total_buffer_size",) if hasattr(setup.config.system, "total_buffer_size") else ()
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
-    memory.check(compiled["learn" if "learn" in compiled else "train"], mesh, num_members, sizes)
+    training = compiled["learn" if "learn" in compiled else "train"]
+    memory.check(training, mesh, num_members, sizes, available=setup.device_memory)
     resident = memory.bytes_per_device(state.shards, mesh)
-    memory.check(compiled["evaluate"], mesh, num_members, ("arch.num_eval_episodes",), resident)
+    episodes = ("arch.num_eval_episodes",)
+    memory.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
 
 
 def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:

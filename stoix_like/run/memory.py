@@ -55,7 +55,9 @@ class _Part(NamedTuple):
     unit: int = 1
 
 
-def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resident: int = 0) -> None:
+def check(
+    program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resident: int = 0, available: int | None = None
+) -> None:
     """Refuse a program that needs more memory than its devices have.
 
     Args:
@@ -64,6 +66,7 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resi
         num_members: number of members of the whole run.
         sizes: keys of the configuration that determine the memory of a member.
         resident: bytes per device that other arrays occupy while the program runs.
+        available: memory of each device in bytes; None: that of the devices, which are in this machine.
 
     Raises:
         ConfigError: shows the arithmetic, and the largest population that fits.
@@ -71,31 +74,48 @@ def check(program: Any, mesh: Mesh, num_members: int, sizes: Sequence[str], resi
     analysis = program.memory_analysis()
     if analysis is None:
         return
-    needed = (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        + analysis.temp_size_in_bytes
-        - analysis.alias_size_in_bytes
-        + resident
-    )
-    available = _available(mesh)
+    needed = total(analysis) + resident
+    available = _available(mesh) if available is None else available
     if needed <= available:
         return
     remedy = f"use a smaller {' or '.join(sizes)}"
     if num_members == 1:
-        raise ConfigError(f"the run needs {_gib(needed)} per device, but only {_gib(available)} is available: {remedy}")
+        raise ConfigError(f"the run needs {gib(needed)} per device, but only {gib(available)} is available: {remedy}")
     per_device = num_members // mesh.shape[POPULATION_AXIS]
     share = needed / per_device
     largest = int(available // share) * mesh.shape[POPULATION_AXIS]
     raise ConfigError(
-        f"arch.population.size={num_members} needs {_gib(needed)} per device ({per_device} member(s) ×"
-        f" {_gib(share)}), but only {_gib(available)} is available: "
+        f"arch.population.size={num_members} needs {gib(needed)} per device ({per_device} member(s) ×"
+        f" {gib(share)}), but only {gib(available)} is available: "
         + (f"use at most {largest}" if largest else f"no member fits; {remedy}")
     )
 
 
+def total(analysis: Any) -> int:
+    """Return the memory that a program needs.
+
+    Args:
+        analysis: from `compiled.memory_analysis()`.
+
+    Returns:
+        Bytes per device.
+    """
+    return (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        + analysis.temp_size_in_bytes
+        - analysis.alias_size_in_bytes
+    )
+
+
 def check_estimate(
-    config: RunConfig, plan: Plan, mesh: Mesh, num_members: int, space: ObservationSpace, shapes: Shapes
+    config: RunConfig,
+    plan: Plan,
+    mesh: Mesh,
+    num_members: int,
+    space: ObservationSpace,
+    shapes: Shapes,
+    available: int | None = None,
 ) -> tuple[str, ...]:
     """Report the size of the replay buffer, and refuse a run whose arrays alone need more memory than its devices have.
 
@@ -108,6 +128,7 @@ def check_estimate(
         num_members: number of members, which need not be built yet.
         space: the space of observations.
         shapes: shapes of the arrays of one shard.
+        available: see `check`.
 
     Returns:
         Notes for the user; empty without a replay buffer.
@@ -116,13 +137,13 @@ def check_estimate(
         ConfigError: names the key, its value, and what would fit.
     """
     members = num_members // mesh.shape[POPULATION_AXIS]
-    parts, available = _parts(config, plan, mesh, shapes), _available(mesh)
+    parts, available = _parts(config, plan, mesh, shapes), _available(mesh) if available is None else available
     # An evaluation takes place between rollouts.
     share = max(sum(part.size for part in parts if part.name != other) for other in ("rollout", "evaluation"))
     if members > 1 and share <= available < members * share:
         raise ConfigError(
-            f"arch.population.size={num_members} needs at least {_gib(members * share)} per device ({members} member(s)"
-            f" × {_gib(share)}), but only {_gib(available)} is available: use at most"
+            f"arch.population.size={num_members} needs at least {gib(members * share)} per device ({members} member(s)"
+            f" × {gib(share)}), but only {gib(available)} is available: use at most"
             f" {available // share * mesh.shape[POPULATION_AXIS]}"
         )
     if members * share > available:
@@ -133,8 +154,8 @@ def check_estimate(
         return ()
     batches = config.arch.update_batch_size
     return (
-        f"replay buffer: {members} member(s) × {batches} update batch(es) × {_gib(replay // batches)} ="
-        f" {_gib(members * replay)} per device",
+        f"replay buffer: {members} member(s) × {batches} update batch(es) × {gib(replay // batches)} ="
+        f" {gib(members * replay)} per device",
     )
 
 
@@ -176,9 +197,9 @@ def _refuse(
         remedy += ", or up to twice as many with system.store_next_observation=false"
     what = f"{part.key}={part.value} is too large" if part.value else f"the {part.key} is too large"
     raise ConfigError(
-        f"{what}: the run needs at least {_gib(members * share)} per device, {_gib(members * part.size)} of it for the"
+        f"{what}: the run needs at least {gib(members * share)} per device, {gib(members * part.size)} of it for the"
         f" {part.name} of {members} member(s) × {config.arch.update_batch_size} update batch(es), but only"
-        f" {_gib(available)} is available: {remedy}"
+        f" {gib(available)} is available: {remedy}"
     )
 
 
@@ -227,5 +248,6 @@ def _available(mesh: Mesh) -> int:
     return memory_of(own[0]) // (len(own) if own[0].platform == "cpu" else 1)
 
 
-def _gib(num_bytes: float) -> str:
+def gib(num_bytes: float) -> str:
+    """Format a number of bytes."""
     return f"{num_bytes / 2**30:.3g} GiB" if num_bytes >= 2**27 else f"{num_bytes / 2**20:.3g} MiB"

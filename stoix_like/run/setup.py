@@ -57,6 +57,7 @@ class RunSetup(NamedTuple):
         drawn_env: environments to record videos of; None without `logger.video`.
         actor_devices: with Sebulba, the device of each actor.
         started: when the program, or the call that starts the run, started, on the clock of `time.perf_counter`.
+        device_memory: memory of each device in bytes; None: that of the devices, which are in this machine.
         processes: the processes that the run spans.
         influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
@@ -74,6 +75,7 @@ class RunSetup(NamedTuple):
     drawn_env: VectorEnvironment | None = None
     actor_devices: tuple[jax.Device, ...] = ()
     started: float = 0.0
+    device_memory: int | None = None
     processes: Processes = ALONE
     influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
@@ -94,12 +96,13 @@ class RunSetup(NamedTuple):
         return self.inference.build_system(hyperparams, greedy)
 
 
-def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
+def set_up(config: RunConfig, started: float | None = None, device_memory: int | None = None) -> RunSetup:
     """Build every part of a run, and refuse what cannot work before anything compiles or is written.
 
     Args:
         config: the typed configuration.
         started: when the program, or the call that starts the run, started; by default now.
+        device_memory: memory of each device in bytes; by default that of the devices of this machine.
 
     Returns:
         The parts of the run.
@@ -115,10 +118,10 @@ def set_up(config: RunConfig, started: float | None = None) -> RunSetup:
     check_available(config.logger)
     devices = devices_of(config.arch)
     _check_same(config, devices.processes)
-    return devices.processes.together(lambda: _set_up(config, devices, started))
+    return devices.processes.together(lambda: _set_up(config, devices, started, device_memory))
 
 
-def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
+def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memory: int | None) -> RunSetup:
     num_members = count_members(config)
     spread, notes = spread_members(config, num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
@@ -155,7 +158,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
             for rate in unused_dropout(spec.networks, config.system)
         ),
         *left_out,
-        *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes),
+        *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes, device_memory),
     )
     population = make_population(config)
     _check_members(config, population, plan)
@@ -175,6 +178,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float) -> RunSetup:
         drawn_env=drawn_env,
         actor_devices=devices.actors,
         started=started,
+        device_memory=device_memory,
         processes=devices.processes,
         influence=influence,
         callbacks=make_callbacks(config),

@@ -1,0 +1,1 @@
+"""Compilation for accelerators that are not in the machine: what a run needs there, without running it."""

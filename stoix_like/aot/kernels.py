@@ -1,0 +1,264 @@
+"""Kernels, collectives and transfers of a compiled program, read from the text of its optimised HLO.
+
+The body of a loop is a computation, and each of its operations that computes or moves anything is a kernel: on a GPU, a
+launch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Body(NamedTuple):
+    """A program, or the body of one of its loops.
+
+    Attributes:
+        label: the scope that it was traced in, such as `rollout`; empty where it is the parent's.
+        trips: how often it runs per run of the parent; None where that is known at run time only.
+        kernels: operations that compute or move anything, without those of inner loops.
+        collectives: how many of them communicate with other devices.
+        transfers: how many of them communicate with the host.
+        bytes: that they read and write.
+        loops: the loops in it; branches of a condition are loops of at most one trip.
+    """
+
+    label: str
+    trips: int | None
+    kernels: int
+    collectives: int
+    transfers: int
+    bytes: int
+    loops: tuple[Body, ...] = ()
+
+    @property
+    def launches(self) -> int:
+        """Kernels of one run, with those of inner loops; a loop of unknown length counts once."""
+        return self.kernels + sum((loop.trips or 1) * loop.launches for loop in self.loops)
+
+    @property
+    def bytes_accessed(self) -> int:
+        """Bytes of one run, with those of inner loops."""
+        return self.bytes + sum((loop.trips or 1) * loop.bytes_accessed for loop in self.loops)
+
+    def all(self) -> Iterator[Body]:
+        """Yield this body and those in it."""
+        yield self
+        for loop in self.loops:
+            yield from loop.all()
+
+
+class _Operation(NamedTuple):
+    """A line of HLO: `name = type opcode(operands), attributes`."""
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    rest: str
+    is_root: bool
+
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
+_OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_CALL = re.compile(r" ([\w\-]+)\(")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"\b(pred|bf16|token|[a-z]+?(\d+)[a-z0-9]*)\[([\d,]*)\]")
+_TRIPS = re.compile(r'known_trip_count\\?":\s*\{\s*\\?"n\\?":\s*\\?"(\d+)')
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.\-]+)")
+_CALLBACK = re.compile(r'custom_call_target="[^"]*(?:callback|HostExecute|SendToHost|RecvFromHost)')
+# Names without a computation, and the second halves of asynchronous operations.
+_FREE = {
+    "parameter", "tuple", "constant", "bitcast", "get-tuple-element", "after-all", "partition-id", "replica-id",
+    "opt-barrier", "domain",
+}  # fmt: skip
+_COLLECTIVES = {
+    "all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute", "collective-broadcast",
+    "ragged-all-to-all",
+}  # fmt: skip
+_TRANSFERS = {"infeed", "outfeed", "send", "recv"}
+_CONTROL = {"while", "conditional", "call"}
+# Segments of the path of an operation that jax adds.
+_ADDED = re.compile(
+    r"while|body|cond|scan|shard_map|closed_call|checkpoint|rematted_computation|branch_\d+_fun|\w*jit\(.*"
+)
+_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
+
+
+def read_program(text: str) -> Body:
+    """Read the optimised HLO of a program.
+
+    Args:
+        text: from `compiled.as_text()`.
+
+    Returns:
+        The program.
+    """
+    return _Reader(text).read()
+
+
+class _Reader:
+    """The computations of a program by name."""
+
+    def __init__(self, text: str) -> None:
+        self._computations: dict[str, list[_Operation]] = {}
+        current: list[_Operation] = []
+        for line in text.splitlines():
+            if match := _COMPUTATION.match(line):
+                current = self._computations.setdefault(match[2], [])
+                if match[1]:
+                    self._entry = match[2]
+            elif match := _OPERATION.match(line):
+                current.append(_parse(match[2], match[3], bool(match[1])))
+
+    def read(self) -> Body:
+        return self._body(self._entry, "", 1)
+
+    def _body(self, name: str, label: str, trips: int | None, scope: tuple[str, ...] = ()) -> Body:
+        operations = self._computations[name]
+        types = {operation.name: operation.type for operation in operations}
+        kernels = collectives = transfers = size = 0
+        loops: list[Body] = []
+        for operation in operations:
+            base = operation.opcode.removesuffix("-start").removesuffix("-done")
+            if base in _CONTROL:
+                loops += self._loops(operation, scope)
+                continue
+            if base in _FREE or operation.opcode.endswith(("-done", "-update")):
+                continue
+            kernels += 1
+            collectives += base in _COLLECTIVES
+            transfers += base in _TRANSFERS or bool(_CALLBACK.search(operation.rest))
+            size += self._bytes(operation, types)
+        return Body(label, trips, kernels, collectives, transfers, size, tuple(loops))
+
+    def _loops(self, operation: _Operation, scope: tuple[str, ...]) -> list[Body]:
+        """Return the bodies that an operation runs; of a condition the largest branch, which may not run."""
+        if operation.opcode == "while":
+            inner = _scope(operation.rest)
+            label = inner[-1] if inner[len(scope) :] else ""
+            return [self._body(_attribute(operation.rest, "body"), label, self._trips(operation), inner or scope)]
+        if operation.opcode == "call":
+            return [self._body(_attribute(operation.rest, "to_apply"), "", 1, scope)]
+        names = [first or second for first, second in _BRANCHES.findall(operation.rest)]
+        branches = [name.strip().lstrip("%") for listed in names for name in listed.split(",")]
+        return [max((self._body(name, "branch", 1, scope) for name in branches), key=lambda body: body.launches)]
+
+    def _trips(self, operation: _Operation) -> int | None:
+        """Return the trip count of a loop: XLA's own, or what its condition compares the first counter with."""
+        if match := _TRIPS.search(operation.rest):
+            return int(match[1])
+        condition = self._computations[_attribute(operation.rest, "condition")]
+        by_name = {one.name: one for one in condition}
+        last = next(one for one in condition if one.is_root)
+        bound = by_name.get(last.operands[-1]) if last.operands else None
+        if last.opcode != "compare" or "direction=LT" not in last.rest or bound is None or bound.opcode != "constant":
+            return None
+        value = re.search(r"constant\((\d+)\)", bound.rest)
+        return int(value[1]) if value else None
+
+    def _bytes(self, operation: _Operation, types: dict[str, str]) -> int:
+        """Return the bytes that an operation reads and writes; of an array of which it needs a slice, those of it."""
+        sizes = [_size(types.get(name, "")) for name in operation.operands]
+        written = _size(operation.type)
+        if operation.opcode == "dynamic-slice":
+            return 2 * written
+        if operation.opcode == "dynamic-update-slice":
+            return 2 * sizes[1]
+        if operation.opcode != "fusion":
+            return sum(sizes) + written
+        inside = self._computations.get(_attribute(operation.rest, "calls"), [])
+        return _fused_bytes(inside, sizes, written)
+
+
+def _fused_bytes(inside: list[_Operation], sizes: list[int], written: int) -> int:
+    """Return the bytes of a fusion, see `_Reader._bytes`."""
+    types = {one.name: one.type for one in inside}
+    users: dict[str, list[_Operation]] = {}
+    for one in inside:
+        for name in one.operands:
+            users.setdefault(name, []).append(one)
+    total = written
+    for one in inside:
+        match = re.search(r"parameter\((\d+)\)", one.rest) if one.opcode == "parameter" else None
+        if match is None or int(match[1]) >= len(sizes):
+            continue
+        size, used = sizes[int(match[1])], users.get(one.name, [])
+        if used and all(user.opcode in ("dynamic-slice", "gather") and user.operands[0] == one.name for user in used):
+            size = min(size, sum(_size(user.type) for user in used))
+        elif used and all(user.opcode == "dynamic-update-slice" and user.operands[0] == one.name for user in used):
+            # In place: only the slice is written, and the array is neither read nor written as a whole.
+            slices = sum(_size(types.get(user.operands[1], "")) for user in used)
+            total, size = total - size + slices, 0
+        total += size
+    return max(total, 0)
+
+
+def _parse(name: str, text: str, is_root: bool) -> _Operation:
+    """Parse `type opcode(operands), attributes`."""
+    end = _closing(text, 0) if text.startswith("(") else 0
+    call = _CALL.search(text, end)
+    if call is None:
+        return _Operation(name, text, "", (), text, is_root)
+    closed = _closing(text, call.end() - 1)
+    operands = tuple(_OPERAND.findall(text[call.end() : closed]))
+    return _Operation(name, text[: call.start()], call[1], operands, text[call.start() :], is_root)
+
+
+def _closing(text: str, start: int) -> int:
+    """Return the position of the bracket that closes the one at `start`."""
+    depth = 0
+    for position in range(start, len(text)):
+        depth += (text[position] == "(") - (text[position] == ")")
+        if depth == 0:
+            return position
+    return len(text)
+
+
+def _attribute(text: str, name: str) -> str:
+    match = re.search(rf"\b{name}=%?([\w.\-]+)", text)
+    return match[1] if match else ""
+
+
+def _size(type_text: str) -> int:
+    """Return the bytes of an array, or of the arrays of a tuple."""
+    total = 0
+    for match in _ARRAY.finditer(type_text):
+        bits = {"pred": 8, "bf16": 16, "token": 0}.get(match[1]) if not match[2] else int(match[2])
+        shape = [int(side) for side in match[3].split(",") if side]
+        total += math.prod(shape) * (bits or 0) // 8
+    return total
+
+
+def _scope(text: str) -> tuple[str, ...]:
+    """Return the named scopes of an operation, from the outermost; `name (backward)` within a gradient."""
+    match = re.search(r'op_name="([^"]*)"', text)
+    if match is None:
+        return ()
+    # Those of inner loops follow the last body.
+    segments = _split(match[1])
+    return tuple(found for segment in segments if (found := _scope_of(segment)))
+
+
+def _split(path: str) -> list[str]:
+    """Split a path at slashes outside of brackets."""
+    segments, depth, start = [], 0, 0
+    for position, letter in enumerate(path):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and depth == 0:
+            segments.append(path[start:position])
+            start = position + 1
+    return [*segments, path[start:]]
+
+
+def _scope_of(segment: str) -> str:
+    """Return the scope of a segment of a path: without jax's transformations, and empty where jax added it."""
+    backward = False
+    while not segment.startswith("jit(") and (match := _TRANSFORM.fullmatch(segment)):
+        backward |= match[1] == "transpose"
+        segment = match[2]
+    if not segment or _ADDED.fullmatch(segment):
+        return ""
+    return f"{segment} (backward)" if backward else segment

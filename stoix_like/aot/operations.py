@@ -1,0 +1,67 @@
+"""Floating-point operations of a traced program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+# Those that move or convert numbers, and compute none.
+_MOVING = {
+    "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p", "dynamic_slice",
+    "dynamic_update_slice", "gather", "iota", "pad", "reshape", "rev", "scatter", "select_n", "slice", "sort", "split",
+    "squeeze", "stop_gradient", "transpose", "bitcast_convert_type", "optimization_barrier", "pvary", "all_gather",
+}  # fmt: skip
+
+
+def count_flops(program: Jaxpr | ClosedJaxpr) -> int:
+    """Count the floating-point operations of one device: two per term of a product, one per element of other results.
+
+    Args:
+        program: a traced program; a loop whose length is known at run time only counts once, and of a condition the
+            largest branch.
+
+    Returns:
+        The operations.
+    """
+    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
+    return sum(map(_of_equation, jaxpr.eqns))
+
+
+def _of_equation(equation: Any) -> int:
+    name, inner = equation.primitive.name, list(_programs_in(equation.params))
+    if inner:
+        counts = [count_flops(program) for program in inner]
+        return (
+            max(counts)
+            if name == "cond"
+            else equation.params["length"] * sum(counts)
+            if name == "scan"
+            else sum(counts)
+        )
+    sizes = [math.prod(out.aval.shape) for out in equation.outvars if _is_float(out.aval)]
+    if not sizes or name in _MOVING:
+        return 0
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * sizes[0] * math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        return 2 * sizes[0] * math.prod(kernel) // kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+    if name.startswith(("reduce_", "argm", "scatter")):
+        return math.prod(equation.invars[-1 if name.startswith("scatter") else 0].aval.shape)
+    return sum(sizes)
+
+
+def _is_float(aval: Any) -> bool:
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def _programs_in(params: dict[str, Any]) -> Iterator[Jaxpr | ClosedJaxpr]:
+    for value in params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, Jaxpr | ClosedJaxpr):
+                yield one

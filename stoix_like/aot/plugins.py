@@ -1,0 +1,68 @@
+"""The compilers for accelerators, which are plugins of jax."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+
+from stoix_like.aot.targets import Target
+from stoix_like.errors import MissingExtraError
+
+# Variables that keep the plugins from looking for a device or for other hosts, and from logging.
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+_PLUGINS = {
+    "cuda": (("jax_plugins.xla_cuda12", "nvidia.cuda_nvcc"), "jax-cuda12-plugin", "aot-cuda12"),
+    "tpu": (("libtpu",), "libtpu", "aot-tpu"),
+}
+
+
+def prepare(target: Target) -> None:
+    """Let jax compile for a target from the CPU of this machine; before jax is imported, so that it logs nothing.
+
+    Args:
+        target: the devices.
+
+    Raises:
+        MissingExtraError: the compiler for them is not installed.
+    """
+    modules, package, extra = _PLUGINS[target.platform]
+    if not all(map(_is_installed, modules)):
+        raise MissingExtraError(f"--for {target.name}", package, extra)
+    os.environ.update({name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
+    with silence():
+        import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    # No process could read the programs.
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Drop what plugins write to standard error while they load, before they read the level of their logging."""
+    if os.environ.get("HYDRA_FULL_ERROR"):
+        yield
+        return
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)

@@ -1,0 +1,183 @@
+"""What a run needs on devices that are not in the machine, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from stoix_like.aot.kernels import Body, read_program
+from stoix_like.aot.operations import count_flops
+from stoix_like.aot.targets import Target
+from stoix_like.aot.topology import set_up_for
+from stoix_like.architectures.types import LearnerState
+from stoix_like.config import RunConfig
+from stoix_like.errors import ConfigError
+from stoix_like.loggers.formats import columns
+from stoix_like.run import memory
+from stoix_like.run.compile import check_memory
+from stoix_like.run.programs import run_programs
+from stoix_like.run.setup import RunSetup
+
+# Bodies of loops, by the scope that the loop is traced in.
+_BODIES = {
+    "rollout": "step of the rollout",
+    "returns": "step of the returns",
+    "epoch": "epoch",
+    "minibatch": "minibatch",
+    "evaluate": "step of the evaluation",
+    "branch": "branch of a condition, at most",
+    "": "loop",
+}
+
+
+class Program(NamedTuple):
+    """A program that was compiled for devices that are not in the machine.
+
+    Attributes:
+        compiled: jax's compiled program.
+        body: what it runs.
+        flops: floating-point operations of one device.
+    """
+
+    compiled: Any
+    body: Body
+    flops: int
+
+
+class Report(NamedTuple):
+    """What a run needs.
+
+    Attributes:
+        target: the devices.
+        setup: the run, set up for them.
+        programs: by name.
+        state: shapes of the learner state.
+    """
+
+    target: Target
+    setup: RunSetup
+    programs: Mapping[str, Program]
+    state: LearnerState
+
+    @property
+    def training(self) -> str:
+        """The name of the program that updates."""
+        return "learn" if "learn" in self.programs else "train"
+
+    @property
+    def update(self) -> Body:
+        """One update: the body of the loop of `train`."""
+        body = self.programs[self.training].body
+        return next((loop for loop in body.loops if loop.trips is None), body)
+
+    @property
+    def steps_per_update(self) -> float:
+        """Environment steps that one device takes between two updates, of all members."""
+        setup = self.setup
+        return setup.plan.steps_per_update * setup.population.num_members / setup.mesh.size
+
+    def check(self) -> None:
+        """Refuse a run that does not fit.
+
+        Raises:
+            ConfigError: names the keys to lower.
+        """
+        compiled = {name: program.compiled for name, program in self.programs.items()}
+        try:
+            check_memory(self.setup, compiled, self.state)
+        except ConfigError as error:
+            raise ConfigError(f"--for {self.target.name}: {error}") from error
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the report."""
+        target, setup, update = self.target, self.setup, self.update
+        usable = f"{memory.gib(target.usable)} of {memory.gib(target.memory)} for a run"
+        if target.usable == target.memory:
+            usable = f"{memory.gib(target.memory)} for a run"
+        yield f"{setup.mesh.size} × {target.title}, {usable}; all that follows is per device"
+        yield from columns([("program", "arguments", "temporary", "output", "total", "of the memory"), *self._memory()])
+        yield ""
+        bodies = _with_names(update, "update")
+        yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
+        inside = self.programs[self.training]
+        waiting = sum(body.transfers for body in update.all())
+        yield (
+            f"{update.launches:,} launches per update, {update.launches / self.steps_per_update:.3g} per environment"
+            f" step; {_count(waiting, 'host transfer')}"
+        )
+        yield (
+            f"{inside.flops:.3g} floating-point operations and {memory.gib(update.bytes_accessed)} read and written per"
+            " update"
+        )
+
+    def _memory(self) -> Iterator[tuple[str, ...]]:
+        for name, program in self.programs.items():
+            analysis = program.compiled.memory_analysis()
+            total = memory.total(analysis)
+            parts = (analysis.argument_size_in_bytes, analysis.temp_size_in_bytes, analysis.output_size_in_bytes, total)
+            yield name, *map(_bytes, parts), f"{total / self.target.usable:.1%}"
+
+
+def compile_for(config: RunConfig, target: Target) -> Report:
+    """Compile every program of a run for devices that are not in the machine.
+
+    Args:
+        config: the typed configuration.
+        target: the devices, see `plugins.prepare`.
+
+    Returns:
+        What the run needs there.
+
+    Raises:
+        ConfigError: names the key, the value and what would work; the compiler itself may refuse what does not fit.
+    """
+    setup = set_up_for(config, target)
+    programs, state = {}, None
+    try:
+        for name, function, args in run_programs(setup):
+            traced = function.trace(*args)
+            try:
+                compiled = traced.lower().compile()
+            except jax.errors.JaxRuntimeError as error:
+                raise _refusal(error, target, name) from error
+            programs[name] = Program(compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr))
+            state = args[0] if name in ("train", "learn") else state
+    finally:
+        setup.env.close()
+        setup.eval_env.close()
+    assert state is not None
+    return Report(target, setup, programs, state)
+
+
+def _refusal(error: Exception, target: Target, name: str) -> Exception:
+    """Return what to raise where the compiler refuses a program."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" not in text:
+        return error
+    key = "arch.num_eval_episodes" if name == "evaluate" else "arch.total_num_envs or system.rollout_length"
+    return ConfigError(
+        f"--for {target.name}: {name} needs more than {memory.gib(target.usable)} per device: use a smaller {key}"
+    )
+
+
+def _with_names(body: Body, name: str, depth: int = 0) -> Iterator[tuple[str, Body]]:
+    """Yield the bodies of a program with their names, indented by their depth."""
+    yield "  " * depth + name, body
+    for loop in body.loops:
+        yield from _with_names(loop, _BODIES.get(loop.label, loop.label), depth + 1)
+
+
+def _row(named: tuple[str, Body]) -> tuple[str, ...]:
+    name, body = named
+    times = "1" if name == "update" else "?" if body.trips is None else f"{body.trips:,}"
+    return name, times, f"{body.kernels:,}", f"{body.collectives:,}", f"{body.transfers:,}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _bytes(number: int) -> str:
+    return memory.gib(number) if number >= 2**20 else f"{number / 2**10:.3g} KiB"

@@ -1,0 +1,205 @@
+"""Accelerators to compile for, by name or by a description in a file."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from stoix_like.errors import ConfigError, nearest
+
+
+class Target(NamedTuple):
+    """Devices to compile for.
+
+    Attributes:
+        name: as the user wrote it.
+        title: what the devices are.
+        platform: `cuda` or `tpu`.
+        topology: a TPU slice, such as `v5e:2x2`; of a GPU, its description: XLA's `GpuTargetConfigProto` as text.
+        memory: of each device, in bytes; of a TPU, what the compiler leaves to programs.
+        num_devices: all devices of a slice; a run uses one GPU unless its configuration says otherwise.
+    """
+
+    name: str
+    title: str
+    platform: str
+    topology: str
+    memory: int
+    num_devices: int = 1
+
+    @property
+    def usable(self) -> int:
+        """Bytes that a run can use: of the memory of a GPU, jax reserves three quarters unless it is told otherwise.
+
+        Raises:
+            ConfigError: the environment variable with the fraction holds something else.
+        """
+        if self.platform == "tpu":
+            return self.memory
+        given = os.environ.get("XLA_CLIENT_MEM_FRACTION") or os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or "0.75"
+        try:
+            fraction = float(given)
+        except ValueError:
+            raise ConfigError(f"XLA_PYTHON_CLIENT_MEM_FRACTION={given}: use a number such as 0.75") from None
+        return int(fraction * self.memory)
+
+
+class _Gpu(NamedTuple):
+    """A GPU, by the numbers that its compiler asks for.
+
+    Attributes:
+        title: its name.
+        capability: its compute capability.
+        cores: streaming multiprocessors.
+        memory: in bytes.
+        bandwidth: of the memory, in GB/s.
+        l2_cache: in MiB.
+        clock: in GHz.
+        shared_memory: of a core, in KiB.
+        threads: of a core.
+        fpus: of a core.
+    """
+
+    title: str
+    capability: tuple[int, int]
+    cores: int
+    memory: int
+    bandwidth: int
+    l2_cache: int
+    clock: float
+    shared_memory: int
+    threads: int
+    fpus: int
+
+    def description(self) -> str:
+        """Return the description of the GPU as text."""
+        return f"""gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: {self.threads}
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: {1024 * (self.shared_memory - 1)}
+  shared_memory_per_core: {1024 * self.shared_memory}
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  core_count: {self.cores}
+  fpus_per_core: {self.fpus}
+  clock_rate_ghz: {self.clock}
+  l2_cache_size: {2**20 * self.l2_cache}
+  memory_bandwidth: {10**9 * self.bandwidth}
+  device_memory_size: {self.memory}
+  cuda_compute_capability {{ major: {self.capability[0]} minor: {self.capability[1]} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 }}
+runtime_version {{ major: 12 minor: 8 patch: 0 }}
+device_description_str: "{self.title}"
+"""
+
+
+_GPUS = {
+    "b200": _Gpu("NVIDIA B200", (10, 0), 148, 191_514_411_008, 7672, 126, 1.965, 228, 2048, 128),
+    "h200": _Gpu("NVIDIA H200", (9, 0), 132, 151_397_597_184, 4800, 50, 1.98, 228, 2048, 128),
+    "h100": _Gpu("NVIDIA H100 80GB SXM", (9, 0), 132, 84_942_979_072, 3352, 50, 1.98, 228, 2048, 128),
+    "a100": _Gpu("NVIDIA A100 80GB SXM", (8, 0), 108, 85_100_068_864, 2039, 40, 1.41, 164, 2048, 64),
+    "a100-40": _Gpu("NVIDIA A100 40GB SXM", (8, 0), 108, 42_331_013_120, 1555, 40, 1.41, 164, 2048, 64),
+    "l40s": _Gpu("NVIDIA L40S", (8, 9), 142, 47_622_258_688, 864, 96, 2.52, 100, 1536, 128),
+    "l4": _Gpu("NVIDIA L4", (8, 9), 58, 23_580_639_232, 300, 48, 2.04, 100, 1536, 128),
+    "rtx4090": _Gpu("NVIDIA GeForce RTX 4090", (8, 9), 128, 25_393_692_672, 1008, 72, 2.52, 100, 1536, 128),
+    "rtx3090": _Gpu("NVIDIA GeForce RTX 3090", (8, 6), 82, 25_438_126_080, 936, 6, 1.695, 100, 1536, 128),
+}
+
+
+class _Tpu(NamedTuple):
+    """A generation of TPUs.
+
+    Attributes:
+        title: its name.
+        memory: of a device, in bytes, for programs.
+        per_device: what the number in the name of a slice counts per device.
+        dimensions: of a slice.
+    """
+
+    title: str
+    memory: int
+    per_device: int
+    dimensions: int
+
+
+_TPUS = {
+    "v5e": _Tpu("TPU v5e", 63 * 2**28, 1, 2),
+    # Slices of a v5p are named by their cores, two of which are a device.
+    "v5p": _Tpu("TPU v5p", 95 * 2**30, 2, 3),
+    "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2),
+}
+_TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
+_FIELD = {
+    name: re.compile(rf'^\s*{name}:\s*"?([^"\n]*?)"?\s*$', re.MULTILINE)
+    for name in ("device_memory_size", "device_description_str")
+}
+
+
+def names() -> list[str]:
+    """Return the names of the targets."""
+    return [*_GPUS, *(f"{name}-{4 * tpu.per_device}" for name, tpu in _TPUS.items())]
+
+
+def find_target(name: str) -> Target:
+    """Return a target.
+
+    Args:
+        name: name of a GPU, name of a TPU slice with its size, or a file that describes a GPU.
+
+    Returns:
+        The target.
+
+    Raises:
+        ConfigError: no target has the name, or the file does not describe a GPU.
+    """
+    if name in _GPUS:
+        gpu = _GPUS[name]
+        return Target(name, gpu.title, "cuda", gpu.description(), gpu.memory)
+    match = _TPU_NAME.fullmatch(name)
+    if match and match[1] in _TPUS:
+        return _slice(name, match[1], int(match[2]))
+    if Path(name).is_file():
+        return _described(Path(name))
+    raise ConfigError(
+        f"--for {name}: {nearest(name, names())}; other TPU slices by their size, other GPUs by a file with their"
+        " description"
+    )
+
+
+def _slice(name: str, generation: str, size: int) -> Target:
+    """Return a slice of TPUs: its sides are powers of two that differ by a factor of two at most."""
+    tpu = _TPUS[generation]
+    count = size // tpu.per_device
+    if size % tpu.per_device or count < 1 or count & (count - 1):
+        sizes = ", ".join(f"{generation}-{tpu.per_device * 2**power}" for power in range(2, 6))
+        raise ConfigError(f"--for {name}: there is no slice of this size; use {sizes} or larger")
+    # A host has four devices; a run on fewer leaves the others idle.
+    power = int(math.log2(max(count, 4)))
+    sides = [2 ** ((power + index) // tpu.dimensions) for index in range(tpu.dimensions)]
+    if tpu.dimensions == 3 and power == 2:
+        sides = [2, 2, 1]
+    topology = f"{generation}:{'x'.join(map(str, sides))}"
+    return Target(name, tpu.title, "tpu", topology, tpu.memory, count)
+
+
+def _described(path: Path) -> Target:
+    text = path.read_text(errors="replace")
+    found = {name: pattern.search(text) for name, pattern in _FIELD.items()}
+    size = found["device_memory_size"]
+    if size is None or not size[1].isdigit() or "cuda_compute_capability" not in text:
+        raise ConfigError(
+            f"--for {path}: not a description of a GPU: XLA's GpuTargetConfigProto as text has"
+            " gpu_device_info with device_memory_size and cuda_compute_capability"
+        )
+    title = found["device_description_str"]
+    return Target(str(path), title[1] if title else path.stem, "cuda", text, int(size[1]))

@@ -1,0 +1,90 @@
+"""Devices that are not in the machine, and a run that is set up for them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from stoix_like.aot.plugins import silence
+from stoix_like.aot.targets import Target
+from stoix_like.config import AnakinConfig, RunConfig
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import RunSetup, set_up
+
+
+def set_up_for(config: RunConfig, target: Target) -> RunSetup:
+    """Set up a run for devices that are not in the machine, with as many of them as it would use there.
+
+    Args:
+        config: the typed configuration.
+        target: the devices; see `plugins.prepare`.
+
+    Returns:
+        The parts of the run; its programs can be compiled, but not called.
+
+    Raises:
+        ConfigError: names the key, the value and what would work.
+    """
+    arch = config.arch
+    if isinstance(arch, AnakinConfig) and arch.distributed is not None:
+        raise ConfigError(f"arch.distributed does not apply to --for {target.name}, one process compiles for all hosts")
+    needed = arch.devices_needed or target.num_devices
+    if target.platform == "tpu" and needed > target.num_devices:
+        raise ConfigError(f"arch.num_devices={needed} is too many: --for {target.name} has {target.num_devices}")
+    if isinstance(arch, AnakinConfig):
+        config = config._replace(arch=dataclasses.replace(arch, num_devices=needed))
+    os.environ["JAX_NUM_CPU_DEVICES"] = str(needed)
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", needed)
+    with silence():
+        places = dict(zip(jax.local_devices(), find_devices(target, needed), strict=False))
+    setup = set_up(config, device_memory=target.usable)
+    return on_devices(setup, places)
+
+
+def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunSetup:
+    """Return a run with other devices in place of its own.
+
+    Args:
+        setup: the run.
+        places: the other device of each device.
+
+    Returns:
+        The run.
+    """
+    mesh = setup.mesh
+    grid = np.asarray([places[device] for device in mesh.devices.flat]).reshape(mesh.devices.shape)
+    return setup._replace(
+        mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
+        actor_devices=tuple(places[device] for device in setup.actor_devices),
+    )
+
+
+def find_devices(target: Target, count: int) -> Sequence[jax.Device]:
+    """Return devices of a target.
+
+    Args:
+        target: the devices; see `plugins.prepare`.
+        count: how many GPUs; of a TPU, the devices of the slice are returned.
+
+    Returns:
+        Devices to compile for.
+
+    Raises:
+        ConfigError: the compiler does not accept the description of the GPU.
+    """
+    try:
+        if target.platform == "tpu":
+            return topologies.get_topology_desc(target.topology, "tpu").devices
+        return topologies.get_topology_desc(
+            target.title, target.platform, target_config=target.topology, topology=f"1x1x{count}"
+        ).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ConfigError(f"--for {target.name}: {str(error).splitlines()[0]}") from error

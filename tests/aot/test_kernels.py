@@ -1,0 +1,109 @@
+"""Programs as text: by hand, and of this machine's CPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.aot.kernels import read_program
+
+# A loop of unknown length over a condition and a loop of 16, which reads a row of an array and writes one in place.
+BY_HAND = """HloModule jit_train
+
+%fused (param_0: f32[16,8], param_1: s32[], param_2: f32[8]) -> f32[16,8] {
+  %param_0 = f32[16,8]{1,0} parameter(0)
+  %param_1 = s32[] parameter(1)
+  %param_2 = f32[8]{0} parameter(2)
+  %reshape.1 = f32[1,8]{1,0} reshape(%param_2)
+  ROOT %dus = f32[16,8]{1,0} dynamic-update-slice(%param_0, %reshape.1, %param_1, %param_1)
+}
+
+%inner (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %state = (s32[], f32[16,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %rows = f32[16,8]{1,0} get-tuple-element(%state), index=1
+  %slice = f32[1,8]{1,0} dynamic-slice(%rows, %i, %i), dynamic_slice_sizes={1,8}
+  %row = f32[8]{0} bitcast(%slice)
+  %sum = f32[8]{0} all-reduce(%row), replica_groups={{0,1}}, to_apply=%add
+  %start = (f32[8]{0}, f32[8]{0}, u32[]) copy-start(%sum)
+  %copied = f32[8]{0} copy-done(%start)
+  %written = f32[16,8]{1,0} fusion(%rows, %i, %copied), kind=kLoop, calls=%fused
+  ROOT %next = (s32[], f32[16,8]{1,0}) tuple(%i, %written)
+}
+
+%inner_condition (state: (s32[], f32[16,8])) -> pred[] {
+  %state = (s32[], f32[16,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %bound = s32[] constant(16)
+  ROOT %less = pred[] compare(%i, %bound), direction=LT
+}
+
+%one (x: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  ROOT %twice = f32[] add(%x, %x)
+}
+
+%two (x: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %twice = f32[] add(%x, %x)
+  ROOT %told = f32[] custom-call(%twice), custom_call_target="xla_ffi_python_gpu_callback"
+}
+
+%outer (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %state = (s32[], f32[16,8]{1,0}) parameter(0)
+  %which = pred[] constant(false)
+  %x = f32[] constant(1)
+  %chosen = f32[] conditional(%which, %x, %x), true_computation=%one, false_computation=%two
+  ROOT %while.1 = (s32[], f32[16,8]{1,0}) while(%state), condition=%inner_condition, body=%inner, metadata={op_name="jit(train)/while/body/vmap(rollout)/while"}
+}
+
+%outer_condition (state: (s32[], f32[16,8])) -> pred[] {
+  %state = (s32[], f32[16,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %bound = s32[] get-tuple-element(%state), index=0
+  ROOT %less = pred[] compare(%i, %bound), direction=LT
+}
+
+ENTRY %main (state: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %state = (s32[], f32[16,8]{1,0}) parameter(0)
+  ROOT %while.2 = (s32[], f32[16,8]{1,0}) while(%state), condition=%outer_condition, body=%outer, metadata={op_name="jit(train)/while"}
+}
+"""  # noqa: E501
+
+
+def test_bodies_of_loops_are_read_with_their_counts():
+    program = read_program(BY_HAND)
+    (outer,) = program.loops
+    branch, inner = outer.loops
+    assert (outer.label, outer.trips, outer.kernels) == ("", None, 0)
+    assert (branch.label, branch.kernels, branch.transfers) == ("branch", 2, 1)
+    # dynamic-slice, all-reduce, copy-start, fusion.
+    assert (inner.label, inner.trips, inner.kernels, inner.collectives, inner.transfers) == ("rollout", 16, 4, 1, 0)
+    assert program.launches == outer.launches == 2 + 16 * 4
+    # Floats of 4 bytes: a row of 8 each read and written by slice and all-reduce; by the copy read, and written to two
+    # buffers with a number beside them; by the fusion read, and written to the array with the index.
+    assert inner.bytes == 64 + 64 + (32 + 32 + 32 + 4) + (32 + 4 + 32)
+
+
+@pytest.mark.optimized
+def test_the_program_of_a_real_compiler_is_read():
+    def train(x, updates):
+        def step(x, _):
+            return jnp.tanh(x @ x), x.sum()
+
+        def update(_, x):
+            with jax.named_scope("rollout"):
+                x, sums = jax.lax.scan(step, x, None, 7)
+            with jax.named_scope("update"):
+                return x + sums.sum()
+
+        return jax.lax.fori_loop(0, updates, update, x)
+
+    compiled = jax.jit(train).lower(jnp.ones((8, 8)), np.int32(3)).compile()
+    (update,) = (body for body in read_program(compiled.as_text()).all() if body.trips is None)
+    (rollout,) = (body for body in update.all() if body.label == "rollout")
+    assert rollout.trips == 7
+    assert 1 <= rollout.kernels <= 6
+    assert update.launches >= 7 * rollout.kernels
+    # At least, the matrix is read and written.
+    assert update.bytes_accessed >= 7 * 2 * 8 * 8 * 4
