@@ -10,6 +10,7 @@ from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.architectures.randomness import MAX_BYTES_PER_ENV, hoist
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.utils.packing import pack_steps, unpack
 
 
 class Rollout(NamedTuple):
@@ -48,7 +49,8 @@ def rollout(
 
     def step(state: RolloutState, keys: tuple[jax.Array, jax.Array]) -> Any:
         after, action, extras = act_and_step(env, act, shared, state, *keys)
-        return after, (make_transition(state.timestep, action, extras, after.timestep), after.timestep.episode)
+        transition = make_transition(state.timestep, action, extras, after.timestep)
+        return after, pack_steps((transition, after.timestep.episode), 1)
 
     keys = (jax.random.split(key_act, length), jax.random.split(key_env, (length, num_envs)))
     inputs: Any = keys
@@ -56,7 +58,8 @@ def rollout(
         example = jax.tree.map(lambda leaf: leaf[0], keys)
         draw, step = hoist(step, first, example, MAX_BYTES_PER_ENV * num_envs)
         inputs = jax.vmap(draw)(keys)
-    last, (transitions, episodes) = jax.lax.scan(step, first, inputs, length)
+    last, steps = jax.lax.scan(step, first, inputs, length)
+    transitions, episodes = unpack(steps)
     return last, Rollout(Trajectory(transitions, first.carry), episodes)
 
 

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from stoix_like.architectures.acting import Act, random_act, start_episodes
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes
 from stoix_like.architectures.rollout import Rollout, rollout
-from stoix_like.architectures.sums import add_float, sum_nothing
+from stoix_like.architectures.sums import FloatSum, add_float, sum_nothing
 from stoix_like.architectures.types import (
     Hyperparams,
     IntervalMetrics,
@@ -25,6 +25,7 @@ from stoix_like.architectures.types import (
 )
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.utils.packing import fori_loop, pack_params, unpack
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
@@ -116,10 +117,11 @@ class ShardProgram(NamedTuple):
             The next state, and the metrics of the interval so far.
         """
         state = self._start_interval(state, new_interval)
+        state = state._replace(shared=pack_params(state.shared))
         step = partial(self._healthy_update, update=update)
         every = self.spec.every_updates
         if every is None:
-            state = jax.lax.fori_loop(0, num_updates, lambda _, state: step(state), state)
+            state = unpack(fori_loop(0, num_updates, lambda _, state: step(state), state))
             return state, self._interval_metrics(state)
         blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
@@ -127,7 +129,7 @@ class ShardProgram(NamedTuple):
             state = step(carry[0])
             return state, jax.tree.map(partial(_store, number // every), carry[1], _running_sums(state))
 
-        state, blocks = jax.lax.fori_loop(0, num_updates, update_and_store, (state, blocks))
+        state, blocks = unpack(fori_loop(0, num_updates, update_and_store, (state, blocks)))
         return state, self._interval_metrics(state, blocks)
 
     def learn_shard(
@@ -144,7 +146,7 @@ class ShardProgram(NamedTuple):
             The next state, and the metrics of the interval so far.
         """
         state = self._start_interval(state, new_interval)
-        state = self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout)))
+        state = unpack(self._healthy_update(state, partial(self._update, collect=lambda *_: ((), rollout))))
         if self.spec.every_updates is None:
             return state, self._interval_metrics(state)
         return state, self._interval_metrics(state, jax.tree.map(partial(_repeat, count=1), _running_sums(state)))
@@ -219,24 +221,27 @@ class ShardProgram(NamedTuple):
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 
     def _healthy_update(self, state: LearnerState, update: Update) -> LearnerState:
-        """Update once, and check that all metrics and parameters are finite."""
-        shared, shard, metrics = update(state.shared, state.shards)
-        bad = jax.tree.map(lambda metric: ~jnp.isfinite(metric), metrics)
+        """Update once, and check that all metrics and parameters are finite; `shared` stays as it is packed."""
+        shared, shard, metrics = update(unpack(state.shared), state.shards)
+        shared, names = pack_params(shared), list(metrics)
+        # All metrics at once: an operation on each of them would be a kernel of its own.
+        vector = jnp.stack([metrics[name] for name in names])
+        bad = ~jnp.isfinite(vector)
         healthy = state.healthy
         if not self.spec.on_nan_ignore:
-            healthy &= ~jnp.any(jnp.stack(jax.tree.leaves(bad))) & _all_finite(shared)
+            healthy &= ~jnp.any(bad) & _all_finite(shared)
         if self.spec.num_members > 1 and not self.spec.on_nan_ignore:
             # A diverged member keeps its last finite state while the other members continue.
             shared = jax.tree.map(partial(jnp.where, healthy), shared, state.shared)
         failed_now = state.healthy & ~healthy
         before = state.sums
+        totals = FloatSum(*(jnp.stack(parts) for parts in zip(*(before.metrics[name] for name in names), strict=True)))
+        totals = add_float(totals, jnp.where(healthy, vector, 0.0))
+        seen = jnp.stack([before.bad_metrics[name] for name in names]) | (failed_now & bad)
         sums = MetricSums(
-            metrics={
-                name: add_float(before.metrics[name], jnp.where(healthy, metric, 0.0))
-                for name, metric in metrics.items()
-            },
+            metrics={name: FloatSum(*entry) for name, *entry in zip(names, *totals, strict=True)},
             healthy_updates=before.healthy_updates + healthy,
-            bad_metrics=jax.tree.map(lambda seen, new: seen | (failed_now & new), before.bad_metrics, bad),
+            bad_metrics=dict(zip(names, seen, strict=True)),
         )
         return LearnerState(shared, shard, healthy, sums)
 

@@ -14,6 +14,7 @@ from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, linear_recurrence, step_gru, unroll_gru
+from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
 from stoix_like.utils.jax_utils import restore_float32
 
@@ -36,7 +37,18 @@ class _Network(nn.Module):
         def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any: ...
 
 
-class FeedForwardActor(_Network):
+class _FeedForward(_Network):
+    """What a policy and a value function have before their heads."""
+
+    def embed(
+        self: Any, observation: Any, input_kwargs: Kwargs | None = None, torso_kwargs: Kwargs | None = None
+    ) -> Float[Array, "*batch D"]:
+        """Return the embedding of an observation; see `__call__`."""
+        x = self.input_layer(observation, **(input_kwargs or {}))
+        return self.torso(x, **(torso_kwargs or {}))
+
+
+class FeedForwardActor(_FeedForward):
     """A feed-forward policy.
 
     The action mask of an observation is passed to the head.
@@ -51,7 +63,6 @@ class FeedForwardActor(_Network):
     torso: nn.Module
     input_layer: nn.Module = ArrayInput()
 
-    @nn.compact
     def __call__(
         self,
         observation: Any,
@@ -73,12 +84,14 @@ class FeedForwardActor(_Network):
         Raises:
             ValueError: the observation has an action mask that the head does not take.
         """
-        x = self.input_layer(observation, **(input_kwargs or {}))
-        x = self.torso(x, **(torso_kwargs or {}))
-        return self.action_head(x, **_policy_kwargs(self.action_head, observation, head_kwargs))
+        return self.head(self.embed(observation, input_kwargs, torso_kwargs), observation, head_kwargs)
+
+    def head(self, embedding: Float[Array, "*batch D"], observation: Any, head_kwargs: Kwargs | None = None) -> Any:
+        """Return the policy for an observation and its embedding; see `__call__`."""
+        return self.action_head(embedding, **_policy_kwargs(self.action_head, observation, head_kwargs))
 
 
-class FeedForwardCritic(_Network):
+class FeedForwardCritic(_FeedForward):
     """A feed-forward value function.
 
     Attributes:
@@ -91,7 +104,6 @@ class FeedForwardCritic(_Network):
     torso: nn.Module
     input_layer: nn.Module = ArrayInput()
 
-    @nn.compact
     def __call__(
         self,
         observation: Any,
@@ -110,9 +122,39 @@ class FeedForwardCritic(_Network):
         Returns:
             The output of the head, such as values `[...]`.
         """
-        x = self.input_layer(observation, **(input_kwargs or {}))
-        x = self.torso(x, **(torso_kwargs or {}))
-        return self.critic_head(x, **(head_kwargs or {}))
+        return self.head(self.embed(observation, input_kwargs, torso_kwargs), head_kwargs)
+
+    def head(self, embedding: Float[Array, "*batch D"], head_kwargs: Kwargs | None = None) -> Any:
+        """Return the value for an embedding; see `__call__`."""
+        return self.critic_head(embedding, **(head_kwargs or {}))
+
+
+def alike(actor: Any, critic: Any) -> bool:
+    """Return whether two feed-forward networks have the same multilayer perceptron before their heads."""
+    bodies = [(type(network.torso), type(network.input_layer)) for network in (actor, critic)]
+    return (
+        bodies[0] == bodies[1] and bodies[0] == (MLPTorso, ArrayInput) and _sizes(actor.torso) == _sizes(critic.torso)
+    )
+
+
+def _sizes(torso: MLPTorso) -> tuple[Any, ...]:
+    return tuple(torso.layer_sizes), torso.activation, torso.use_layer_norm, torso.activate_final, torso.dtype
+
+
+def embed_both(network: _FeedForward, params: Any, other_params: Any, observation: Any) -> Float[Array, "2 *batch D"]:
+    """Compute the embeddings of two networks that are `alike`, layer by layer in one product of matrices.
+
+    Args:
+        network: one of them.
+        params: its parameters.
+        other_params: those of the other one.
+        observation: an observation with any leading axes.
+
+    Returns:
+        `[2, ..., D]`, the embeddings.
+    """
+    torsos = jax.tree.map(lambda *leaves: jnp.stack(leaves), params["params"]["torso"], other_params["params"]["torso"])
+    return jax.vmap(lambda torso: network.apply({"params": {"torso": torso}}, observation, method="embed"))(torsos)
 
 
 class FeedForwardActorCritic(_Network):

@@ -24,7 +24,7 @@ from stoix_like.base_types import (
     Trajectory,
     Transition,
 )
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.launch import Algorithm
@@ -33,6 +33,7 @@ from stoix_like.utils.advantages import Advantages
 from stoix_like.utils.exploration import Exploration, make_exploration
 from stoix_like.utils.jax_utils import explained_variance, merge_leading_dims, standardize
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
+from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.training import join_optimisers
 
 
@@ -136,8 +137,12 @@ class ActorCriticNetworks:
         return self.critic.apply(self.critic_params(params), obs)
 
     def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, jax.Array]:
-        """Compute the policy and the values, in one pass where they share cells."""
-        return self.policy(params, obs), self.value(params, obs)
+        """Compute the policy and the values, in one pass where they share cells, or where their torsos are alike."""
+        if self.shared or on_cpu() or not alike(self.actor, self.critic):
+            return self.policy(params, obs), self.value(params, obs)
+        embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
+        pi = self.actor.apply(params.actor_params, embeddings[0], obs, method="head")
+        return pi, self.critic.apply(params.critic_params, embeddings[1], method="head")
 
     def init_local(self, returns: Any, num_envs: int) -> PyTree:
         """Return the initial state of a shard: the discounted returns of `RewardNormalizer`, and a critic's state."""

@@ -13,6 +13,7 @@ import optax
 from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
 from stoix_like.schema import above
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.packing import unpack
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
 
 Loss = Callable[..., tuple[jax.Array, Any]]
@@ -95,6 +96,6 @@ def gradient_step(
     Returns:
         The new parameters, the new optimiser state, and the metrics of the loss.
     """
-    grads, metrics = jax.grad(loss, has_aux=True)(params, *args)
+    grads, metrics = jax.grad(lambda params: loss(unpack(params), *args), has_aux=True)(params)
     updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
     return optax.apply_updates(params, updates), opt_state, metrics

@@ -14,6 +14,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar, random_order
 from stoix_like.utils.kl_stop import NEVER, Stop
+from stoix_like.utils.packing import pack, pack_params, pack_steps, scan, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +125,21 @@ def minibatch_epochs(
     """
     step = stop.guard(lambda shared, inputs: sgd_step(shared, *inputs))
 
-    def epoch(carry: Any, key: jax.Array) -> tuple[Any, Metrics]:
+    def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        carry, metrics = step(carry, unpack(inputs))
+        return carry, pack(metrics)
+
+    def epoch(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)
         order = random_order(shuffle_key, jax.tree.leaves(batch)[0].shape[0])
-        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), batch)
+        shuffled = jax.tree.map(lambda x: x[order].reshape(config.num_minibatches, -1, *x.shape[1:]), rows)
         keys = None if loss_key is None else jax.random.split(loss_key, config.num_minibatches)
         with jax.named_scope("minibatch"):
-            return jax.lax.scan(step, carry, (shuffled, keys))
+            return scan(packed_step, carry, (shuffled, keys))
 
+    rows = pack_steps(batch, 1)
+    packed = shared._replace(params=pack_params(shared.params), opt_states=pack_params(shared.opt_states))
     with jax.named_scope("epoch"):
-        return stop.finish(*jax.lax.scan(epoch, stop.start(shared), jax.random.split(key, config.epochs)))
+        carry, metrics = scan(epoch, stop.start(packed), jax.random.split(key, config.epochs))
+    shared, metrics = stop.finish(carry, metrics)
+    return unpack(shared), unpack(metrics)

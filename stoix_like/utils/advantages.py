@@ -16,6 +16,7 @@ from stoix_like.utils.multistep import (
     batch_truncated_generalized_advantage_estimation,
     batch_vtrace_td_error_and_advantage,
 )
+from stoix_like.utils.platform import on_cpu
 
 CurrentPolicy = Callable[[], Any]
 """A function that computes the current policy at the observations of a rollout."""
@@ -72,6 +73,7 @@ def _generalised(
         v_t=v_t,
         truncation_t=steps.truncated,
         time_major=True,
+        associative=not on_cpu(),
     )
 
 
@@ -104,5 +106,6 @@ def _vtrace(
         *max_ratios,
         truncation_t=steps.truncated,
         time_major=True,
+        associative=not on_cpu(),
     )
     return output.pg_advantage if weighted else output.q_estimate - v_tm1, v_tm1 + output.errors

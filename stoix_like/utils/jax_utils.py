@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from stoix_like.utils.collectives import mean_over
+from stoix_like.utils.platform import on_cpu
 
 Scalar = int | float | Float[Array, ""]
 """A number that may be traced, such as a hyperparameter that varies over a population."""
@@ -272,6 +273,27 @@ def explained_variance(
         return mean_over(jnp.mean(x), axis_names)
 
     return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), min_variance)
+
+
+def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, ""]]:
+    """Average each array; on an accelerator, one reduction averages all of a size.
+
+    Args:
+        terms: arrays of any shape by name.
+
+    Returns:
+        The means by name.
+    """
+    if on_cpu():
+        return {name: jnp.mean(term) for name, term in terms.items()}
+    by_size: dict[int, dict[str, Array]] = {}
+    for name, term in terms.items():
+        by_size.setdefault(term.size, {})[name] = term.reshape(-1)
+    averaged = [jnp.mean(jnp.stack([*group.values()]), axis=1) for group in by_size.values()]
+    found = {
+        name: mean[i] for group, mean in zip(by_size.values(), averaged, strict=True) for i, name in enumerate(group)
+    }
+    return {name: found[name] for name in terms}
 
 
 @jax.custom_batching.custom_vmap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, Metrics, PyTree
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.packing import unpack
 from stoix_like.utils.training import advance_schedules
 
 Step = Callable[[Any, Any], tuple[Any, Metrics]]
@@ -22,7 +24,7 @@ class Stop(NamedTuple):
     Attributes:
         start: `(shared) -> carry`, before the first step.
         guard: `(step on shared) -> step on carry`.
-        finish: `(carry, metrics of all steps) -> (shared, mean metrics)`.
+        finish: `(carry, packed metrics of all steps) -> (shared, packed mean metrics)`.
     """
 
     start: Callable[[Any], Any]
@@ -30,7 +32,11 @@ class Stop(NamedTuple):
     finish: Callable[[Any, Metrics], tuple[Any, Metrics]]
 
 
-NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, m: (shared, jax.tree.map(jnp.mean, m)))
+def _mean(metrics: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, (0, 1)), metrics)
+
+
+NEVER = Stop(lambda shared: shared, lambda step: step, lambda shared, metrics: (shared, _mean(metrics)))
 """All gradient steps are taken."""
 
 # As in Spinning Up and stable-baselines3.
@@ -75,9 +81,10 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
 
     def finish(carry: PyTree, metrics: Metrics) -> tuple[PyTree, Metrics]:
         shared, _ = carry
-        totals = jax.tree.map(jnp.sum, metrics)
+        count = math.prod(jax.tree.leaves(metrics)[0].shape[:2])
+        totals = unpack(jax.tree.map(lambda leaf: jnp.sum(leaf, (0, 1)), metrics))
         evaluated, taken = totals.pop("evaluated"), totals.pop("taken")
-        skipped = metrics["taken"].size - taken
+        skipped = count - taken
         opt_states = advance_schedules(shared.opt_states, skipped.astype(jnp.int32))
         means = {name: total / evaluated for name, total in totals.items()}
         return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,30 @@ from jaxtyping import Array, Bool, Float, Int
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes, take
 from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.utils.jax_utils import prepend_dims
+from stoix_like.utils.platform import on_cpu
+
+# Up to this many categories, an accelerator computes all of a distribution in one kernel, where a reduction over the
+# categories is a kernel of its own.
+_FEW = 16
+
+
+def _columns(x: jax.Array) -> list[jax.Array]:
+    return [x[..., index] for index in range(x.shape[-1])]
+
+
+def sum_last(x: Float[Array, "... K"]) -> Float[Array, "..."]:
+    """Sum over the last axis."""
+    return x.sum(-1) if on_cpu() or x.shape[-1] > _FEW else functools.reduce(operator.add, _columns(x))
+
+
+def log_softmax(logits: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    """Normalise log-probabilities over the last axis."""
+    if on_cpu() or logits.shape[-1] > _FEW:
+        return jax.nn.log_softmax(logits, axis=-1)
+    columns = _columns(logits)
+    largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, columns))
+    shift = largest + jnp.log(functools.reduce(operator.add, [jnp.exp(column - largest) for column in columns]))
+    return jnp.stack([column - shift for column in columns], -1)
 
 
 class Categorical(distrax.Categorical):
@@ -51,7 +77,7 @@ class Categorical(distrax.Categorical):
     @property
     def logits(self) -> Float[Array, "*batch K"]:
         """Normalised log-probabilities, `[..., K]`."""
-        return jax.nn.log_softmax(self._logits, axis=-1)
+        return log_softmax(self._logits)
 
     @property
     def batch_shape(self) -> Sizes:
@@ -68,7 +94,7 @@ class Categorical(distrax.Categorical):
         """Return the log-probability of `value`; minus infinity outside of `0 … K - 1`."""
         value = jnp.asarray(value)
         chosen = jax.nn.one_hot(value, self.num_categories, dtype=bool)
-        log_probs = jnp.where(chosen, prepend_dims(self.logits, chosen.ndim), 0.0).sum(-1)
+        log_probs = sum_last(jnp.where(chosen, prepend_dims(self.logits, chosen.ndim), 0.0))
         return jnp.where((value < 0) | (value >= self.num_categories), -jnp.inf, log_probs)
 
     def prob(self, value: ArrayLike) -> Float[Array, "..."]:
@@ -101,7 +127,10 @@ class Categorical(distrax.Categorical):
 
     def entropy(self, seed: Seed | None = None) -> Float[Array, "*batch"]:
         """Compute the Shannon entropy in nats, `-sum_k p_k log p_k`, exactly; ignores `seed`."""
-        return super().entropy()
+        log_probs = self.logits
+        probs = jnp.exp(log_probs)
+        # The product of minus infinity and 0 is 0, and so is its gradient.
+        return -sum_last(jnp.where(probs == 0, 0.0, log_probs) * probs)
 
     def __getitem__(self, index: Any) -> Categorical:
         """Return the distributions at `index` of the batch."""

@@ -19,7 +19,7 @@ from stoix_like.utils.loss.actor_critic import (
     td3_critic_loss,
     td3_critic_loss_per_example,
 )
-from stoix_like.utils.loss.common import approximate_kl
+from stoix_like.utils.loss.common import approximate_kl, approximate_kl_per_example
 from stoix_like.utils.loss.distributional import (
     categorical_double_q_learning,
     categorical_td_learning,
@@ -46,15 +46,19 @@ from stoix_like.utils.loss.policy_gradient import (
     SupportsKL,
     awr_loss,
     dpo_loss,
+    dpo_loss_per_example,
     impala_loss,
     policy_gradient_loss,
     ppo_clip_loss,
+    ppo_clip_loss_per_example,
     ppo_penalty_loss,
     reinforce_loss,
 )
 from stoix_like.utils.loss.value_learning import (
     baseline_loss,
+    baseline_loss_per_example,
     clipped_value_loss,
+    clipped_value_loss_per_example,
     cql_penalty,
     double_q_learning,
     double_q_learning_per_example,
@@ -72,17 +76,21 @@ from stoix_like.utils.loss.value_learning import (
 __all__ = [
     "SupportsKL",
     "approximate_kl",
+    "approximate_kl_per_example",
     "awr_loss",
     "baseline_loss",
+    "baseline_loss_per_example",
     "categorical_double_q_learning",
     "categorical_td_learning",
     "categorical_td_learning_per_example",
     "clipped_value_loss",
+    "clipped_value_loss_per_example",
     "cql_penalty",
     "double_q_learning",
     "double_q_learning_per_example",
     "dpg_loss",
     "dpo_loss",
+    "dpo_loss_per_example",
     "dqn_reg_loss",
     "dqn_reg_loss_per_example",
     "hl_gauss_loss",
@@ -97,6 +105,7 @@ __all__ = [
     "munchausen_q_learning_per_example",
     "policy_gradient_loss",
     "ppo_clip_loss",
+    "ppo_clip_loss_per_example",
     "ppo_penalty_loss",
     "q_learning",
     "q_learning_per_example",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ParamSpec
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from stoix_like.utils.jax_utils import Scalar
 
@@ -23,13 +23,13 @@ def probability_ratio(log_prob: Array, b_log_prob: Array) -> Array:
     return jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO)) * (1.0 + excess)
 
 
-def approximate_kl(log_prob: Array, b_log_prob: Array) -> Array:
-    """Estimate KL(b_pi || pi) from actions of b_pi, by the mean of r - 1 - log r, which is never negative.
+def approximate_kl_per_example(log_prob: Float[Array, "*B"], b_log_prob: Float[Array, "*B"]) -> Float[Array, "*B"]:
+    """Estimate KL(b_pi || pi) from each action of b_pi, by r - 1 - log r, which is never negative.
 
     Terms are bounded by exp(`MAX_LOG_RATIO`), so that the estimate stays finite where the losses do.
     """
     log_ratio = log_prob - b_log_prob
-    return jnp.mean(jnp.minimum(jnp.expm1(log_ratio) - log_ratio, math.exp(MAX_LOG_RATIO)))
+    return jnp.minimum(jnp.expm1(log_ratio) - log_ratio, math.exp(MAX_LOG_RATIO))
 
 
 def squared_or_huber(error: Array, parameter: Scalar) -> Array:
@@ -64,3 +64,6 @@ def mean_of(losses: Callable[P, Array]) -> Callable[P, Array]:
     loss.__name__ = loss.__qualname__ = losses.__name__.removesuffix("_per_example")
     loss.__doc__ = f"Compute the mean over the batch of `{losses.__name__}`:\n\n    {losses.__doc__}"
     return loss
+
+
+approximate_kl = mean_of(approximate_kl_per_example)

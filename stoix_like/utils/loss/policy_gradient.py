@@ -8,7 +8,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Real
 
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss.common import probability_ratio
+from stoix_like.utils.loss.common import mean_of, probability_ratio
 from stoix_like.utils.multistep import batch_vtrace_td_error_and_advantage
 from stoix_like.utils.shapes import check_shapes
 
@@ -22,15 +22,15 @@ class SupportsKL(Protocol):
         ...
 
 
-def ppo_clip_loss(
+def ppo_clip_loss_per_example(
     pi_log_prob_t: Float[Array, "*B"],
     b_pi_log_prob_t: Float[Array, "*B"],
     gae_t: Float[Array, "*B"],
     epsilon: Scalar,
-) -> Float[Array, ""]:
+) -> Float[Array, "*B"]:
     """Compute the clipped surrogate policy loss.
 
-        L = -mean(min(rho_t * A_t, clip(rho_t, 1 - epsilon, 1 + epsilon) * A_t)),  rho_t = pi(a_t) / b_pi(a_t)
+        L = -min(rho_t * A_t, clip(rho_t, 1 - epsilon, 1 + epsilon) * A_t),  rho_t = pi(a_t) / b_pi(a_t)
 
     Ratios are linear in the log-ratio beyond exp(20), so that losses and gradients stay finite.
     Source: Schulman et al. 2017 (PPO), equation 7.
@@ -42,13 +42,16 @@ def ppo_clip_loss(
         epsilon: clip range of the ratio, no unit.
 
     Returns:
-        The loss, a scalar.
+        The losses, `[*B]`.
     """
     check_shapes("pi_log_prob_t[*B] b_pi_log_prob_t[*B] gae_t[*B]", (pi_log_prob_t, b_pi_log_prob_t, gae_t))
     b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
     ratio = probability_ratio(pi_log_prob_t, b_pi_log_prob_t)
     clipped_ratio = jnp.clip(ratio, 1.0 - epsilon, 1.0 + epsilon)
-    return -jnp.mean(jnp.minimum(ratio * gae_t, clipped_ratio * gae_t))
+    return -jnp.minimum(ratio * gae_t, clipped_ratio * gae_t)
+
+
+ppo_clip_loss = mean_of(ppo_clip_loss_per_example)
 
 
 def ppo_penalty_loss(
@@ -84,18 +87,18 @@ def ppo_penalty_loss(
     return beta * kl - jnp.mean(ratio * gae_t), kl
 
 
-def dpo_loss(
+def dpo_loss_per_example(
     pi_log_prob_t: Float[Array, "*B"],
     b_pi_log_prob_t: Float[Array, "*B"],
     gae_t: Float[Array, "*B"],
     alpha: Scalar,
     beta: Scalar,
-) -> Float[Array, ""]:
+) -> Float[Array, "*B"]:
     """Compute the policy loss of discovered policy optimisation.
 
         f(A >= 0) = relu((rho - 1) A - alpha tanh((rho - 1) A / alpha))
         f(A < 0)  = relu(log(rho) A - beta tanh(log(rho) A / beta))
-        L = -mean(rho A - f),  rho = pi(a) / b_pi(a)
+        L = f - rho A,  rho = pi(a) / b_pi(a)
 
     Source: Lu et al. 2022, "Discovered policy optimisation", section 5.
 
@@ -107,7 +110,7 @@ def dpo_loss(
         beta: width of the drift f for negative advantages, likewise.
 
     Returns:
-        The loss, a scalar.
+        The losses, `[*B]`.
     """
     check_shapes("pi_log_prob_t[*B] b_pi_log_prob_t[*B] gae_t[*B]", (pi_log_prob_t, b_pi_log_prob_t, gae_t))
     b_pi_log_prob_t, gae_t = stop_gradient((b_pi_log_prob_t, gae_t))
@@ -116,7 +119,10 @@ def dpo_loss(
     log_gain = (pi_log_prob_t - b_pi_log_prob_t) * gae_t
     drift_up = jax.nn.relu(gain - alpha * jnp.tanh(gain / alpha))
     drift_down = jax.nn.relu(log_gain - beta * jnp.tanh(log_gain / beta))
-    return -jnp.mean(ratio * gae_t - jnp.where(gae_t >= 0.0, drift_up, drift_down))
+    return jnp.where(gae_t >= 0.0, drift_up, drift_down) - ratio * gae_t
+
+
+dpo_loss = mean_of(dpo_loss_per_example)
 
 
 def policy_gradient_loss(

@@ -10,10 +10,10 @@ from stoix_like.utils.loss.common import mean_of, squared_or_huber, values_of_ac
 from stoix_like.utils.shapes import check_shapes
 
 
-def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> Float[Array, ""]:
+def baseline_loss_per_example(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> Float[Array, "*B"]:
     """Compute the squared loss of values.
 
-        L = mean((G_t - v_tm1)^2) / 2
+        L = (G_t - v_tm1)^2 / 2
 
     Source: Espeholt et al. 2018 (IMPALA), section 4.2.
 
@@ -22,22 +22,25 @@ def baseline_loss(v_tm1: Float[Array, "*B"], target_tm1: Float[Array, "*B"]) -> 
         target_tm1: `[*B]` value targets G.
 
     Returns:
-        The loss, a scalar.
+        The losses, `[*B]`.
     """
     check_shapes("v_tm1[*B] target_tm1[*B]", (v_tm1, target_tm1))
-    return 0.5 * jnp.mean(jnp.square(stop_gradient(target_tm1) - v_tm1))
+    return 0.5 * jnp.square(stop_gradient(target_tm1) - v_tm1)
 
 
-def clipped_value_loss(
+baseline_loss = mean_of(baseline_loss_per_example)
+
+
+def clipped_value_loss_per_example(
     pred_value_t: Float[Array, "*B"],
     behavior_value_t: Float[Array, "*B"],
     targets_t: Float[Array, "*B"],
     epsilon: Scalar,
-) -> Float[Array, ""]:
+) -> Float[Array, "*B"]:
     """Compute the clipped squared value loss, which does not reward moving further than `epsilon` from the old value.
 
         v_clip = v_old + clip(v - v_old, -epsilon, epsilon)
-        L = mean(max((v - G)^2, (v_clip - G)^2)) / 2
+        L = max((v - G)^2, (v_clip - G)^2) / 2
 
     Source: the PPO2 implementation of Dhariwal et al. 2017, "OpenAI baselines".
 
@@ -48,13 +51,16 @@ def clipped_value_loss(
         epsilon: clip range, in the unit of the values.
 
     Returns:
-        The loss, a scalar.
+        The losses, `[*B]`.
     """
     check_shapes("pred_value_t[*B] behavior_value_t[*B] targets_t[*B]", (pred_value_t, behavior_value_t, targets_t))
     behavior_value_t, targets_t = stop_gradient((behavior_value_t, targets_t))
     clipped_value = behavior_value_t + jnp.clip(pred_value_t - behavior_value_t, -epsilon, epsilon)
     errors = jnp.maximum(jnp.square(pred_value_t - targets_t), jnp.square(clipped_value - targets_t))
-    return 0.5 * jnp.mean(errors)
+    return 0.5 * errors
+
+
+clipped_value_loss = mean_of(clipped_value_loss_per_example)
 
 
 def td_learning_per_example(

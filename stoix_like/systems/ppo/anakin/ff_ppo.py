@@ -22,8 +22,14 @@ from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.utils.advantages import make_advantages
+from stoix_like.utils.jax_utils import means
 from stoix_like.utils.kl_stop import NEVER, Stop, make_kl_stop
-from stoix_like.utils.loss import approximate_kl, baseline_loss, clipped_value_loss, ppo_clip_loss
+from stoix_like.utils.loss import (
+    approximate_kl_per_example,
+    baseline_loss_per_example,
+    clipped_value_loss_per_example,
+    ppo_clip_loss_per_example,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,27 +147,31 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         """Compute the policy loss, the value loss and the entropy bonus (equation 9)."""
         batch = self.networks.arrange(batch)
         pi, value = self.networks.both(params, batch.obs)
-        policy_loss, metrics = self.policy_loss(pi, behaviour, batch)
-        entropy = jnp.mean(pi.entropy(seed=key))
-        value_loss = self.value_loss(value, batch)
-        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **metrics}
-        return policy_loss - self.config.ent_coef * entropy + self.config.vf_coef * value_loss, metrics
+        terms = self.policy_terms(pi, behaviour, batch)
+        terms |= {"value_loss": self.value_losses(value, batch), "entropy": pi.entropy(seed=key)}
+        metrics = means(terms)
+        loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
+        return loss - self.config.ent_coef * metrics["entropy"], metrics
 
-    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
-        """Compute the clipped surrogate loss (equation 7), and how far the policy is from the behaviour policy."""
+    def policy_terms(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> dict[str, jax.Array]:
+        """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.
+
+        Returns:
+            `policy_loss`, and metrics by name; each `[B]`, or its mean.
+        """
         del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
-        metrics = {
-            "approx_kl": approximate_kl(log_prob, batch.log_prob),
-            "clip_fraction": jnp.mean(jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > clip_eps),
+        return {
+            "policy_loss": ppo_clip_loss_per_example(log_prob, batch.log_prob, batch.advantage, clip_eps),
+            "approx_kl": approximate_kl_per_example(log_prob, batch.log_prob),
+            "clip_fraction": jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > clip_eps,
         }
-        return ppo_clip_loss(log_prob, batch.log_prob, batch.advantage, clip_eps), metrics
 
-    def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
-        """Compute half the mean squared error of the values `[B]`, with the value change clipped if configured."""
+    def value_losses(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
+        """Compute half the squared errors of the values `[B]`, with the value change clipped if configured."""
         if self.config.clip_value:
-            return clipped_value_loss(value, batch.value, batch.target, self.config.clip_eps)
-        return baseline_loss(value, batch.target)
+            return clipped_value_loss_per_example(value, batch.value, batch.target, self.config.clip_eps)
+        return baseline_loss_per_example(value, batch.target)
 
 
 def assemble(
