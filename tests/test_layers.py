@@ -14,7 +14,7 @@ ROOT = Path(stoix_like.__file__).parent
 LAYERS = (
     ("errors", "interpreter", "overrides", "schema", "versions"),
     ("call_thread", "processes", "signals"),
-    ("base_types", "envs.spaces", "utils.collectives"),
+    ("base_types", "envs.spaces", "utils.collectives", "utils.platform"),
     ("utils",),
     ("envs",),
     ("networks",),

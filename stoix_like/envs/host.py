@@ -31,6 +31,7 @@ from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
 from stoix_like.envs.spaces import ObservationSpace, Space
 from stoix_like.errors import HostEnvironmentError
+from stoix_like.utils.platform import on_cpu
 
 T = TypeVar("T")
 
@@ -280,7 +281,7 @@ def _call_host(function: Callable[..., Any], result: Any, *arguments: jax.Array)
     Returns:
         What the function returns.
     """
-    if jax.default_backend() != "cpu":
+    if not on_cpu():
         return io_callback(lambda *given: function(*map(np.asarray, given)), result, *arguments)
 
     def write(context: Any, buffers: Any, *given: Any) -> None:

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from stoix_like.utils.platform import on_cpu
+
 
 def make_convolution(
     channels: int, kernel: tuple[int, ...], strides: tuple[int, ...] = (1, 1), sliced: bool | None = None, **kwargs: Any
@@ -30,7 +32,7 @@ def make_convolution(
         The module.
     """
     if sliced is None:
-        sliced = jax.default_backend() == "cpu"
+        sliced = on_cpu()
     return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve_slices if sliced else None, **kwargs)
 
 

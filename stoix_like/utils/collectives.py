@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stoix_like.utils.platform import on_cpu
+
 PyTree = Any
 
 
@@ -27,7 +29,7 @@ def sum_over(tree: PyTree, axis_names: Sequence[str]) -> PyTree:
     Returns:
         The sums, equal on every shard.
     """
-    over_devices = jax.default_backend() == "cpu" and jax.sharding.get_abstract_mesh().axis_names
+    over_devices = on_cpu() and jax.sharding.get_abstract_mesh().axis_names
     ordered = [name for name in axis_names if over_devices and name in over_devices]
     others = tuple(name for name in axis_names if name not in ordered)
     if others:

@@ -1,0 +1,32 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
+
+from stoix_like.networks.convolution import make_convolution
+from stoix_like.utils.collectives import mean_over
+
+
+@pytest.mark.parametrize(
+    ("platform", "collective", "product"),
+    [
+        ("cpu", "all_gather", "dot_general"),
+        ("tpu", "psum", "conv_general_dilated"),
+        ("gpu", "psum", "conv_general_dilated"),
+    ],
+)
+def test_the_devices_of_the_mesh_choose_the_form_and_not_those_of_this_machine(platform, collective, product):
+    mesh = AbstractMesh((2,), ("device",), abstract_device=AbstractDevice("any", 1, platform))
+
+    def loss(images):
+        module = make_convolution(2, (3, 3))
+        return mean_over(module.init_with_output(jax.random.key(0), images)[0], ("device",))
+
+    sharded = jax.shard_map(
+        loss, mesh=mesh, in_specs=PartitionSpec("device"), out_specs=PartitionSpec(), check_vma=False
+    )
+    program = str(jax.make_jaxpr(sharded)(jnp.ones((2, 6, 6, 1))))
+    assert f" {collective}" in program
+    assert f" {product}[" in program
+    others = {"all_gather", "psum", "dot_general", "conv_general_dilated"} - {collective, product}
+    assert [other for other in others if f" {other}" in program] == []
