@@ -97,7 +97,8 @@ class Transition(NamedTuple):
         reward: `[N]` float32.
         terminated: `[N]` bool, see `TimeStep`.
         truncated: `[N]` bool, see `TimeStep`.
-        next_observation: the true successor, see `TimeStep`.
+        next_observation: the true successor, see `TimeStep`; of a whole rollout, `[S, N, ...]` for
+            `utils.successors.successor_values` where the system needs values alone.
         is_first: `[N]` bool, whether `observation` is the first of its episode, where a recurrent state is reset.
         extras: the extras returned by the system's `act`, such as log-probabilities.
     """
@@ -231,12 +232,14 @@ class SystemConfig:
     Attributes:
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
             otherwise explore.
+        needs_successors: whether the system reads the true successor of every step, and not only its value.
         has_replay: whether `Agent.local` is a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
     """
 
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
+    needs_successors: ClassVar[bool] = True
     has_replay: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0

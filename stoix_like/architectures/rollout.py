@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.architectures.acting import Act, act_and_step
 from stoix_like.architectures.randomness import MAX_BYTES_PER_ENV, hoist
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.utils.packing import pack_steps, unpack
+from stoix_like.utils.successors import keep_truncated, no_successors, with_last
+
+# Stands for an entry of a step that is not stored.
+NOTHING: Any = ()
 
 
 class Rollout(NamedTuple):
@@ -28,6 +33,7 @@ def rollout(
     key: jax.Array,
     length: int,
     hoist_randomness: bool = True,
+    most_truncations: int | None = None,
 ) -> tuple[RolloutState, Rollout]:
     """Act for `length` steps in every environment.
 
@@ -39,6 +45,8 @@ def rollout(
         key: one key.
         length: T, steps per environment.
         hoist_randomness: draw the random numbers of all steps before the loop over time, see `hoist`.
+        most_truncations: M, the most truncations of an environment in a rollout: only the successors of truncated steps
+            and of the last one are stored, `[M + 1, N, ...]`; None stores those of all steps.
 
     Returns:
         The state at the end, and the rollout.
@@ -47,19 +55,33 @@ def rollout(
     key_start, key_act, key_env = jax.random.split(key, 3)
     first = state._replace(env_state=env.start_rollout(key_start, state.env_state))
 
-    def step(state: RolloutState, keys: tuple[jax.Array, jax.Array]) -> Any:
+    def step(carry: tuple[RolloutState, Any], keys: tuple[jax.Array, jax.Array]) -> Any:
+        state, kept = carry
         after, action, extras = act_and_step(env, act, shared, state, *keys)
-        transition = make_transition(state.timestep, action, extras, after.timestep)
-        return after, pack_steps((transition, after.timestep.episode), 1)
+        # Whether a step is the first of its episode is known from the one before; stored, it would cost a copy.
+        transition = make_transition(state.timestep, action, extras, after.timestep)._replace(is_first=NOTHING)
+        if most_truncations is not None:
+            kept = keep_truncated(kept[0], kept[1], transition.next_observation, transition.truncated)
+            transition = transition._replace(next_observation=NOTHING)
+        return (after, kept), pack_steps((transition, after.timestep.episode), 1)
 
+    slots: Any = ()
+    if most_truncations is not None:
+        successor = first.timestep.next_observation
+        slots = no_successors(successor, most_truncations), jnp.zeros((num_envs,), jnp.int32)
+    carry = first, slots
     keys = (jax.random.split(key_act, length), jax.random.split(key_env, (length, num_envs)))
     inputs: Any = keys
     if hoist_randomness:
         example = jax.tree.map(lambda leaf: leaf[0], keys)
-        draw, step = hoist(step, first, example, MAX_BYTES_PER_ENV * num_envs)
+        draw, step = hoist(step, carry, example, MAX_BYTES_PER_ENV * num_envs)
         inputs = jax.vmap(draw)(keys)
-    last, steps = jax.lax.scan(step, first, inputs, length)
+    (last, slots), steps = jax.lax.scan(step, carry, inputs, length)
     transitions, episodes = unpack(steps)
+    is_first = jnp.concatenate([first.timestep.starts_episode[None], episodes.finished[:-1]])
+    transitions = transitions._replace(is_first=is_first)
+    if most_truncations is not None:
+        transitions = transitions._replace(next_observation=with_last(slots[0], last.timestep.next_observation))
     return last, Rollout(Trajectory(transitions, first.carry), episodes)
 
 

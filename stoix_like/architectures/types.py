@@ -25,6 +25,7 @@ class ProgramSpec(NamedTuple):
         hoist_randomness: whether the random numbers of a rollout are drawn before its loop over time.
         every_updates: updates per block, after each of which a call stores the sums of the interval; None stores none.
         max_blocks: blocks that one call may have at most.
+        most_truncations: see `rollout.rollout`.
         lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
     """
 
@@ -36,6 +37,7 @@ class ProgramSpec(NamedTuple):
     hoist_randomness: bool = True
     every_updates: int | None = None
     max_blocks: int = 1
+    most_truncations: int | None = None
     lone_shards: bool = False
 
 

@@ -203,7 +203,8 @@ class ShardProgram(NamedTuple):
         self, shared: Any, state: RolloutState, key: jax.Array, act: Act | None = None
     ) -> tuple[RolloutState, Rollout]:
         length, hoist = self.spec.rollout_length, self.spec.hoist_randomness
-        return rollout(self.env, act or self.system.act, shared, state, key, length, hoist)
+        most = self.spec.most_truncations
+        return rollout(self.env, act or self.system.act, shared, state, key, length, hoist, most)
 
     def roll_out_and_update(self, shared: Any, shard: Shard) -> tuple[Any, Shard, Metrics]:
         """Roll out, observe and update once; an `Update`."""

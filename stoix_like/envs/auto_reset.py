@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,8 @@ class AutoReset(StatefulWrapper):
     Args:
         env: environments without automatic reset.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def reset(self, keys: jax.Array) -> tuple[AutoResetState, TimeStep]:
         """See `VectorEnvironment.reset`."""

@@ -27,6 +27,8 @@ class Environment(ABC):
     observation_space: ObservationSpace
     """The space of `Observation.agent_view`."""
     action_space: Space
+    truncates_after: int | None = None
+    """See `VectorEnvironment.truncates_after`."""
 
     @abstractmethod
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
@@ -154,6 +156,14 @@ class VectorEnvironment(ABC):
         return Legend()
 
     @property
+    def truncates_after(self) -> int | None:
+        """The fewest steps of an episode after which it can be truncated.
+
+        INT32_MAX if it never is; None if that is not known.
+        """
+        return None
+
+    @property
     def unwrapped(self) -> VectorEnvironment:
         """The environments of the suite, without wrappers."""
         return self
@@ -212,6 +222,11 @@ class Vectorize(VectorEnvironment):
         self.env = env
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+
+    @property
+    def truncates_after(self) -> int | None:
+        """See `VectorEnvironment.truncates_after`."""
+        return self.env.truncates_after
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""

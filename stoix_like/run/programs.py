@@ -107,6 +107,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         hoist_randomness=not isinstance(config.arch, AnakinConfig) or config.arch.hoist_randomness,
         every_updates=config.logger.every_updates,
         max_blocks=max_blocks(num_members),
+        most_truncations=setup.most_truncations,
         lone_shards=setup.lone_shards,
     )
     program: Any

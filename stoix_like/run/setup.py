@@ -39,6 +39,7 @@ from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
+from stoix_like.utils.successors import count_truncations
 from stoix_like.versions import versions
 
 
@@ -85,6 +86,11 @@ class RunSetup(NamedTuple):
     def evolves(self) -> bool:
         """Whether members are replaced between evaluations."""
         return self.config.arch.population.pbt.every_evals is not None
+
+    @property
+    def most_truncations(self) -> int | None:
+        """See `rollout.rollout`; None where all successors are needed, or where it is unknown."""
+        return _most_truncations(self.config, self.env)
 
     @property
     def inference(self) -> InferenceSetup:
@@ -269,6 +275,12 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
             raise ConfigError(f"arch.population.hyperparams, member {member}: {error}") from error
 
 
+def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:
+    if config.system.needs_successors or env.on_host:
+        return None
+    return count_truncations(config.system.rollout_length, env.truncates_after)
+
+
 def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shapes:
     """Trace the initialisation of the agent and its first actions, so that unsuitable networks fail here."""
 
@@ -283,7 +295,8 @@ def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shape
         system.eval_act(agent.shared, state, key)
         one = start(train_env, 1)
         _, action, extras = system.act(agent.shared, one, key)
-        step = (one.timestep.observation, one.timestep.next_observation, action, extras)
+        whole = _most_truncations(setup.config, train_env) is None
+        step = (one.timestep.observation, one.timestep.next_observation if whole else (), action, extras)
         return memory.Shapes(agent, one, start(train_env, 2), start(setup.env, 1), step)
 
     try:

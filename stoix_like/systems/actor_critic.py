@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -31,9 +32,10 @@ from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.utils.advantages import Advantages
 from stoix_like.utils.exploration import Exploration, make_exploration
-from stoix_like.utils.jax_utils import explained_variance, merge_leading_dims, standardize
+from stoix_like.utils.jax_utils import explained_variance, in_pieces, merge_leading_dims, standardize
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 from stoix_like.utils.platform import on_cpu
+from stoix_like.utils.successors import successor_values
 from stoix_like.utils.training import join_optimisers
 
 
@@ -44,6 +46,7 @@ class ActorCriticConfig(OnPolicyConfig):
         network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
     """
 
+    needs_successors: ClassVar[bool] = False
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
@@ -158,11 +161,21 @@ class ActorCriticNetworks:
         del local
         return returns
 
-    def evaluate(self, params: ActorCriticParams, local: PyTree, trajectory: Trajectory) -> tuple[PyTree, Values]:
-        """Compute the values of a rollout `[T, N]`, in one pass over all steps; also return the state of the shard."""
+    def evaluate(
+        self, params: ActorCriticParams, local: PyTree, trajectory: Trajectory, pieces: int = 1
+    ) -> tuple[PyTree, Values]:
+        """Compute the values of a rollout `[T, N]`, and return them with the state of the shard.
+
+        Args:
+            params: the parameters.
+            local: the state of the shard.
+            trajectory: the rollout.
+            pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
+        """
         steps = trajectory.transitions
-        v_tm1, v_t = (self.value(params, obs) for obs in (steps.observation, steps.next_observation))
-        return local, Values(steps.observation, v_tm1, v_t)
+        value = in_pieces(partial(self.value, params), pieces, len(steps.reward))
+        v_tm1, values = value(steps.observation), value(steps.next_observation)
+        return local, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
 
     def examples(self, params: ActorCriticParams, batch: Any, values: Values) -> Any:
         """Return the steps `[B]` of a rollout `[T, N]`, from which minibatches are drawn."""

@@ -36,6 +36,7 @@ class RecurrentConfig(ActorCriticConfig):
             rollout.
     """
 
+    needs_successors: ClassVar[bool] = True
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, recurrent=True),
         "critic_network.critic_head": HeadRequirement(VALUE, recurrent=True, shares_torso_of="actor_network"),
@@ -154,9 +155,10 @@ class RecurrentNetworks(ActorCriticNetworks):
         return local._replace(returns=returns)
 
     def evaluate(
-        self, params: ActorCriticParams, local: RecurrentLocal, trajectory: Trajectory
+        self, params: ActorCriticParams, local: RecurrentLocal, trajectory: Trajectory, pieces: int = 1
     ) -> tuple[RecurrentLocal, Values]:
-        """Compute the values of a rollout `[T, N]`; also return the state of the shard after it."""
+        """Compute the values of a rollout `[T, N]`, as a whole; also return the state of the shard after it."""
+        del pieces
         steps, first_carry = trajectory
         # With shared cells: the behaviour policy may be older; start from its state.
         critic_state = first_carry if self.shared else local.critic_hidden_state

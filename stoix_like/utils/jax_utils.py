@@ -296,6 +296,28 @@ def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, "
     return {name: found[name] for name in terms}
 
 
+def in_pieces(function: Callable[[Any], Any], pieces: int, length: int) -> Callable[[Any], Any]:
+    """Return a function of a batch that computes pieces of it one after the other on accelerators, to save memory.
+
+    Args:
+        function: maps arrays `[T, ...]` to arrays `[T, ...]`, each entry by itself.
+        pieces: the largest number of pieces; as many as divide the length.
+        length: T; batches of another length are computed as a whole.
+
+    Returns:
+        The function, the same up to rounding.
+    """
+    count = 1 if on_cpu() else max(n for n in range(1, min(pieces, length) + 1) if length % n == 0)
+
+    def apply(batch: Any) -> Any:
+        if count == 1 or len(jax.tree.leaves(batch)[0]) != length:
+            return function(batch)
+        split = jax.tree.map(lambda leaf: leaf.reshape(count, length // count, *leaf.shape[1:]), batch)
+        return jax.tree.map(lambda leaf: leaf.reshape(length, *leaf.shape[2:]), jax.lax.map(function, split))
+
+    return apply
+
+
 @jax.custom_batching.custom_vmap
 def any_of_batch(flags: jax.Array) -> jax.Array:
     """Return whether any flag is True, in any entry of a vmapped axis: one condition for the whole batch.

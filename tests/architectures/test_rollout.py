@@ -9,8 +9,10 @@ from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState
 from stoix_like.envs import Vectorize
 from stoix_like.envs.auto_reset import FreshReset
+from stoix_like.envs.spaces import Discrete
 from stoix_like.envs.suites.probes import Outcome, Probe
 from stoix_like.envs.wrappers import RecordEpisode
+from stoix_like.utils.successors import successor_values
 
 N = 4
 
@@ -95,3 +97,48 @@ def assert_same_numbers(a, b):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     else:
         np.testing.assert_array_equal(a, b)
+
+
+class Limited(Probe):
+    """Counts the steps of an episode, which is terminated by action 1, or truncated after 5 steps."""
+
+    truncates_after = 5
+    action_space = Discrete(2)
+
+    def outcome(self, state, action):
+        view = jnp.full((1,), 10.0) * (state.steps + 1)
+        return Outcome(1.0, action == 1, state.steps + 1 >= 5, view)
+
+    def optimal_value(self, view, gamma):
+        raise NotImplementedError
+
+
+def test_the_successors_that_are_kept_have_the_values_of_all():
+    # Of 10 steps, at most two are truncated. Episodes of one environment start in the middle of the rollout.
+    env = FreshReset(RecordEpisode(Vectorize(Limited())))
+    assert env.truncates_after == 5
+
+    def act(shared, state, key):
+        return state.carry, (jax.random.uniform(key, (N,)) < jnp.array([0.0, 0.1, 0.3, 0.9])).astype(jnp.int32), ()
+
+    env_state, timestep = env.reset(jax.random.split(jax.random.key(0), N))
+    state = RolloutState(env_state, timestep, jnp.zeros((N,)))
+    state, _ = rollout(env, act, (), state, jax.random.key(1), 3)
+    last, (whole, _) = rollout(env, act, (), state, jax.random.key(2), 10)
+    last_kept, (kept, _) = rollout(env, act, (), state, jax.random.key(2), 10, most_truncations=2)
+    steps, compact = whole.transitions, kept.transitions
+    assert compact.next_observation.agent_view.shape == (3, N, 1)
+    assert steps.truncated.sum(0)[0] == 2
+    for a, b in zip(
+        jax.tree.leaves((last, steps._replace(next_observation=()))),
+        jax.tree.leaves((last_kept, compact._replace(next_observation=()))),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+    def value(observation):
+        return jnp.square(observation.agent_view[..., 0])
+
+    v_t = successor_values(value(compact.next_observation), value(compact.observation), compact.truncated)
+    counts = ~steps.terminated
+    np.testing.assert_array_equal(v_t[counts], value(steps.next_observation)[counts])

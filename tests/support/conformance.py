@@ -80,6 +80,8 @@ def check(suite, name, num_steps=2000, **changes):
     assert steps.reward.dtype == np.float32
     assert steps.terminated.dtype == steps.truncated.dtype == bool
     assert not (first.terminated | first.truncated).any()
+    if env.truncates_after is not None:
+        assert (steps.episode.episode_length[steps.truncated] >= env.truncates_after).all()
     # Within an episode the observation is the successor; at its end, the first observation of the next episode.
     for found, successor in zip(
         jax.tree.leaves(steps.observation), jax.tree.leaves(steps.next_observation), strict=True
@@ -120,6 +122,7 @@ def check_carry(env):
 def check_time_limit(suite, name, limit, actions=None, num_envs=NUM_ENVS, **changes):
     """Assert that episodes which nothing else ends are truncated after `limit` steps, and not terminated."""
     env = make(env_config(suite, name, **changes))
+    assert env.truncates_after in (None, limit)
 
     def play(key):
         state, timestep = env.reset(jax.random.split(key, num_envs))

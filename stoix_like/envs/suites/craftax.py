@@ -53,6 +53,7 @@ class CraftaxEnvironment(Environment):
     def __init__(self, env: Any, params: Any, name: str) -> None:
         self._env, self.params, self._name = env, params, name
         self._endless = params.replace(max_timesteps=INT32_MAX)
+        self.truncates_after = int(params.max_timesteps)
         self.action_space = Discrete(env.action_space(params).n)
         shape = tuple(env.observation_space(params).shape)
         self.observation_space = Box(0.0, np.inf if name in _UNBOUNDED else 1.0, shape)

@@ -60,6 +60,7 @@ class NavixEnvironment(Environment):
 
     def __init__(self, env: Any, observation: str, bounds: tuple[int, int]) -> None:
         self._env = env
+        self.truncates_after = int(env.max_steps)
         self._keeps_tiles = observation.startswith("rgb")
         self.action_space = Discrete(len(env.action_set))
         view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view

@@ -16,6 +16,7 @@ from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
 from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX
 
 
 class PhysicsEnvironment(Environment):
@@ -28,6 +29,8 @@ class PhysicsEnvironment(Environment):
         model: its model of MuJoCo, for drawing; None if it has none.
         pose: see `scenes.bodies.find_scene`.
     """
+
+    truncates_after = INT32_MAX
 
     def __init__(self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]]) -> None:
         self._env, self._model, self._pose = env, model, pose

@@ -43,6 +43,8 @@ class PopgymArcadeEnvironment(Environment):
         params: the parameters of the game.
     """
 
+    truncates_after = INT32_MAX
+
     def __init__(self, env: Any, params: Any) -> None:
         self._env, self.params = env, params
         self.action_space = Discrete(env.action_space(params).n)

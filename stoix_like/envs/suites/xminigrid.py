@@ -37,6 +37,7 @@ class XMiniGridEnvironment(Environment):
 
     def __init__(self, env: Any, params: Any) -> None:
         self._env, self.params = env, params
+        self.truncates_after = params.max_steps
         self.action_space = Discrete(env.num_actions(params))
         view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
         self.observation_space = Box(0, max(NUM_TILES, NUM_COLORS) - 1, view.shape, view.dtype)

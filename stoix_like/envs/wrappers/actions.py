@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class StickyActions(StatefulWrapper):
         env: the environments to wrap.
         probability: probability of a repetition in each step.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment, probability: float) -> None:
         super().__init__(env)
@@ -84,6 +86,12 @@ class RepeatActions(Wrapper):
 
         return jax.lax.fori_loop(1, self.repeats, again, self.env.step(keys, state, action))
 
+    @property
+    def truncates_after(self) -> int | None:
+        """See `VectorEnvironment.truncates_after`."""
+        own = self.env.truncates_after
+        return None if own is None else -(-own // self.repeats)
+
 
 class RandomStarts(Wrapper):
     """A wrapper that starts episodes after a random number of random legal actions.
@@ -118,6 +126,12 @@ class RandomStarts(Wrapper):
         (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
         return state, start[1]._replace(observation=timestep.observation, next_observation=timestep.next_observation)
 
+    @property
+    def truncates_after(self) -> int | None:
+        """See `VectorEnvironment.truncates_after`."""
+        own = self.env.truncates_after
+        return None if own is None or own <= self.max_steps else own - self.max_steps
+
 
 class RescaleActions(Wrapper):
     """A wrapper that rescales actions from `[-1, 1]` to the bounds of the environment.
@@ -128,6 +142,8 @@ class RescaleActions(Wrapper):
     Raises:
         ValueError: if the action space is not a bounded `Box`.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
@@ -152,6 +168,8 @@ class ClipActions(Wrapper):
     Raises:
         ValueError: if the action space is not a `Box`.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,14 @@ from stoix_like.envs.scenes.base import Scene
 class Wrapper(VectorEnvironment):
     """Base class that forwards every call to `env`; subclasses override what they change.
 
+    Attributes:
+        keeps_ends: whether episodes end where those of the wrapped environments do.
+
     Args:
         env: the environments to wrap.
     """
+
+    keeps_ends: ClassVar[bool] = False
 
     def __init__(self, env: VectorEnvironment) -> None:
         self.env = env
@@ -63,6 +68,11 @@ class Wrapper(VectorEnvironment):
     def legend(self) -> Legend:
         """See `VectorEnvironment.legend`."""
         return self.env.legend()
+
+    @property
+    def truncates_after(self) -> int | None:
+        """See `VectorEnvironment.truncates_after`."""
+        return self.env.truncates_after if self.keeps_ends else None
 
     @property
     def unwrapped(self) -> VectorEnvironment:
@@ -162,6 +172,8 @@ class CountingWrapper(StatefulWrapper):
 class ObservationWrapper(Wrapper):
     """Base class of wrappers that change the agent's view and nothing else."""
 
+    keeps_ends: ClassVar[bool] = True
+
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[State, TimeStep]:
         """See `Wrapper.on_start`."""
         return env_state, with_view(timestep, self.view(timestep.observation.agent_view))
@@ -178,6 +190,8 @@ class ObservationWrapper(Wrapper):
 
 class RewardWrapper(Wrapper):
     """Base class of wrappers that change rewards and nothing else."""
+
+    keeps_ends: ClassVar[bool] = True
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,12 @@ class TimeLimit(CountingWrapper):
         """See `CountingWrapper.at_step`."""
         return timestep._replace(truncated=(timestep.truncated | (steps >= self.limit)) & ~timestep.terminated)
 
+    @property
+    def truncates_after(self) -> int | None:
+        """See `VectorEnvironment.truncates_after`."""
+        own = self.env.truncates_after
+        return None if own is None else min(own, self.limit)
+
 
 class RecordedState(NamedTuple):
     """The state of the wrapped environments, and the return and length `[N]` of the episode so far."""
@@ -43,6 +49,8 @@ class RecordEpisode(StatefulWrapper):
     Args:
         env: the environments to wrap, before their rewards are scaled or clipped.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def on_start(self, env_state: State, timestep: TimeStep) -> tuple[RecordedState, TimeStep]:
         """See `Wrapper.on_start`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +100,8 @@ class StackFrames(StatefulWrapper):
         ConfigError: if the views are dictionaries or scalars.
     """
 
+    keeps_ends: ClassVar[bool] = True
+
     def __init__(self, env: VectorEnvironment, num_frames: int) -> None:
         super().__init__(env)
         if isinstance(env.observation_space, Dict):
@@ -167,6 +169,8 @@ class AddTime(CountingWrapper):
         ConfigError: if the observations are not float vectors.
     """
 
+    keeps_ends: ClassVar[bool] = True
+
     def __init__(self, env: VectorEnvironment, limit: int) -> None:
         super().__init__(env)
         self.limit = limit
@@ -193,6 +197,8 @@ class CountSteps(CountingWrapper):
     Args:
         env: the environments to wrap.
     """
+
+    keeps_ends: ClassVar[bool] = True
 
     def at_step(self, timestep: TimeStep, steps: jax.Array) -> TimeStep:
         """See `CountingWrapper.at_step`."""

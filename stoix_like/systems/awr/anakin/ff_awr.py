@@ -24,11 +24,13 @@ class Config(ff_a2c.Config, ReplayConfig):
     """Hyperparameters of AWR.
 
     Attributes:
+        needs_successors: see `SystemConfig`.
         whole_windows: see `ReplayConfig`.
         beta: temperature of the weights, in the unit of the advantages.
         weight_max: largest weight.
     """
 
+    needs_successors: ClassVar[bool] = True
     whole_windows: ClassVar[bool] = True
     beta: Annotated[float, above(0.0)]
     weight_max: Annotated[float, above(0.0)]

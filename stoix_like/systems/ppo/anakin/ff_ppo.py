@@ -116,7 +116,9 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         agent, batch = self.targets(agent, trajectory)
         behaviour, config = agent.shared, self.config.at(agent.shared.updates, self.num_updates)
         sgd_step = partial(replace(self, config=config).sgd_step, behaviour)
-        shared, metrics = minibatch_epochs(sgd_step, behaviour, batch, key, config, self.stop)
+        # Every array that minibatches are drawn from costs time, and only clipping needs the values before the update.
+        drawn = batch if config.clip_value else batch._replace(value=())
+        shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config, self.stop)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | self.describe(config, batch)
 
     def targets(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
@@ -126,7 +128,8 @@ class PPO(OnPolicyActorCritic[ConfigT]):
             The agent with new statistics of returns, and the batch `[B]` to learn from.
         """
         (shared, local), steps = self.normalize(agent, trajectory.transitions)
-        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps))
+        trajectory, pieces = trajectory._replace(transitions=steps), self.config.num_minibatches
+        local, values = self.networks.evaluate(shared.params, local, trajectory, pieces)
         policy = partial(self.networks.policy, shared.params, values.obs)
         advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
         advantage = self.standardize(advantage, (True, "batch"))
