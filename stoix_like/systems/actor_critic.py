@@ -205,7 +205,7 @@ class OnPolicyTransition(NamedTuple):
         obs: input of the networks, with the observation that the policy acted on, see `Values`.
         action: the action taken.
         log_prob: log-probability of the action under the behaviour policy.
-        value: value of `obs` before the update.
+        value: value of `obs` before the update; `()` where it is not needed.
         advantage: advantage of the action.
         target: value target.
     """
@@ -213,7 +213,7 @@ class OnPolicyTransition(NamedTuple):
     obs: Any
     action: jax.Array
     log_prob: jax.Array
-    value: jax.Array
+    value: Any
     advantage: jax.Array
     target: jax.Array
 
