@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, PyTree, SystemSpec, TimeStep, Transition
 from stoix_like.utils.replay.config import ReplayConfig
+from stoix_like.utils.replay.sum_tree import set_priorities
 from stoix_like.utils.replay.types import Step
 
 
@@ -29,6 +30,7 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         A buffer of items, or of rows of blocks `[N, L]`.
     """
     import flashbax  # systems without replay start without it
+    from flashbax.buffers import trajectory_buffer
 
     size = config.buffer_size(spec.num_envs, spec.num_shards) // spec.num_shards
     batch = config.total_batch_size // spec.num_shards
@@ -40,9 +42,10 @@ def make_buffer(config: ReplayConfig, spec: SystemSpec) -> Any:
         sizes: dict[str, Any] = {"max_length_time_axis": length, "min_length_time_axis": window}
         rows = (spec.num_envs, batch, window, 1)
         if config.prioritised:
-            # Systems apply the exponent before `set_priorities`, because it may be traced.
-            sizes |= {"priority_exponent": 1.0, "device": jax.default_backend()}
-            buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes)
+            # Systems apply the exponent before `set_priorities`, because it may be traced. `add_rows` sets those of new
+            # windows: flashbax would set them in several passes, item by item.
+            buffer = flashbax.make_prioritised_trajectory_buffer(*rows, **sizes, priority_exponent=1.0)
+            buffer = buffer.replace(add=trajectory_buffer.add, set_priorities=set_priorities)
         else:
             buffer = flashbax.make_trajectory_buffer(*rows, **sizes)
     functions = {field.name: getattr(buffer, field.name) for field in dataclasses.fields(buffer)}
@@ -113,18 +116,19 @@ def add_rows(config: ReplayConfig, buffer: Any, state: Any, stored: PyTree) -> A
     if not config.prioritised:
         return added
     num_blocks = jax.tree.leaves(stored)[0].shape[1]
-    return _prefer_new(buffer, added, num_blocks, config.window // config.block_length)
+    added = added.replace(running_index=added.running_index + num_blocks)
+    return _prefer_new(added, num_blocks, config.window // config.block_length)
 
 
-def _prefer_new(buffer: Any, state: Any, num_steps: int, window: int) -> Any:
-    """Set the priority of the windows completed by a rollout to the largest one so far; flashbax would round it."""
+def _prefer_new(state: Any, num_steps: int, window: int) -> Any:
+    """Set the priority of the windows completed by a rollout to the largest one so far."""
     num_envs, length = jax.tree.leaves(state.experience)[0].shape[:2]
-    start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps)
+    start = state.running_index - num_steps - window + 1 + jnp.arange(num_steps + window - 1)
     # Other positions hold no window, or one that this write has partly overwritten.
-    complete = (start >= 0) & (start >= state.running_index - length)
+    complete = (start >= 0) & (start >= state.running_index - length) & (start <= state.running_index - window)
     priority = jnp.where(complete, state.sum_tree_state.max_recorded_priority, 0.0)
     indices = length * jnp.arange(num_envs)[:, None] + (start % length)[None]
-    return buffer.set_priorities(state, indices.ravel(), jnp.tile(priority, num_envs))
+    return set_priorities(state, indices.ravel(), jnp.tile(priority, num_envs))
 
 
 def importance_weights(probability: jax.Array, exponent: Any, axes: Axes) -> jax.Array:
