@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,6 +17,7 @@ from stoix_like.networks.recurrent import LinearCell, linear_recurrence, step_gr
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
 from stoix_like.utils.jax_utils import restore_float32
+from stoix_like.utils.packing import unpack
 
 Kwargs = Mapping[str, Any]
 
@@ -30,11 +31,12 @@ def _policy_kwargs(head: nn.Module, observation: Any, head_kwargs: Kwargs | None
 
 
 class _Network(nn.Module):
-    """A module whose `apply` returns what `__call__` returns; flax's type also covers mutated collections."""
+    """A module whose parameters may be packed, see `pack_params`."""
 
-    if TYPE_CHECKING:
-
-        def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any: ...
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return what `__call__`, or another method, returns for variables."""
+        return super().apply(unpack(variables), *args, **kwargs)
 
 
 class _FeedForward(_Network):

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Metrics, OnlineAndTarget, PyTree
+from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.packing import pack, pack_params, scan, unpack
 from stoix_like.utils.replay import ReplayConfig
 
 
@@ -69,8 +70,8 @@ def replay_epochs(
     """Take several gradient steps, each on a new batch of a replay buffer, and average their metrics.
 
     Args:
-        step: `(carry, sample_key, step_key, count) -> (carry, metrics)`.
-        carry: the state before the first step.
+        step: `(carry, sample_key, step_key, count) -> (carry, metrics)`; the parameters in its carry may be packed.
+        carry: the state before the first step, the shared one of an agent, or the agent.
         key: one key.
         epochs: number of steps.
         counts: `[epochs]`, the last argument of each step; None where steps do not count.
@@ -78,11 +79,14 @@ def replay_epochs(
     Returns:
         The state after the last step, and the mean metrics.
     """
+    # A replay buffer stays as it is.
+    packed = carry._replace(shared=pack_params(carry.shared)) if isinstance(carry, Agent) else pack_params(carry)
 
-    def epoch(carry: Any, inputs: tuple[jax.Array | None, jax.Array]) -> tuple[Any, Metrics]:
+    def epoch(carry: Any, inputs: tuple[jax.Array | None, jax.Array]) -> tuple[Any, Any]:
         count, key = inputs
-        return step(carry, *jax.random.split(key), count)
+        carry, metrics = step(carry, *jax.random.split(key), count)
+        return carry, pack(metrics)
 
     with jax.named_scope("epoch"):
-        carry, metrics = jax.lax.scan(epoch, carry, (counts, jax.random.split(key, epochs)))
-    return carry, jax.tree.map(jnp.mean, metrics)
+        carry, metrics = scan(epoch, packed, (counts, jax.random.split(key, epochs)))
+    return unpack(carry), unpack(jax.tree.map(lambda rows: jnp.mean(rows, axis=0), metrics))

@@ -138,8 +138,7 @@ def minibatch_epochs(
             return scan(packed_step, carry, (shuffled, keys))
 
     rows = pack_steps(batch, 1)
-    packed = shared._replace(params=pack_params(shared.params), opt_states=pack_params(shared.opt_states))
     with jax.named_scope("epoch"):
-        carry, metrics = scan(epoch, stop.start(packed), jax.random.split(key, config.epochs))
+        carry, metrics = scan(epoch, stop.start(pack_params(shared)), jax.random.split(key, config.epochs))
     shared, metrics = stop.finish(carry, metrics)
     return unpack(shared), unpack(metrics)

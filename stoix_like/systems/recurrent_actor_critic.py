@@ -138,7 +138,7 @@ class RecurrentNetworks(ActorCriticNetworks):
     def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, jax.Array]:
         """Compute the policy and the values of sequences, in one pass if they share their cells."""
         if self.pair is None:
-            return super().both(params, obs)
+            return self.policy(params, obs), self.value(params, obs)
         pi, value = self.value(params, obs, self.pair)
         return pi, value
 

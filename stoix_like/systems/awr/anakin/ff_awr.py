@@ -16,6 +16,7 @@ from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import awr_loss
+from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import Replay, ReplayConfig, make_replay
 
 
@@ -70,7 +71,7 @@ class AWR(ff_a2c.A2C[Config]):
         def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
             del count
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
-            _, batch = self.targets(Agent(shared, ()), windows)
+            _, batch = self.targets(Agent(unpack(shared), ()), windows)
             return self.improve(shared, batch, step_key)
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)

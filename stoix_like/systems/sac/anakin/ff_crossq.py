@@ -20,6 +20,7 @@ from stoix_like.systems.off_policy import NO_TARGET
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams, SACShared
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example
+from stoix_like.utils.packing import pack_params, unpack
 from stoix_like.utils.replay import Batch
 
 
@@ -61,7 +62,7 @@ class CrossQ(ff_sac.SAC[Config]):
     def with_statistics(self, variables: Any, metrics: dict[str, Any]) -> tuple[Any, Metrics]:
         """Move running statistics, averaged over shards, from the metrics of a loss to the variables of a network."""
         others = {name: value for name, value in metrics.items() if name != STATISTICS}
-        return {**variables, STATISTICS: self.axes.mean(metrics[STATISTICS])}, others
+        return pack_params({**unpack(variables), STATISTICS: self.axes.mean(metrics[STATISTICS])}), others
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the soft value of the successor, with both in one batch (figure 2)."""
