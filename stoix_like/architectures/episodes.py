@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.architectures.sums import (
+    Count,
     add_counts,
     add_float,
     count,
@@ -34,12 +35,16 @@ def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
         The sums, scalars.
     """
     finished, returns = episodes.finished, episodes.episode_return
+    counts = count(jnp.stack([finished, jnp.where(finished, episodes.episode_length, 0)]), range(1, 1 + finished.ndim))
+    extremes = jnp.where(finished[None], jnp.stack([-returns, returns]), -jnp.inf).max(
+        tuple(range(1, 1 + finished.ndim))
+    )
     return EpisodeSums(
-        number=add_counts(sums.number, count(finished)),
+        number=add_counts(sums.number, Count(counts.high[0], counts.low[0])),
         return_sum=add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0))),
-        return_min=jnp.minimum(sums.return_min, jnp.min(jnp.where(finished, returns, jnp.inf))),
-        return_max=jnp.maximum(sums.return_max, jnp.max(jnp.where(finished, returns, -jnp.inf))),
-        length_sum=add_counts(sums.length_sum, count(jnp.where(finished, episodes.episode_length, 0))),
+        return_min=jnp.minimum(sums.return_min, -extremes[0]),
+        return_max=jnp.maximum(sums.return_max, extremes[1]),
+        length_sum=add_counts(sums.length_sum, Count(counts.high[1], counts.low[1])),
     )
 
 

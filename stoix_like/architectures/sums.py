@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -40,17 +41,19 @@ def count_nothing() -> Count:
     return Count(zero, zero)
 
 
-def count(numbers: jax.Array) -> Count:
+def count(numbers: jax.Array, axes: Sequence[int] | None = None) -> Count:
     """Sum integers.
 
     Args:
         numbers: at least 0; any shape, any integer type, or bool.
+        axes: the axes to sum over; None: all.
 
     Returns:
         The sum.
     """
+    axes = range(numbers.ndim) if axes is None else axes
     digits = _carry(jnp.zeros(numbers.shape, jnp.uint32), numbers.astype(jnp.uint32))
-    return Count(*jax.lax.reduce(tuple(digits), tuple(count_nothing()), _add_digits, range(numbers.ndim)))
+    return Count(*jax.lax.reduce(tuple(digits), tuple(count_nothing()), _add_digits, axes))
 
 
 def add_counts(a: Count, b: Count) -> Count:

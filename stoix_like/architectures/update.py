@@ -285,5 +285,9 @@ def _store(number: jax.Array, stored: jax.Array, leaf: jax.Array) -> jax.Array:
 
 def _all_finite(tree: Any) -> jax.Array:
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    # A sum is finite only if all of its terms are.
-    return jnp.isfinite(sum((jnp.sum(leaf) for leaf in floats), start=jnp.zeros(())))
+    # A sum is finite only if all of its terms are. Parameters and their moments have the same shapes.
+    by_shape: dict[Any, jax.Array] = {}
+    for leaf in floats:
+        kind = leaf.shape, leaf.dtype
+        by_shape[kind] = by_shape[kind] + leaf if kind in by_shape else leaf
+    return jnp.isfinite(sum((jnp.sum(total) for total in by_shape.values()), start=jnp.zeros(())))

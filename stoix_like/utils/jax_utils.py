@@ -265,14 +265,14 @@ def explained_variance(
         The share, a scalar.
     """
 
-    def variance(x: Array) -> Array:
-        centred = x - mean(x)
-        return mean(jnp.square(centred))
+    def average(terms: dict[str, Array]) -> dict[str, Array]:
+        averaged: dict[str, Array] = mean_over(means(terms), axis_names)
+        return averaged
 
-    def mean(x: Array) -> Array:
-        return mean_over(jnp.mean(x), axis_names)
-
-    return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), min_variance)
+    terms = {"error": target - prediction, "target": target}
+    centres = average(terms)
+    variances = average({name: jnp.square(term - centres[name]) for name, term in terms.items()})
+    return 1.0 - variances["error"] / jnp.maximum(variances["target"], min_variance)
 
 
 def means(terms: Mapping[str, Shaped[Array, "..."]]) -> dict[str, Float[Array, ""]]:
