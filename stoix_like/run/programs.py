@@ -117,7 +117,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         program = anakin.make_program(build, setup.env, mesh, spec)
     init = RunProgram("init", program.init, (hyperparams, keys.agent, keys.shards))
     yield init
-    state = _state_shapes(setup, init)
+    state = state_shapes(setup, jax.eval_shape(init.function, *init.args))
     if isinstance(config.arch, SebulbaConfig):
         yield from _of_sebulba(setup, config.arch, program, build({}), state)
     else:
@@ -153,14 +153,19 @@ def _of_sebulba(
     yield RunProgram("copy", jax.jit(partial(jax.tree.map, jnp.copy)), (state.shared,))
 
 
-def _state_shapes(setup: RunSetup, init: RunProgram) -> LearnerState:
-    """Return the shapes of the learner state, with their shardings: a compiled program takes no others."""
+def state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
+    """Return the shapes of the learner state with their shardings: a compiled program takes no others.
+
+    Args:
+        setup: the run.
+        shapes: the shapes.
+    """
     one, each = (NamedSharding(setup.mesh, spec) for spec in partition_specs(setup.population.num_members))
 
     def place(sharding: NamedSharding, part: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
 
-    return LearnerState(*map(place, (one, each, one, one), jax.eval_shape(init.function, *init.args)))
+    return LearnerState(*map(place, (one, each, one, one), shapes))
 
 
 def _select(candidate: Any, best: Any, better: jax.Array) -> Any:

@@ -35,6 +35,7 @@ from stoix_like.run.influence import Influence, find_influence
 from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
+from stoix_like.run.program_cache import ProgramCache, open_cache
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
@@ -63,6 +64,7 @@ class RunSetup(NamedTuple):
         influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
+        cache: the programs of an earlier run like this one, if there was one.
     """
 
     config: RunConfig
@@ -81,6 +83,7 @@ class RunSetup(NamedTuple):
     influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
+    cache: ProgramCache = ProgramCache()
 
     @property
     def evolves(self) -> bool:
@@ -153,8 +156,9 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         evaluation_greedy=config.arch.evaluation_greedy,
     )
     drawn_env = _make_drawn(config)
+    cache = open_cache(config, env, mesh, devices.processes.count, started)
     # Members are built once they are known to fit into memory.
-    shapes = _shapes(InferenceSetup(config, eval_env, spec), env)
+    shapes = cache.shapes(lambda: _shapes(InferenceSetup(config, eval_env, spec), env))
     notes = (
         *plan.notes,
         *notes,
@@ -189,6 +193,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         influence=influence,
         callbacks=make_callbacks(config),
         loggers=make_own_loggers(config),
+        cache=cache,
     )
 
 
