@@ -226,7 +226,8 @@ def set_deterministic() -> None:
 def set_compile_cache(enabled: bool) -> None:
     """Cache compiled programs in a directory of the user, unless a cache directory is already set.
 
-    The cache holds executable code, so users never share it.
+    The cache holds executable code, so users never share it. `run.program_cache` has a directory within this one, and
+    stores what it compiled itself only, so that nothing else may have filled the cache of jax before.
 
     Args:
         enabled: False leaves jax unchanged.
@@ -236,7 +237,7 @@ def set_compile_cache(enabled: bool) -> None:
     if not enabled or jax.config.values["jax_compilation_cache_dir"]:
         return
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = base / "stoix_like" / "jax"
+    directory = base / "stoix_like" / "compiled"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         owned = directory.stat().st_uid == os.getuid() if hasattr(os, "getuid") else True

@@ -22,6 +22,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,6 +110,9 @@ class ProgramCache:
         self._directory, self._settings, self._devices, self._started = directory, settings, devices, started
         self._path = directory / run if directory is not None and run is not None else None
         self._entry = None if self._path is None else _read_entry(self._path)
+        self._loads: dict[str, Callable[[], Any]] = {}
+        if self._entry is not None:
+            self._loads = {name: partial(self._load, *parts) for name, parts in self._entry.programs.items()}
         self._shapes: Shapes | None = None
         self._programs: dict[str, tuple[str, Any, Any]] = {}
 
@@ -121,6 +125,12 @@ class ProgramCache:
         self._shapes = trace() if self._entry is None else self._entry.shapes
         return self._shapes
 
+    def start_loading(self) -> None:
+        """Load the programs in threads, while other parts of the run start."""
+        threads = ThreadPoolExecutor(thread_name_prefix="load")
+        self._loads = {name: threads.submit(load).result for name, load in self._loads.items()}
+        threads.shutdown(wait=False)
+
     def load(self) -> tuple[dict[str, Callable[[], Any]], LearnerState | None]:
         """Return what a run like an earlier one does not trace.
 
@@ -128,9 +138,7 @@ class ProgramCache:
             By name, functions that load the compiled programs, and raise an exception if they cannot; empty if the run
             has to trace. And the shapes of the learner state.
         """
-        if self._entry is None:
-            return {}, None
-        return {name: partial(self._load, *parts) for name, parts in self._entry.programs.items()}, self._entry.state
+        return self._loads, None if self._entry is None else self._entry.state
 
     @staticmethod
     def initialise_lapack() -> None:

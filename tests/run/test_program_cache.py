@@ -203,7 +203,7 @@ def test_a_run_of_the_command_line_traces_once_and_is_bit_identical(tmp_path, sy
     assert train("other", "arch.seed=2")[1] == 0.0
     assert train("again", "arch.seed=1") == (traced, 0.0)
     assert train("without", "arch.seed=1", "arch.compile_cache=false")[0] == traced
-    for file in (tmp_path / "cache/stoix_like/jax/programs").iterdir():
+    for file in (tmp_path / "cache/stoix_like/compiled/programs").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
     again, seconds = train("damaged", "arch.seed=1")
     assert again == traced
