@@ -18,6 +18,7 @@ from stoix_like.networks.torso import MLPTorso
 from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
 from stoix_like.utils.jax_utils import restore_float32
 from stoix_like.utils.packing import unpack
+from stoix_like.utils.platform import on_cpu
 
 Kwargs = Mapping[str, Any]
 
@@ -234,6 +235,18 @@ class MultiNetwork(_Network):
     """
 
     networks: Sequence[nn.Module]
+
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
+        """Return what `__call__` returns; on accelerators, equal modules are one with batched parameters."""
+        if on_cpu() or kwargs or len({repr(network) for network in self.networks}) > 1:
+            return super().apply(variables, *args, rngs=rngs, **kwargs)
+        variables, num_networks = unpack(variables), len(self.networks)
+        each = [{kind: tree[f"networks_{i}"] for kind, tree in variables.items()} for i in range(num_networks)]
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        keys = jax.tree.map(lambda key: jax.random.split(key, num_networks), rngs)
+        apply = self.networks[0].apply
+        return jax.vmap(lambda variables, rngs: apply(variables, *args, rngs=rngs), out_axes=-1)(stacked, keys)
 
     @nn.compact
     def __call__(self, *network_input: Any) -> Any:
