@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.architectures.acting import Act, act_and_step
-from stoix_like.architectures.randomness import MAX_BYTES_PER_ENV, hoist
 from stoix_like.base_types import EpisodeMetrics, RolloutState, TimeStep, Trajectory, Transition
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.utils.packing import pack_steps, unpack
+from stoix_like.utils.randomness import MAX_BYTES_PER_ENV, hoist
 from stoix_like.utils.successors import keep_truncated, no_successors, with_last
 
 # Stands for an entry of a step that is not stored.

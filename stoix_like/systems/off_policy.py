@@ -15,7 +15,11 @@ from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import pack, pack_params, scan, unpack
+from stoix_like.utils.randomness import hoist
 from stoix_like.utils.replay import ReplayConfig
+
+# The random numbers of all gradient steps of an update are drawn together, if those of a step take less.
+_MAX_RANDOM_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +86,16 @@ def replay_epochs(
     # A replay buffer stays as it is.
     packed = carry._replace(shared=pack_params(carry.shared)) if isinstance(carry, Agent) else pack_params(carry)
 
-    def epoch(carry: Any, inputs: tuple[jax.Array | None, jax.Array]) -> tuple[Any, Any]:
-        count, key = inputs
+    keys = jax.random.split(key, epochs)
+
+    def epoch(state: tuple[Any, jax.Array | None], key: jax.Array) -> tuple[Any, Any]:
+        carry, count = state
         carry, metrics = step(carry, *jax.random.split(key), count)
         return carry, pack(metrics)
 
+    first_count = None if counts is None else counts[0]
+    draw, epoch = hoist(epoch, (packed, first_count), keys[0], _MAX_RANDOM_BYTES)
+    inputs = counts, jax.vmap(draw)(keys)
     with jax.named_scope("epoch"):
-        carry, metrics = scan(epoch, packed, (counts, jax.random.split(key, epochs)))
+        carry, metrics = scan(lambda carry, inputs: epoch((carry, inputs[0]), inputs[1]), packed, inputs)
     return unpack(carry), unpack(jax.tree.map(lambda rows: jnp.mean(rows, axis=0), metrics))

@@ -37,6 +37,7 @@ from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
 from stoix_like.utils.multistep import batch_q_lambda
 from stoix_like.utils.normalizer import RewardNormalizer, make_reward_normalizer
+from stoix_like.utils.platform import on_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,7 @@ class PQN(Algorithm):
             self.config.q_lambda,
             truncation_t=steps.truncated,
             time_major=True,
+            associative=not on_cpu(),
         )
 
     def sgd_step(self, shared: PQNShared, batch: Any, key: None) -> tuple[PQNShared, Metrics]:

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.architectures.randomness import hoist
+from stoix_like.utils.randomness import hoist
 
 
 def noisy_step(state, keys):

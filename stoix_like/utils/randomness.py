@@ -1,11 +1,12 @@
-"""Random numbers drawn for a whole rollout at once.
+"""Random numbers drawn for all steps of a loop at once.
 
 Threefry hashes a key with many small operations. With few environments, sampling an action inside a scan over time
-costs more than the network itself; sampling for the whole rollout at once is almost free.
+costs more than the network itself; sampling for the whole rollout at once is almost free. So it is with the batches and
+the noise of gradient steps.
 
 The jaxpr of one step is split into what depends on its keys alone and the rest, and the first part is computed for all
-steps at once. Arrays of more than 256 bytes per environment stay inside the loop; if the hoisted arrays of a step
-together are larger than that, nothing is hoisted. The split does not change what is drawn.
+steps at once. Larger arrays than a limit stay inside the loop; if the hoisted arrays of a step together are larger than
+that, nothing is hoisted. In rollouts it is 256 bytes per environment. The split does not change what is drawn.
 """
 
 from __future__ import annotations
