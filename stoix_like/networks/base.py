@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -437,9 +438,16 @@ class _Recurrent:
     def _through(
         self, cells: Any, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None
     ) -> tuple[Any, Any]:
-        observation, done = observation_done
+        state, embedding = self._embed(cells, state, *observation_done)
+        return state, self._head(embedding, observation_done[0], head_kwargs)
+
+    def _embed(self, cells: Any, state: Any, observation: Any, done: Array) -> tuple[Any, Array]:
         state, embedding = cells(state, (self.pre_torso(self.input_layer(observation)), done))
-        return state, self._head(self.post_torso(embedding), observation, head_kwargs)
+        return state, self.post_torso(embedding)
+
+    def embed(self, state: Any, observation: Any, done: Bool[Array, "T *batch"]) -> Float[Array, "T *batch D"]:
+        """Return what the head takes, for sequences; see `__call__`."""
+        return self._embed(self.rnn.unroll, state, observation, done)[1]
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         raise NotImplementedError
@@ -521,6 +529,34 @@ class RecurrentActorCritic(RecurrentActor):
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return super()._head(embedding, observation, head_kwargs), self.critic_head(embedding)
+
+
+def same_body(actor: RecurrentActor, critic: RecurrentCritic) -> bool:
+    """Return whether two recurrent networks differ in their heads alone."""
+    return all(repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__)
+
+
+def unroll_both(
+    actor: RecurrentActor, critic: RecurrentCritic, params: tuple[Any, Any], states: tuple[Any, Any], *inputs: Any
+) -> tuple[Any, Any]:
+    """Process sequences by two networks of the `same_body`, in one loop over time.
+
+    Args:
+        actor: the policy.
+        critic: the value function.
+        params: the parameters of both.
+        states: the states of both before the first step, `[..., H]`.
+        *inputs: observations `[T, ...]`, and `[T, ...]`, True where one is the first of its episode.
+
+    Returns:
+        The outputs of both heads.
+    """
+    bodies = ({k: v for k, v in tree["params"].items() if k not in ("action_head", "critic_head")} for tree in params)
+    body, state = (jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair) for pair in (bodies, states))
+    apply = partial(actor.apply, method="embed")
+    embeddings = jax.vmap(lambda body, state: apply({"params": body}, state, *inputs))(body, state)
+    pi = actor.apply(params[0], embeddings[0], inputs[0], None, method="_head")
+    return pi, critic.apply(params[1], embeddings[1], inputs[0], None, method="_head")
 
 
 def chained_torsos(torso_cfgs: Sequence[Any], **kwargs: Any) -> CompositeNetwork:

@@ -19,11 +19,13 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.errors import ConfigError
+from stoix_like.networks.base import same_body, unroll_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems import recurrent
 from stoix_like.systems.actor_critic import ActorCriticConfig, ActorCriticNetworks, OnPolicyTransition, Values
 from stoix_like.systems.recurrent import RecurrentNetwork, split_sequences, states_at_starts, unroll_with_successors
+from stoix_like.utils.platform import on_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +138,11 @@ class RecurrentNetworks(ActorCriticNetworks):
         return recurrent.unroll(network, self.critic_params(params), state, obs.observation, obs.is_first)[1]
 
     def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, jax.Array]:
-        """Compute the policy and the values of sequences, in one pass if they share their cells."""
-        if self.pair is None:
+        """Compute the policy and the values of sequences, in one pass if they share or batch their cells."""
+        if self.pair is None and (on_cpu() or not same_body(self.actor, self.critic)):
             return self.policy(params, obs), self.value(params, obs)
+        if self.pair is None:
+            return unroll_both(self.actor, self.critic, params, obs.hidden_states, obs.observation, obs.is_first)
         pi, value = self.value(params, obs, self.pair)
         return pi, value
 
