@@ -14,7 +14,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train install test test-slow check format docs soak bench bench-peers bench-accelerator constraints clean
+.PHONY: help train install test test-slow check format docs soak bench bench-peers bench-accelerator bench-aot constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,14 @@ bench-peers: $(INSTALLED) $(PEERS:%=$(BENCH)/%/.installed) ## measure speed comp
 bench-accelerator: $(INSTALLED) $(BENCH)/rejax/.installed ## measure speed on an accelerator, and write its section of docs/benchmarks.md
 	$(BIN)/pip install --quiet --constraint constraints.txt "jax$(JAX_EXTRA)"
 	$(BIN)/python scripts/benchmark accelerator --repeats 3 --peers $(BENCH) --into docs/benchmarks.md $(ARGS)
+
+bench-aot: $(INSTALLED) $(BENCH)/rejax/.installed $(BENCH)/aot/.installed ## count kernels on accelerators that are not in the machine, compared with rejax; ARGS=--check with the recorded counts
+	PYTHONPATH=$(CURDIR)/$(BENCH)/aot $(BIN)/python scripts/benchmark/kernels.py --peers $(BENCH) --into docs/benchmarks.md $(ARGS)
+
+$(BENCH)/aot/.installed: | $(INSTALLED)
+	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt --target $(@D) \
+		jax-cuda12-pjrt jax-cuda12-plugin nvidia-cuda-nvcc-cu12 libtpu
+	@touch $@
 
 $(BENCH)/rejax/.installed: PACKAGES = rejax==0.1.3 gymnax==0.0.9
 $(BENCH)/sbx/.installed: PACKAGES = sbx-rl

@@ -16,7 +16,7 @@ def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts/benchmark")
     # Compile quickly; the measured speed does not matter here.
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    names = ("scenarios", "runner", "report", "compare")
+    names = ("scenarios", "runner", "report", "compare", "kernels")
     yield SimpleNamespace(**{name: __import__(name) for name in names})
     for name in names:
         sys.modules.pop(name)
@@ -104,6 +104,64 @@ def test_the_scripts_of_every_scenario_exist(benchmark):
     for name, scenario in benchmark.scenarios.SCENARIOS.items():
         for command in benchmark.runner.commands(name, dict.fromkeys(scenario.peers, Path("python")), "").values():
             assert Path(command[1]).is_file(), command
+
+
+def test_a_count_that_has_risen_is_named(benchmark):
+    recorded = {"h200": {"sac": {"stoix_like": {"rest": 100, "launches": 200}, "rejax": {"rest": 1}}}}
+    found = {"h200": {"sac": {"stoix_like": {"rest": 105, "launches": 211}}, "new": {"stoix_like": {"rest": 9}}}}
+    assert benchmark.kernels.find_rises(recorded, recorded) == []
+    assert benchmark.kernels.find_rises(found, recorded) == ["h200, sac: launches per update: 211, was 200"]
+
+
+def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
+    def body(label, trips, kernels, *loops, scopes=None):
+        return benchmark.kernels.Body(label, trips, kernels, 1, 0, 0, scopes or {}, loops)
+
+    ours = body("rollout", 8, 3), body("epoch", 2, 5, body("minibatch", 4, 7))
+    # 10 kernels, 6 of them of the returns; 8 x 3; and 2 x (5 + 4 x 7).
+    programs = {
+        "ours": body("", 1, 1, body("", None, 10, *ours, scopes={"returns": 6})),
+        # Loops have no names: steps, advantages, epochs and their minibatches.
+        "theirs": body("", 1, 1, body("", 5, 20, body("", 8, 9), body("", 8, 2), body("", 2, 5, body("", 4, 7)))),
+    }
+    monkeypatch.setattr(benchmark.kernels, "read_program", programs.get)
+    compiled = {"temporary": 2_500_000, "steps": 100}
+    create = {"num_envs": 4, "num_steps": 8, "num_minibatches": 4, "total_timesteps": 160}
+    counts = {
+        "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}),
+        "rejax": benchmark.kernels.read({"hlo": "theirs", **compiled}, create),
+    }
+    rest = {"temporary": 2.5, "epoch": 5, "minibatch": 7}
+    assert counts == {
+        "stoix_like": {
+            "rollout": 3,
+            "returns": 6,
+            "rest": 4,
+            "launches": 100,
+            "per_step": 1000,
+            "collectives": 19,
+            **rest,
+        },
+        "rejax": {
+            "rollout": 9,
+            "returns": 16,
+            "rest": 20,
+            "launches": 174,
+            "per_step": 1740,
+            "collectives": 27,
+            **rest,
+        },
+    }
+    goal = benchmark.scenarios.KernelGoal
+    goals = goal("h200", "sac", "launches", 50), goal("h200", "sac", "launches", 0.65, ("sac", "rejax"))
+    monkeypatch.setattr(benchmark.kernels, "KERNEL_GOALS", goals)
+    lines = benchmark.kernels.table("h200", {"sac": counts}).splitlines()
+    assert lines[0] == "### NVIDIA H200"
+    assert lines[4:6] == [
+        "| sac | stoix_like | 3 | 6 | 5 | 7 | 4 | 100 | 1,000 | 2.5 | 19 |",
+        "|  | rejax | 9 | 16 | 5 | 7 | 20 | 174 | 1,740 | 2.5 | 27 |",
+    ]
+    assert lines[7:] == ["- sac, launches: ≤ 50: 100, missed", "- sac, launches: ≤ 0.65 x rejax: 0.575, met"]
 
 
 @pytest.mark.parametrize("arguments", [["ppo_tiny"], ["ppo_small", "--repeats", "0"], ["sac", "--scale", "2"]])

@@ -313,3 +313,92 @@ GROUPS = {
     group: tuple(name for name in SCENARIOS if name.startswith(prefix))
     for group, prefix in {"suites": "steps_", "host": "host_"}.items()
 } | {"accelerator": ("ppo_4096", "population_256", "ppo_brax", "ppo_playground", "sac")}
+
+
+class KernelGoal(NamedTuple):
+    """A bound on one of our counts: a number, or a share of the same count of another program.
+
+    Attributes:
+        target: the device.
+        scenario: the scenario.
+        row: the count.
+        bound: the largest count, or its largest ratio to that of `of`.
+        of: scenario and framework to compare with.
+    """
+
+    target: str
+    scenario: str
+    row: str
+    bound: float
+    of: tuple[str, str] | None = None
+
+    def line(self, counts: dict[str, Any]) -> str:
+        """Return whether the goal is met, as a line of a list; empty if it was not counted."""
+        ours = counts.get(self.scenario, {}).get("stoix_like", {}).get(self.row)
+        other = 1.0 if self.of is None else counts.get(self.of[0], {}).get(self.of[1], {}).get(self.row)
+        if ours is None or other is None:
+            return ""
+        of = "" if self.of is None else f" x {self.of[1] if self.of[1] != 'stoix_like' else self.of[0]}"
+        reached = ours / other
+        met = "met" if reached <= self.bound else "missed"
+        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,g}{of}: {reached:,.3g}, {met}"
+
+
+KERNEL_DQN = ("arch.total_num_envs=4096", "arch.total_timesteps=1e7", "system.total_buffer_size=409600")
+KERNEL_SAC = ("arch.total_num_envs=256", "arch.total_timesteps=1e6", "system.total_buffer_size=1e5")
+KERNEL_PQN = (
+    *("system=q_learning/ff_pqn", "env=gymnax/cartpole", "arch.total_num_envs=512", "arch.total_timesteps=1e7"),
+    "network.actor_network.pre_torso.layer_sizes=[64,64]",
+    *("system.rollout_length=32", "system.epochs=4", "system.num_minibatches=16"),
+)
+REJAX_PQN = {
+    "env": "CartPole-v1",
+    "num_envs": 512,
+    "num_steps": 32,
+    "num_epochs": 4,
+    "num_minibatches": 16,
+    "total_timesteps": 10_000_000,
+}
+# PPO of 64 x 64 tanh; a lone member of the population, for its goal.
+KERNEL_PPO = ("arch.total_num_envs=4096", "arch.total_timesteps=2e7", "system.num_minibatches=16")
+# What `make bench-aot` compiles.
+KERNEL_SCENARIOS = {
+    "ppo_4096": Scenario(
+        (*PPO_SMALL, *KERNEL_PPO),
+        peers={
+            "rejax": rejax_settings(
+                REJAX_PPO | {"num_envs": 4096, "num_minibatches": 16, "total_timesteps": 20_000_000}
+            )
+        },
+    ),
+    "ppo_small": Scenario((*PPO_SMALL, "arch.total_timesteps=1e5")),
+    "population_256": SCENARIOS["population_256"],
+    "ppo_brax": SCENARIOS["ppo_brax"],
+    "dqn": Scenario(
+        (*DQN, *KERNEL_DQN),
+        peers={
+            "rejax": rejax_settings(
+                REJAX_DQN | {"num_envs": 4096, "buffer_size": 409_600, "total_timesteps": 10_000_000}, "DQN"
+            )
+        },
+    ),
+    "sac": Scenario(
+        (*SAC, *KERNEL_SAC),
+        peers={"rejax": rejax_settings(REJAX_SAC | {"num_envs": 256, "total_timesteps": 1_000_000}, "SAC")},
+    ),
+    "pqn": Scenario(KERNEL_PQN, peers={"rejax": rejax_settings(REJAX_PQN, "PQN")}),
+    "pixels": Scenario((*PPO_PIXELS[:3], *KERNEL_PPO)),
+}
+KERNEL_GOALS = (
+    *(
+        KernelGoal("h200", "ppo_4096", row, bound)
+        for row, bound in {
+            **{"rollout": 14, "returns": 30, "minibatch": 42, "epoch": 10, "rest": 50, "launches": 4700},
+            "temporary": 100,
+        }.items()
+    ),
+    KernelGoal("h200", "population_256", "launches", 1.1, ("ppo_small", "stoix_like")),
+    KernelGoal("h200", "sac", "launches", 120),
+    KernelGoal("h200", "dqn", "per_step", 0.65, ("dqn", "rejax")),
+    KernelGoal("h200", "pqn", "per_step", 0.65, ("pqn", "rejax")),
+)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -22,6 +23,7 @@ class Body(NamedTuple):
         collectives: how many of them communicate with other devices.
         transfers: how many of them communicate with the host.
         bytes: that they read and write.
+        scopes: how many of the kernels were traced in each scope that is inside of the body's own.
         loops: the loops in it; branches of a condition are loops of at most one trip.
     """
 
@@ -31,6 +33,7 @@ class Body(NamedTuple):
     collectives: int
     transfers: int
     bytes: int
+    scopes: Mapping[str, int]
     loops: tuple[Body, ...] = ()
 
     @property
@@ -121,6 +124,7 @@ class _Reader:
         types = {operation.name: operation.type for operation in operations}
         kernels = collectives = transfers = size = 0
         loops: list[Body] = []
+        scopes: Counter[str] = Counter()
         for operation in operations:
             base = operation.opcode.removesuffix("-start").removesuffix("-done")
             if base in _CONTROL:
@@ -132,7 +136,8 @@ class _Reader:
             collectives += base in _COLLECTIVES
             transfers += base in _TRANSFERS or bool(_CALLBACK.search(operation.rest))
             size += self._bytes(operation, types)
-        return Body(label, trips, kernels, collectives, transfers, size, tuple(loops))
+            scopes.update(set(_scope(operation.rest)) - set(scope))
+        return Body(label, trips, kernels, collectives, transfers, size, dict(scopes), tuple(loops))
 
     def _loops(self, operation: _Operation, scope: tuple[str, ...]) -> list[Body]:
         """Return the bodies that an operation runs; of a condition the largest branch, which may not run."""

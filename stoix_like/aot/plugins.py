@@ -12,6 +12,7 @@ from stoix_like.errors import MissingExtraError
 
 # Variables that keep the plugins from looking for a device or for other hosts, and from logging.
 _ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",

@@ -73,10 +73,9 @@ class Report(NamedTuple):
         return next((loop for loop in body.loops if loop.trips is None), body)
 
     @property
-    def steps_per_update(self) -> float:
-        """Environment steps that one device takes between two updates, of all members."""
-        setup = self.setup
-        return setup.plan.steps_per_update * setup.population.num_members / setup.mesh.size
+    def steps_per_update(self) -> int:
+        """Environment steps between two updates, of all members and devices."""
+        return self.setup.plan.steps_per_update * self.setup.population.num_members
 
     def check(self) -> None:
         """Refuse a run that does not fit.

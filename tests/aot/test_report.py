@@ -16,7 +16,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 
 TINY = ["network.actor_network.pre_torso.layer_sizes=[8]", "network.critic_network.pre_torso.layer_sizes=[8]"]
-COMPILERS = {"h200": "jax_plugins.xla_cuda12", "v5e-4": "libtpu"}
+COMPILERS = {"h2": "jax_plugins", "v5": "libtpu"}
 
 
 @pytest.fixture
@@ -61,19 +61,50 @@ def test_what_one_process_cannot_compile_is_refused():
         report.compile_for(config, target)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", COMPILERS)
-def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
-    if importlib.util.find_spec(COMPILERS[target].partition(".")[0]) is None:
-        pytest.skip(f"{COMPILERS[target]} is not installed")
+def compile_on(target, *overrides):
+    """Compile a run in a process of its own; return the columns of each row of the report."""
+    if importlib.util.find_spec(COMPILERS[target[:2]]) is None:
+        pytest.skip(f"{COMPILERS[target[:2]]} is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [sys.executable, "-m", "stoix_like", "compile", *TINY, "--for", target]
+    command = [sys.executable, "-m", "stoix_like", "compile", *overrides, "--for", target]
     compiled = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (compiled.returncode, compiled.stderr) == (0, "")
-    rows = dict(re.findall(r"^ *([a-z ]+?)  +(.*)$", compiled.stdout, re.MULTILINE))
+    return {name: row.split() for name, row in re.findall(r"^ *([a-z ]+?)  +(.*)$", compiled.stdout, re.MULTILINE)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["h200", "v5e-4", "v5p-8"])
+def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
+    rows = compile_on(target, *TINY)
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch", "step of the rollout"} <= set(rows)
-    # Gradients are averaged once, and rollouts need no other device.
-    assert [rows[name].split()[-2:] for name in ("step of the rollout", "minibatch")] == [
-        ["0", "0"],
-        ["1" if target == "v5e-4" else "0", "0"],
-    ]
+    assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "body", "collectives"),
+    [
+        ("ppo/rec_ppo arch.total_num_envs=16", "minibatch", 1),
+        ("q_learning/ff_dqn", "epoch", 1),
+        ("q_learning/ff_pqn", "minibatch", 1),
+        # The critic's, then those of the actor, whose loss takes the new critic.
+        ("ddpg/ff_ddpg env=gymnax/pendulum", "epoch", 2),
+        ("sac/ff_sac env=gymnax/pendulum", "epoch", 2),
+        ("mpo/ff_mpo", "epoch", 2),
+        # The advantages, whose better half weighs, and the gradients.
+        ("mpo/ff_vmpo", "minibatch", 2),
+        # The largest importance weight, and the gradients.
+        ("q_learning/rec_r2d2", "epoch", 2),
+        # Mean and deviation of the advantages of the new critic, metrics, and the gradients.
+        ("awr/ff_awr", "epoch", 4),
+        ("reppo/ff_reppo env=gymnax/pendulum", "minibatch", 1),
+    ],
+)
+def test_gradients_are_averaged_at_once_and_rollouts_need_no_other_device(system, body, collectives):
+    name, *overrides = system.split()
+    rows = compile_on("v5e-4", f"system={name}", "arch.total_num_envs=8", *overrides)
+    assert rows[body][-2] == str(collectives)
+    # A rollout of one step is no loop.
+    assert rows.get("step of the rollout", ["0", "0"])[-2] == "0"
+    # None in any loop.
+    assert {row[-1] for name, row in rows.items() if len(row) == 4} == {"0"}

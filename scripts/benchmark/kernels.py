@@ -1,0 +1,176 @@
+"""Count the kernels of training programs on accelerators that are not in the machine, ours and those of rejax.
+
+The counts do not depend on the machine. `--check` compares ours with the recorded ones, and fails where one has risen
+by more than 5 %.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from report import write_into
+from runner import OURS, SCRIPTS
+from scenarios import KERNEL_GOALS, KERNEL_SCENARIOS
+
+from stoix_like.aot.kernels import Body, read_program
+from stoix_like.aot.targets import Target, find_target
+
+TARGETS = ("h200", "v5e-4")
+RECORD = SCRIPTS / "kernels.json"
+LARGEST_RISE = 1.05
+ROWS = {
+    "rollout": "step of the rollout",
+    "returns": "advantages or returns",
+    "epoch": "epoch",
+    "minibatch": "minibatch",
+    "rest": "rest of an update",
+    "launches": "launches per update",
+    "per_step": "launches per 1,000 environment steps",
+    "temporary": "temporary memory, MB",
+    "collectives": "all-reduces per update",
+}
+
+
+def main() -> None:
+    """Count, print, and write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", help=f"{', '.join(KERNEL_SCENARIOS)} (default: all)")
+    parser.add_argument("--peers", type=Path, help="directory with the virtual environment of rejax")
+    parser.add_argument("--into", type=Path, help="write the tables into this page of the documentation")
+    parser.add_argument("--check", action="store_true", help="compare with the recorded counts; write nothing")
+    asked = parser.parse_args()
+    if unknown := set(asked.scenarios) - set(KERNEL_SCENARIOS):
+        parser.error(f"unknown scenario {min(unknown)!r}: choose from {', '.join(KERNEL_SCENARIOS)}")
+    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    found: dict[str, Any] = {}
+    for target in TARGETS:
+        for name in asked.scenarios or KERNEL_SCENARIOS:
+            print(f"{name} on {target} …", file=sys.stderr, flush=True)
+            python = asked.peers / "rejax/bin/python" if asked.peers and not asked.check else None
+            found.setdefault(target, {})[name] = count(name, find_target(target), python)
+    if asked.check:
+        rises = list(find_rises(found, recorded))
+        print("\n".join(rises) or "no count has risen")
+        sys.exit(bool(rises))
+    merged = {target: {**recorded.get(target, {}), **found[target]} for target in TARGETS}
+    RECORD.write_text(json.dumps(merged, indent=1) + "\n")
+    tables = "\n\n".join(table(target, rows) for target, rows in merged.items())
+    print(tables)
+    if asked.into:
+        write_into(asked.into, "kernels", "    make bench-aot\n\n" + tables)
+
+
+def count(name: str, target: Target, rejax: Path | None) -> dict[str, dict[str, float]]:
+    """Return the counts of a scenario by framework."""
+    scenario = KERNEL_SCENARIOS[name]
+    found = {OURS: read(compile_ours(scenario.overrides, target.name))}
+    if rejax and "rejax" in scenario.peers:
+        settings = scenario.peers["rejax"]
+        found["rejax"] = read(compile_rejax(rejax, settings, target), settings["create"])
+    return found
+
+
+def compile_ours(overrides: tuple[str, ...], target: str) -> dict[str, Any]:
+    """Compile our training program in a process of its own."""
+    return _run([sys.executable, str(SCRIPTS / "kernels_ours.py"), target, *overrides])
+
+
+def compile_rejax(python: Path, settings: dict[str, Any], target: Target) -> dict[str, Any]:
+    """Compile the same of rejax, for one device."""
+    topology = {"title": target.title, "platform": target.platform, "topology": target.topology}
+    return _run([str(python), str(SCRIPTS / "kernels_rejax.py"), json.dumps(settings), json.dumps(topology)])
+
+
+def _run(command: list[str]) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("r") as out:
+        done = subprocess.run([*command], env={**os.environ, "KERNELS_OUT": out.name}, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+        return json.load(out)
+
+
+def read(compiled: dict[str, Any], rejax: dict[str, Any] | None = None) -> dict[str, float]:
+    """Return the counts of a program.
+
+    Args:
+        compiled: its HLO, temporary memory and environment steps per update.
+        rejax: the settings of rejax if it is rejax's, whose loops have no names.
+    """
+    program = read_program(compiled["hlo"])
+    update = find_update(program, rejax)
+    loops = {body.label: body for body in update.all()}
+    inside = update.scopes.get("returns", 0)
+    returns = [body for body in update.loops if body.label == "returns"]
+    counts: dict[str, float] = {
+        "rollout": loops["rollout"].launches if "rollout" in loops else 0,
+        "returns": inside + sum((body.trips or 1) * body.launches for body in returns),
+        "epoch": loops["epoch"].kernels if "epoch" in loops else 0,
+        "minibatch": loops["minibatch"].launches if "minibatch" in loops else 0,
+        "rest": update.kernels - inside,
+        "launches": update.launches,
+        "per_step": round(1000 * update.launches / compiled["steps"], 3),
+        "temporary": round(compiled["temporary"] / 1e6, 1),
+        "collectives": collectives(update),
+    }
+    return {name: value for name, value in counts.items() if value or name in ("rest", "launches", "collectives")}
+
+
+def find_update(program: Body, rejax: dict[str, Any] | None) -> Body:
+    """Return the body of the loop over updates, with names for the loops of rejax."""
+    if rejax is None:
+        return next((loop for loop in program.loops if loop.trips is None), program)
+    length = rejax.get("num_steps", 1)
+    updates = math.ceil(rejax["total_timesteps"] / (rejax["num_envs"] * length))
+    update = next(body for body in program.all() if body.trips == updates and body.launches > 10)
+    names = iter(("rollout", "returns"))
+    loops = []
+    for loop in update.loops:
+        if loop.loops and "num_minibatches" in rejax:
+            inner = tuple(one._replace(label="minibatch") for one in loop.loops)
+            loops.append(loop._replace(label="epoch", loops=inner))
+        else:
+            loops.append(loop._replace(label=next(names, "") if loop.trips == length > 1 else loop.label))
+    return update._replace(loops=tuple(loops))
+
+
+def collectives(body: Body) -> int:
+    """Return the collectives of one run of a body."""
+    return body.collectives + sum((loop.trips or 1) * collectives(loop) for loop in body.loops)
+
+
+def find_rises(found: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """Return a line for each of our counts that has risen."""
+    return [
+        f"{target}, {name}: {ROWS[row]}: {value:g}, was {before:g}"
+        for target, scenarios in found.items()
+        for name, counts in scenarios.items()
+        for row, value in counts[OURS].items()
+        if value > LARGEST_RISE * (before := recorded.get(target, {}).get(name, {}).get(OURS, {}).get(row, math.inf))
+    ]
+
+
+def table(target: str, scenarios: dict[str, Any]) -> str:
+    """Format the counts on a target."""
+    described = find_target(target)
+    lines = [f"### {described.title}{f', {described.num_devices} devices' if described.num_devices > 1 else ''}", ""]
+    lines += [f"| scenario |  | {' | '.join(ROWS.values())} |", "|---" * (2 + len(ROWS)) + "|"]
+    for name, counts in scenarios.items():
+        for who, values in counts.items():
+            shown = [_format(values.get(row)) for row in ROWS]
+            lines.append(f"| {name if who == OURS else ''} | {who} | {' | '.join(shown)} |")
+    goals = [line for goal in KERNEL_GOALS if goal.target == target if (line := goal.line(scenarios))]
+    return "\n".join([*lines, *(["", *goals] if goals else [])])
+
+
+def _format(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()
