@@ -108,6 +108,7 @@ class ArchConfig(ABC):
         profile: trace one update and one evaluation, and measure the time of rollouts alone.
         compute_dtype: dtype in which torsos compute; parameters, heads and losses are float32.
         deterministic: let GPUs compute the same bits in every run, which other devices do anyway.
+        matmul_precision: precision of products of matrices, see `RunConfig.matmul_precision`.
     """
 
     architecture_name: str
@@ -132,6 +133,7 @@ class ArchConfig(ABC):
     profile: bool = False
     compute_dtype: Annotated[str, one_of("float32", "bfloat16")] = "float32"
     deterministic: bool = False
+    matmul_precision: Annotated[str | None, one_of("default", "high", "highest")] = None
 
     @property
     def torso_dtype(self) -> str | None:
@@ -249,6 +251,8 @@ class SebulbaConfig(ArchConfig):
         return len(self.actor.device_ids) * self.actor.actor_per_device
 
 
+# Contacts and constraints need more digits than networks.
+PHYSICS_SUITES = ("brax", "playground")
 ARCHITECTURES: dict[str, type[ArchConfig]] = {"anakin": AnakinConfig, "sebulba": SebulbaConfig}
 
 
@@ -312,6 +316,13 @@ class RunConfig(NamedTuple):
     def environment_name(self) -> str:
         """The suite and the task, `gymnax/CartPole-v1`; the task is the scenario unless it has a name of its own."""
         return f"{self.env.env_name}/{self.env.scenario.task_name}"
+
+    @property
+    def matmul_precision(self) -> str | None:
+        """The precision of products of matrices of the run; None: jax's default, except in physics suites."""
+        if self.arch.matmul_precision is None and self.env.env_name in PHYSICS_SUITES:
+            return "highest"
+        return self.arch.matmul_precision
 
     def with_mirror(self, address: str) -> RunConfig:
         """Return a copy with another `checkpoint.mirror`."""

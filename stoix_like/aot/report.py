@@ -28,6 +28,7 @@ _BODIES = {
     "minibatch": "minibatch",
     "evaluate": "step of the evaluation",
     "branch": "branch of a condition, at most",
+    "update": "loop",
     "": "loop",
 }
 

@@ -43,7 +43,7 @@ class Target(NamedTuple):
         try:
             fraction = float(given)
         except ValueError:
-            raise ConfigError(f"XLA_PYTHON_CLIENT_MEM_FRACTION={given}: use a number such as 0.75") from None
+            raise ConfigError(f"XLA_CLIENT_MEM_FRACTION={given}: use a number such as 0.75") from None
         return int(fraction * self.memory)
 
 

@@ -80,12 +80,13 @@ class EnvConfig:
     _target_: str = ""
 
 
-def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build training environments, with automatic reset.
 
     Args:
         config: the environment and its wrappers.
         own_env: a custom environment, or its class; None to build it from `config`.
+        precision: of products of matrices, as for `jax.default_matmul_precision`; None: jax's default.
 
     Returns:
         The environments; their number is the number of keys passed to `reset`.
@@ -97,7 +98,7 @@ def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = _make_episodes(config, own_env, config.random_start_steps)
+    env = _make_episodes(config, own_env, config.random_start_steps, precision=precision)
     if config.reward_scale != 1.0:
         env = wrappers.ScaleReward(env, config.reward_scale)
     if config.reward_clip is not None:
@@ -109,12 +110,13 @@ def make(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
     return auto_reset.HostReset(env)
 
 
-def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments, without automatic reset and with the original rewards.
 
     Args:
         config: the environment and its wrappers.
         own_env: see `make`.
+        precision: see `make`.
 
     Returns:
         The environments; time steps after the end of an episode are undefined.
@@ -123,15 +125,16 @@ def make_eval(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
         ConfigError: if the suite, the scenario, an argument or a parameter is unknown.
         MissingExtraError: if the suite's package is not installed.
     """
-    return _make_episodes(config, own_env, evaluation=True)
+    return _make_episodes(config, own_env, evaluation=True, precision=precision)
 
 
-def make_drawn(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
+def make_drawn(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments that can be drawn, see `VectorEnvironment.scene`.
 
     Args:
         config: the environment and its wrappers.
         own_env: see `make`.
+        precision: see `make`.
 
     Returns:
         The environments, for one episode each: those on the host stay where it ended.
@@ -140,7 +143,7 @@ def make_drawn(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
         ConfigError: if they cannot be drawn, or see `make_eval`.
         MissingExtraError: if the suite's package is not installed.
     """
-    env = _make_episodes(config, own_env, evaluation=True, drawn=True)
+    env = _make_episodes(config, own_env, evaluation=True, drawn=True, precision=precision)
     if env.scene() is None:
         raise ConfigError(
             f"env.scenario.name={config.scenario.name} has no drawing: use an environment with images as observations,"
@@ -150,13 +153,20 @@ def make_drawn(config: EnvConfig, own_env: Any = None) -> VectorEnvironment:
 
 
 def _make_episodes(
-    config: EnvConfig, own_env: Any, random_start_steps: int = 0, evaluation: bool = False, drawn: bool = False
+    config: EnvConfig,
+    own_env: Any,
+    random_start_steps: int = 0,
+    evaluation: bool = False,
+    drawn: bool = False,
+    precision: str | None = None,
 ) -> VectorEnvironment:
     """Apply the wrappers that training and evaluation share, and random starts, which nothing above counts."""
     env = make_scenario(config, own_env, evaluation, drawn)
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
+    if precision is not None and not env.on_host:
+        env = wrappers.MatmulPrecision(env, precision)
     if random_start_steps:
         env = wrappers.RandomStarts(env, random_start_steps)
     return wrappers.RecordEpisode(_wrap_observations(_wrap_steps(env, config), config))

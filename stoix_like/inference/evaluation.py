@@ -212,7 +212,8 @@ def _keys(seed: int) -> jax.Array:
 def _make_animation(run: TrainedRun, path: Path) -> Animation:
     """Check the path, and build the environment to draw."""
     check_path(path)
-    return Animation(path, factory.make_drawn(run.setup.config.env, run.setup.config.own_env))
+    config = run.setup.config
+    return Animation(path, factory.make_drawn(config.env, config.own_env, config.matmul_precision))
 
 
 def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMembers:

@@ -22,7 +22,7 @@ def set_up_inference(config: RunConfig) -> InferenceSetup:
     Raises:
         ConfigError: the environment cannot be built, or the networks do not fit it.
     """
-    env = factory.make_eval(config.env, config.own_env)
+    env = factory.make_eval(config.env, config.own_env, config.matmul_precision)
     spec = SystemSpec(
         observation_space=env.observation_space,
         action_space=env.action_space,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import jax
 
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.config import RunConfig
@@ -44,4 +48,20 @@ class InferenceSetup(NamedTuple):
             The system.
         """
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
-        return self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
+        system = self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
+        precision = self.config.matmul_precision
+        if precision is None:
+            return system
+        functions = {name: function for name, function in system._asdict().items() if function is not None}
+        return system._replace(**{name: _in_precision(function, precision) for name, function in functions.items()})
+
+
+def _in_precision(function: Callable[..., Any], precision: str) -> Callable[..., Any]:
+    """Let a function compute products of matrices in a precision of their own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision(precision):
+            return function(*args, **kwargs)
+
+    return call

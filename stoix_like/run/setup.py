@@ -135,7 +135,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     spread, notes = spread_members(config, num_members, len(devices.learner))
     mesh = make_mesh(devices.learner, spread)
     plan = make_plan(config, mesh.shape[DEVICE_AXIS])
-    env, eval_env = factory.make(config.env, config.own_env), factory.make_eval(config.env, config.own_env)
+    made_of = (config.env, config.own_env, config.matmul_precision)
+    env, eval_env = factory.make(*made_of), factory.make_eval(*made_of)
     if isinstance(config.arch, SebulbaConfig):
         _check_sebulba(config, config.arch, env, plan.num_shards, num_members)
     if not fits(config.system, env.action_space):
@@ -220,7 +221,7 @@ def _make_drawn(config: RunConfig) -> VectorEnvironment | None:
     setting = f"logger.video.every_evals={video.every_evals}"
     check_writer(video.format, setting)
     try:
-        return factory.make_drawn(config.env, config.own_env)
+        return factory.make_drawn(config.env, config.own_env, config.matmul_precision)
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error}; or record none, logger.video.every_evals=0") from error
 

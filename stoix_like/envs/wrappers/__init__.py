@@ -11,6 +11,7 @@ from stoix_like.envs.wrappers.observations import (
     SelectEntries,
     StackFrames,
 )
+from stoix_like.envs.wrappers.precision import MatmulPrecision
 
 __all__ = [
     "AddTime",
@@ -20,6 +21,7 @@ __all__ = [
     "CountSteps",
     "CountingWrapper",
     "FlattenObservation",
+    "MatmulPrecision",
     "ObservationWrapper",
     "RandomStarts",
     "RecordEpisode",

@@ -1,0 +1,41 @@
+"""Precision of products of matrices in environments."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+
+from stoix_like.base_types import TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.wrappers.base import Wrapper
+
+
+class MatmulPrecision(Wrapper):
+    """Computes products of matrices in a precision of its own.
+
+    Args:
+        env: the environments to wrap.
+        precision: a value of `jax.default_matmul_precision`.
+    """
+
+    keeps_ends: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnvironment, precision: str) -> None:
+        super().__init__(env)
+        self._precision = precision
+
+    def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        with jax.default_matmul_precision(self._precision):
+            return super().reset(keys)
+
+    def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.step`."""
+        with jax.default_matmul_precision(self._precision):
+            return super().step(keys, state, action)
+
+    def start_rollout(self, key: jax.Array, state: State) -> State:
+        """See `VectorEnvironment.start_rollout`."""
+        with jax.default_matmul_precision(self._precision):
+            return super().start_rollout(key, state)
