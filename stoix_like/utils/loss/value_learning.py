@@ -6,7 +6,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.loss.common import mean_of, squared_or_huber, values_of_actions
+from stoix_like.utils.loss.common import largest_values, mean_of, squared_or_huber, values_of_actions
 from stoix_like.utils.shapes import check_shapes
 
 
@@ -122,7 +122,8 @@ def q_learning_per_example(
         The losses, one per example.
     """
     check_shapes("q_tm1[B,A] a_tm1[B] r_t[B] d_t[B] q_t[B,A]", (q_tm1, a_tm1, r_t, d_t, q_t))
-    return double_q_learning_per_example(q_tm1, q_t, a_tm1, r_t, d_t, q_t, huber_loss_parameter)
+    values, v_t = values_of_actions(q_tm1, a_tm1), largest_values(q_t)
+    return td_learning_per_example(values, r_t, d_t, v_t, huber_loss_parameter)
 
 
 q_learning = mean_of(q_learning_per_example)

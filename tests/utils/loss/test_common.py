@@ -5,10 +5,12 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from every_loss import LOG2
 
 from stoix_like.utils import loss as ls
-from stoix_like.utils.loss.common import probability_ratio
+from stoix_like.utils.loss import common
+from stoix_like.utils.loss.common import largest_values, probability_ratio, values_of_actions
 
 
 def test_the_probability_ratio_is_linear_where_it_would_overflow():
@@ -27,3 +29,17 @@ def test_the_divergence_estimate_is_bounded_like_the_ratio():
     np.testing.assert_allclose(ls.approximate_kl(jnp.full(1, -50.0), zeros), 49.0, rtol=1e-6)
     for log_ratio in (89.0, 1e4, 3e38, -3e38):
         assert jnp.isfinite(ls.approximate_kl(jnp.full(8, log_ratio), jnp.zeros(8))), log_ratio
+
+
+@pytest.mark.parametrize("num_actions", [1, 3, 20])
+def test_values_of_actions_are_the_same_in_columns(num_actions, monkeypatch):
+    values = jax.random.normal(jax.random.key(0), (5, num_actions)).at[:, 1:2].set(-jnp.inf)
+    actions = jnp.arange(5) % num_actions
+
+    def selected():
+        chosen, slopes = jax.value_and_grad(lambda v: jnp.sum(values_of_actions(v, actions)[0::2]))(values)
+        return values_of_actions(values, actions), largest_values(values), chosen, slopes
+
+    expected = selected()
+    monkeypatch.setattr(common, "on_cpu", lambda: False)
+    jax.tree.map(np.testing.assert_array_equal, selected(), expected)

@@ -35,6 +35,7 @@ from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
+from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_q_lambda
 from stoix_like.utils.normalizer import RewardNormalizer, make_reward_normalizer
 from stoix_like.utils.platform import on_cpu
@@ -158,7 +159,7 @@ class PQN(Algorithm):
 
     def loss(self, params: PyTree, batch: Any) -> tuple[jax.Array, Metrics]:
         """Compute half the squared error to the lambda-return (equation 10)."""
-        q = jnp.take_along_axis(self.q_of_batch(params, batch), batch.action[..., None], axis=-1)[..., 0]
+        q = values_of_actions(self.q_of_batch(params, batch), batch.action)
         loss = baseline_loss(q, batch.target)
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
