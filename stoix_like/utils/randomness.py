@@ -58,6 +58,12 @@ def hoist(step: Callable[[Any, Any], Any], state: Any, randomness: Any, max_byte
     return draw, rest
 
 
+def count_equations(jaxpr: jex.Jaxpr) -> int:
+    """Count the equations of a jaxpr, with those of the functions and loops that it calls."""
+    inner = [list(jex.jaxprs_in_params(equation.params)) for equation in jaxpr.eqns]
+    return sum(sum(map(count_equations, jaxprs)) if jaxprs else 1 for jaxprs in inner)
+
+
 def _partition(eqns: Sequence[Any], key_vars: Sequence[Any], max_bytes: int) -> tuple[list[Any], list[Any]]:
     """Split equations into those with small results that depend only on the keys, and all others, in order."""
     from_keys = set(key_vars)
