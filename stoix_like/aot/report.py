@@ -12,7 +12,7 @@ from stoix_like.aot.operations import count_flops
 from stoix_like.aot.targets import Target
 from stoix_like.aot.topology import set_up_for
 from stoix_like.architectures.types import LearnerState
-from stoix_like.config import RunConfig
+from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import columns
 from stoix_like.run import memory
@@ -69,9 +69,10 @@ class Report(NamedTuple):
 
     @property
     def update(self) -> Body:
-        """One update: the body of the loop of `train`."""
+        """One update: the body of the loop of `train`; all of `learn`."""
         body = self.programs[self.training].body
-        return next((loop for loop in body.loops if loop.trips is None), body)
+        loops = body.loops if self.training == "train" else ()
+        return next((loop for loop in loops if loop.trips is None), body)
 
     @property
     def steps_per_update(self) -> int:
@@ -98,6 +99,8 @@ class Report(NamedTuple):
             usable = f"{memory.gib(target.memory)} for a run"
         yield f"{setup.mesh.size} × {target.title}, {usable}; all that follows is per device"
         yield from columns([("program", "arguments", "temporary", "output", "total", "of the memory"), *self._memory()])
+        if self.setup.env.on_host:
+            yield "evaluate calls environments on the host, and was not compiled"
         yield ""
         bodies = _with_names(update, "update")
         yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
@@ -136,7 +139,14 @@ def compile_for(config: RunConfig, target: Target) -> Report:
     setup = set_up_for(config, target)
     programs, state = {}, None
     try:
+        if setup.env.on_host and not isinstance(config.arch, SebulbaConfig):
+            raise ConfigError(
+                f"--for {target.name}: {config.environment_name} steps on the host, which its programs call, so they"
+                " compile only where they run: use arch=sebulba, or environments that run on the accelerator"
+            )
         for name, function, args in run_programs(setup):
+            if name == "evaluate" and setup.env.on_host:
+                continue
             traced = function.trace(*args)
             try:
                 compiled = traced.lower().compile()

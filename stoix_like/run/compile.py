@@ -225,9 +225,9 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
     training = compiled["learn" if "learn" in compiled else "train"]
     memory.check(training, mesh, num_members, sizes, available=setup.device_memory)
-    resident = memory.bytes_per_device(state.shards, mesh)
-    episodes = ("arch.num_eval_episodes",)
-    memory.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
+    if "evaluate" in compiled:
+        resident, episodes = memory.bytes_per_device(state.shards, mesh), ("arch.num_eval_episodes",)
+        memory.check(compiled["evaluate"], mesh, num_members, episodes, resident, setup.device_memory)
 
 
 def describe(programs: Mapping[str, Mapping[str, float]]) -> list[str]:

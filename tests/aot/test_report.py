@@ -61,6 +61,13 @@ def test_what_one_process_cannot_compile_is_refused():
         report.compile_for(config, target)
 
 
+@pytest.mark.usefixtures("on_this_cpu")
+def test_programs_that_call_the_host_are_refused():
+    config = parse_config(compose_config(["env=gymnasium/cartpole", "arch.num_devices=1"]))
+    with pytest.raises(ConfigError, match="--for h200: gymnasium/CartPole-v1 steps on the host.* use arch=sebulba"):
+        report.compile_for(config, targets.find_target("h200"))
+
+
 def compile_on(target, *overrides):
     """Compile a run in a process of its own; return the columns of each row of the report."""
     if importlib.util.find_spec(COMPILERS[target[:2]]) is None:
@@ -69,7 +76,7 @@ def compile_on(target, *overrides):
     command = [sys.executable, "-m", "stoix_like", "compile", *overrides, "--for", target]
     compiled = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (compiled.returncode, compiled.stderr) == (0, "")
-    return {name: row.split() for name, row in re.findall(r"^ *([a-z ]+?)  +(.*)$", compiled.stdout, re.MULTILINE)}
+    return {name: row.split() for name, row in re.findall(r"^ *([a-z0-9 ]+?)  +(.*)$", compiled.stdout, re.MULTILINE)}
 
 
 @pytest.mark.slow
@@ -78,6 +85,14 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
     rows = compile_on(target, *TINY)
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch", "step of the rollout"} <= set(rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
+
+
+@pytest.mark.slow
+def test_learner_and_actors_of_sebulba_compile():
+    overrides = ["arch=sebulba", "env=gymnasium/cartpole", "system=impala/ff_impala", "arch.total_num_envs=8"]
+    rows = compile_on("h200", *TINY, *overrides)
+    assert {"learn", "update", "copy", "actor 0 finish"} <= set(rows)
+    assert "evaluate" not in rows
 
 
 @pytest.mark.slow
@@ -91,13 +106,13 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
         ("ddpg/ff_ddpg env=gymnax/pendulum", "epoch", 2),
         ("sac/ff_sac env=gymnax/pendulum", "epoch", 2),
         ("mpo/ff_mpo", "epoch", 2),
+        ("reppo/ff_reppo env=gymnax/pendulum", "minibatch", 2),
         # The advantages, whose better half weighs, and the gradients.
         ("mpo/ff_vmpo", "minibatch", 2),
         # The largest importance weight, and the gradients.
         ("q_learning/rec_r2d2", "epoch", 2),
         # Mean and deviation of the advantages of the new critic, metrics, and the gradients.
         ("awr/ff_awr", "epoch", 4),
-        ("reppo/ff_reppo env=gymnax/pendulum", "minibatch", 1),
     ],
 )
 def test_gradients_are_averaged_at_once_and_rollouts_need_no_other_device(system, body, collectives):
