@@ -1,7 +1,7 @@
 """Count the kernels of training programs on accelerators that are not in the machine, ours and those of rejax.
 
-The counts do not depend on the machine, and those of rejax that are recorded are not made again. `--check` compares ours
-with the recorded ones, and fails where one has risen by more than 5 %.
+The counts do not depend on the machine, and those of rejax that are recorded are not made again. `--check` compares
+ours with the recorded ones, and fails where one has risen by more than 5 %.
 """
 
 import argparse
