@@ -27,6 +27,10 @@ RUNS = {
     "rec_pqn": ["system=q_learning/rec_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "dqn": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY],
     "rainbow": ["system=q_learning/ff_rainbow", "env=gymnax/cartpole", *REPLAY],
+    "r2d2": [
+        *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
+        *(*REPLAY, "system.burn_in_length=3", "system.total_batch_size=8"),
+    ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],

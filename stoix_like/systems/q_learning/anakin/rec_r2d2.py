@@ -26,6 +26,8 @@ from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_sched
 from stoix_like.systems.q_learning.q_types import QShared
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
+from stoix_like.utils.packing import unpack
+from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.replay import SequenceBatch, SequenceReplayConfig, Step, make_sequence_replay
 
 
@@ -88,8 +90,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         The losses are half the squared errors to transformed n-step returns; zero where there is no target.
         """
         del key
-        q_tm1, q_t_selector = self.values_of_sequences(params.online, batch)
-        _, q_t_value = self.values_of_sequences(params.target, batch)
+        q_tm1, q_t_selector, q_t_value = self.values_of_both(params, batch)
         first = self.config.burn_in_length
         steps = jax.tree.map(lambda x: x[first : first + len(q_tm1)], batch.steps)
         target = batch_transformed_n_step_returns(
@@ -103,6 +104,15 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         )
         values = values_of_actions(q_tm1, steps.action)
         return 0.5 * self.has_target(steps) * jnp.square(target - values), {"q_value": values}
+
+    def values_of_both(self, params: OnlineAndTarget, batch: SequenceBatch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute `values_of_sequences`, and target values at the successors; on accelerators, both in one loop."""
+        online, target = unpack(params)
+        if on_cpu():
+            return *self.values_of_sequences(online, batch), self.values_of_sequences(target, batch)[1]
+        both = jax.tree.map(lambda *leaves: jnp.stack(leaves), online, jax.lax.stop_gradient(target))
+        q_tm1, q_t = jax.vmap(self.values_of_sequences, (0, None))(both, batch)
+        return q_tm1[0], *q_t
 
     def values_of_sequences(self, params: PyTree, batch: SequenceBatch) -> tuple[jax.Array, jax.Array]:
         """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""
