@@ -75,6 +75,8 @@ def test_an_entry_has_the_programs_of_a_run_while_its_sources_stay(tmp_path, mon
     assert found.shapes(pytest.fail) == shapes
     loads, found_state = found.load()
     np.testing.assert_array_equal(loads["f"]()(jnp.ones(3)), UNIQUE * jnp.ones(3))
+    found.start_loading()
+    np.testing.assert_array_equal(found.load()[0]["f"]()(jnp.ones(3)), UNIQUE * jnp.ones(3))
     assert found_state == {"w": jax.ShapeDtypeStruct((4,), jnp.float32)}
     assert cache_in(directory, "other").load() == ({}, None)
     (directory / "other").write_bytes((directory / "run").read_bytes())
