@@ -125,7 +125,7 @@ def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
         "theirs": body("", 1, 1, body("", 5, 20, body("", 8, 9), body("", 8, 2), body("", 2, 5, body("", 4, 7)))),
     }
     monkeypatch.setattr(benchmark.kernels, "read_program", programs.get)
-    compiled = {"temporary": 2_500_000, "steps": 100}
+    compiled = {"temporary": 2_500_000, "steps": 100, "length": 8}
     create = {"num_envs": 4, "num_steps": 8, "num_minibatches": 4, "total_timesteps": 160}
     counts = {
         "stoix_like": benchmark.kernels.read({"hlo": "ours", **compiled}),

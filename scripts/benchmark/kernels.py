@@ -103,16 +103,18 @@ def read(compiled: dict[str, Any], rejax: dict[str, Any] | None = None) -> dict[
     """Return the counts of a program.
 
     Args:
-        compiled: its HLO, temporary memory and environment steps per update.
+        compiled: its HLO, temporary memory, length of rollouts and environment steps per update.
         rejax: the settings of rejax if it is rejax's, whose loops have no names.
     """
     program = read_program(compiled["hlo"])
     update = find_update(program, rejax)
     loops = {body.label: body for body in update.all()}
+    rollouts = [body for body in update.loops if body.label == "rollout"]
     inside = update.scopes.get("returns", 0)
     returns = [body for body in update.loops if body.label == "returns"]
     counts: dict[str, float] = {
-        "rollout": loops["rollout"].launches if "rollout" in loops else 0,
+        # Of one step, where a pass of the loop takes several.
+        "rollout": sum((body.trips or 1) * body.launches for body in rollouts) / compiled["length"],
         "returns": inside + sum((body.trips or 1) * body.launches for body in returns),
         "epoch": loops["epoch"].kernels if "epoch" in loops else 0,
         "minibatch": loops["minibatch"].launches if "minibatch" in loops else 0,

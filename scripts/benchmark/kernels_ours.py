@@ -23,5 +23,6 @@ found = {
     "hlo": compiled.as_text(),
     "temporary": compiled.memory_analysis().temp_size_in_bytes,
     "steps": steps,
+    "length": setup.config.system.rollout_length,
 }
 Path(os.environ["KERNELS_OUT"]).write_text(json.dumps(found))

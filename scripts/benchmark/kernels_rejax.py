@@ -41,6 +41,7 @@ compiled = jax.jit(jax.vmap(train) if members > 1 else train).lower(key).compile
 result = {
     "hlo": compiled.as_text(),
     "temporary": compiled.memory_analysis().temp_size_in_bytes,
+    "length": create.get("num_steps", 1),
     "steps": members * create["num_envs"] * create.get("num_steps", 1),
 }
 Path(os.environ["KERNELS_OUT"]).write_text(json.dumps(result))

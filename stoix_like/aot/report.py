@@ -102,7 +102,7 @@ class Report(NamedTuple):
         if self.setup.env.on_host:
             yield "evaluate calls environments on the host, and was not compiled"
         yield ""
-        bodies = _with_names(update, "update")
+        bodies = _with_names(update, "update", setup.config.system.rollout_length)
         yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
         inside = self.programs[self.training]
         waiting = sum(body.transfers for body in update.all())
@@ -172,11 +172,15 @@ def _refusal(error: Exception, target: Target, name: str) -> Exception:
     )
 
 
-def _with_names(body: Body, name: str, depth: int = 0) -> Iterator[tuple[str, Body]]:
+def _with_names(body: Body, name: str, rollout_length: int, depth: int = 0) -> Iterator[tuple[str, Body]]:
     """Yield the bodies of a program with their names, indented by their depth."""
     yield "  " * depth + name, body
     for loop in body.loops:
-        yield from _with_names(loop, _BODIES.get(loop.label, loop.label), depth + 1)
+        inner = _BODIES.get(loop.label, loop.label)
+        # An accelerator may take several steps in each pass.
+        if loop.label == "rollout" and loop.trips and rollout_length > loop.trips:
+            inner = f"{rollout_length // loop.trips} steps of the rollout"
+        yield from _with_names(loop, inner, rollout_length, depth + 1)
 
 
 def _row(named: tuple[str, Body]) -> tuple[str, ...]:

@@ -139,10 +139,8 @@ _TPUS = {
     "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2),
 }
 _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
-_FIELD = {
-    name: re.compile(rf'^\s*{name}:\s*"?([^"\n]*?)"?\s*$', re.MULTILINE)
-    for name in ("device_memory_size", "device_description_str")
-}
+_MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
+_TITLE = re.compile(r'\bdevice_description_str:\s*"([^"]*)"')
 
 
 def names() -> list[str]:
@@ -194,12 +192,10 @@ def _slice(name: str, generation: str, size: int) -> Target:
 
 def _described(path: Path) -> Target:
     text = path.read_text(errors="replace")
-    found = {name: pattern.search(text) for name, pattern in _FIELD.items()}
-    size = found["device_memory_size"]
-    if size is None or not size[1].isdigit() or "cuda_compute_capability" not in text:
+    size, title = _MEMORY.search(text), _TITLE.search(text)
+    if size is None or "cuda_compute_capability" not in text:
         raise ConfigError(
             f"--for {path}: not a description of a GPU: XLA's GpuTargetConfigProto as text has"
             " gpu_device_info with device_memory_size and cuda_compute_capability"
         )
-    title = found["device_description_str"]
     return Target(str(path), title[1] if title else path.stem, "cuda", text, int(size[1]))

@@ -83,7 +83,8 @@ def compile_on(target, *overrides):
 @pytest.mark.parametrize("target", ["h200", "v5e-4", "v5p-8"])
 def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
     rows = compile_on(target, *TINY)
-    assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch", "step of the rollout"} <= set(rows)
+    assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch"} <= set(rows)
+    assert any("of the rollout" in name for name in rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
 
 
@@ -120,6 +121,6 @@ def test_gradients_are_averaged_at_once_and_rollouts_need_no_other_device(system
     rows = compile_on("v5e-4", f"system={name}", "arch.total_num_envs=8", *overrides)
     assert rows[body][-2] == str(collectives)
     # A rollout of one step is no loop.
-    assert rows.get("step of the rollout", ["0", "0"])[-2] == "0"
+    assert {row[-2] for name, row in rows.items() if "of the rollout" in name} <= {"0"}
     # None in any loop.
     assert {row[-1] for name, row in rows.items() if len(row) == 4} == {"0"}

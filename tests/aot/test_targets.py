@@ -41,6 +41,9 @@ def test_a_gpu_is_described_by_a_file(tmp_path):
     file.write_text(known.topology.replace(str(known.memory), "1000000").replace(known.title, "Small"))
     found = targets.find_target(str(file))
     assert (found.title, found.platform, found.memory, found.num_devices) == ("Small", "cuda", 1_000_000, 1)
+    # Several fields in a line.
+    file.write_text("gpu_device_info { core_count: 2 device_memory_size: 9 cuda_compute_capability { major: 9 } }")
+    assert targets.find_target(str(file))[1:] == ("small", "cuda", file.read_text(), 9, 1)
     file.write_text("cores: 3")
     with pytest.raises(ConfigError, match="not a description of a GPU"):
         targets.find_target(str(file))
