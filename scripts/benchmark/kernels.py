@@ -141,7 +141,9 @@ def find_update(program: Body, rejax: dict[str, Any] | None) -> Body:
             inner = tuple(one._replace(label="minibatch") for one in loop.loops)
             loops.append(loop._replace(label="epoch", loops=inner))
         else:
-            loops.append(loop._replace(label=next(names, "") if loop.trips == length > 1 else loop.label))
+            # PQN needs no return of the last step.
+            over_time = length > 1 and loop.trips in (length, length - 1)
+            loops.append(loop._replace(label=next(names, "") if over_time else loop.label))
     return update._replace(loops=tuple(loops))
 
 
