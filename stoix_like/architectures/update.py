@@ -125,11 +125,13 @@ class ShardProgram(NamedTuple):
             return state, self._interval_metrics(state)
         blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
 
-        def update_and_store(number: jax.Array, carry: tuple[LearnerState, RunningSums]) -> Any:
-            state = step(carry[0])
-            return state, jax.tree.map(partial(_store, number // every), carry[1], _running_sums(state))
+        def update_and_store(number: jax.Array, carry: Any) -> Any:
+            *parts, blocks = carry
+            state = step(LearnerState(*parts))
+            return *state, jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
 
-        state, blocks = unpack(fori_loop(0, num_updates, update_and_store, (state, blocks)))
+        *parts, blocks = unpack(fori_loop(0, num_updates, update_and_store, (*state, blocks)))
+        state = LearnerState(*parts)
         return state, self._interval_metrics(state, blocks)
 
     def learn_shard(

@@ -61,32 +61,32 @@ def make_kl_stop(target_kl: Scalar | None, axes: Axes) -> Stop:
         return NEVER
 
     def guard(step: Step) -> Step:
-        def evaluate(shared: PyTree, inputs: PyTree) -> tuple[tuple[PyTree, jax.Array], Metrics]:
+        def evaluate(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
+            shared, _, evaluated, taken = carry
             after, metrics = step(shared, inputs)
             # NaN stops the update, too.
             near = axes.mean(metrics["approx_kl"]) <= TOLERANCE * target_kl
             after = jax.tree.map(lambda new, old: jnp.where(near, new, old), after, shared)
-            return (after, near), metrics | {"evaluated": jnp.ones(()), "taken": near.astype(jnp.float32)}
+            return (after, near, evaluated + 1, taken + near), metrics
 
         def guarded(carry: PyTree, inputs: PyTree) -> tuple[PyTree, Metrics]:
-            shared, near = carry
-            _, like = jax.eval_shape(evaluate, shared, inputs)
+            _, like = jax.eval_shape(evaluate, carry, inputs)
 
-            def skip(shared: PyTree, _: PyTree) -> tuple[PyTree, Metrics]:
-                return (shared, near), jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+            def skip(carry: PyTree, _: PyTree) -> tuple[PyTree, Metrics]:
+                return carry, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
 
-            return jax.lax.cond(near, evaluate, skip, shared, inputs)
+            return jax.lax.cond(carry[1], evaluate, skip, carry, inputs)
 
         return guarded
 
-    def finish(carry: PyTree, metrics: Metrics) -> tuple[PyTree, Metrics]:
-        shared, _ = carry
-        count = math.prod(jax.tree.leaves(metrics)[0].shape[:2])
-        totals = unpack(jax.tree.map(lambda leaf: jnp.sum(leaf, (0, 1)), metrics))
-        evaluated, taken = totals.pop("evaluated"), totals.pop("taken")
-        skipped = count - taken
-        opt_states = advance_schedules(shared.opt_states, skipped.astype(jnp.int32))
-        means = {name: total / evaluated for name, total in totals.items()}
-        return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped}
+    def start(shared: PyTree) -> PyTree:
+        return shared, jnp.ones((), bool), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
 
-    return Stop(lambda shared: (shared, jnp.ones((), bool)), guard, finish)
+    def finish(carry: PyTree, metrics: PyTree) -> tuple[PyTree, Metrics]:
+        shared, _, evaluated, taken = carry
+        skipped = math.prod(jax.tree.leaves(metrics)[0].shape[:2]) - taken
+        opt_states = advance_schedules(shared.opt_states, skipped)
+        means = unpack(jax.tree.map(lambda leaf: jnp.sum(leaf, (0, 1)) / evaluated, metrics))
+        return shared._replace(opt_states=opt_states), means | {"skipped_steps": skipped.astype(jnp.float32)}
+
+    return Stop(start, guard, finish)

@@ -38,32 +38,30 @@ class Packed:
     layout: tuple[tuple[tuple[int, ...], Any] | None, ...] = field(metadata={"static": True})
 
 
-def pack(tree: Any, num_dims: int = 0, largest: int | None = None) -> Any:
+def pack(tree: Any, num_dims: int = 0, chosen: Callable[[jax.Array], bool] = lambda leaf: True) -> Packed:
     """Pack the leaves of a tree side by side.
 
     Args:
         tree: arrays of the same leading axes.
         num_dims: number of leading axes.
-        largest: leaves with more entries behind the leading axes stay apart; None packs all.
+        chosen: whether to pack a leaf; leaves of types without four bytes, but for flags, stay apart in any case.
 
     Returns:
-        `Packed`.
+        The packed tree.
     """
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
-    sizes = [math.prod(leaf.shape[num_dims:]) for leaf in leaves]
-    packed = [
-        _fits(leaf.dtype) and (largest is None or size <= largest) for leaf, size in zip(leaves, sizes, strict=True)
-    ]
-    chosen = [leaf for leaf, inside in zip(leaves, packed, strict=True) if inside]
-    floats = all(leaf.dtype == jnp.float32 for leaf in chosen)
-    columns = [leaf.reshape(*leaf.shape[:num_dims], -1) for leaf in chosen]
+    packed = [_fits(leaf.dtype) and chosen(leaf) for leaf in leaves]
+    inside = [leaf for leaf, is_packed in zip(leaves, packed, strict=True) if is_packed]
+    floats = all(leaf.dtype == jnp.float32 for leaf in inside)
+    columns = [leaf.reshape(*leaf.shape[:num_dims], -1) for leaf in inside]
     return Packed(
-        rows=_join(columns if floats else [_to_bits(column) for column in columns], num_dims),
-        others=tuple(leaf for leaf, inside in zip(leaves, packed, strict=True) if not inside),
+        rows=jnp.concatenate(columns if floats else [_to_bits(column) for column in columns], -1) if columns else (),
+        others=tuple(leaf for leaf, is_packed in zip(leaves, packed, strict=True) if not is_packed),
         structure=structure,
         layout=tuple(
-            (leaf.shape[num_dims:], leaf.dtype) if inside else None for leaf, inside in zip(leaves, packed, strict=True)
+            (leaf.shape[num_dims:], leaf.dtype) if is_packed else None
+            for leaf, is_packed in zip(leaves, packed, strict=True)
         ),
     )
 
@@ -73,9 +71,13 @@ def unpack(tree: Any) -> Any:
     return jax.tree.map(_unpack, tree, is_leaf=_is_packed)
 
 
-def pack_steps(tree: TreeT, num_dims: int) -> TreeT:
+def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
     """Pack what is small of each step of a batch, on accelerators; see `pack`."""
-    return tree if on_cpu() else pack(tree, num_dims, _LARGEST_ROW)
+
+    def is_small(leaf: jax.Array) -> bool:
+        return math.prod(leaf.shape[num_dims:]) <= _LARGEST_ROW
+
+    return tree if on_cpu() else pack(tree, num_dims, is_small)
 
 
 def pack_params(tree: TreeT) -> TreeT:
@@ -93,13 +95,26 @@ def pack_params(tree: TreeT) -> TreeT:
 
 
 def pack_scalars(tree: Any) -> Any:
-    """Pack the scalars of a tree, such as the counters of optimisers, on accelerators; see `pack`."""
-    return tree if on_cpu() else pack(tree, largest=1)
+    """Pack the scalars of each entry of a tuple, such as the counters of optimisers, on accelerators; see `pack`.
+
+    Entries stay apart because one may be the same on all shards, such as the shared state of an agent, and another not.
+
+    Args:
+        tree: a tuple, named or not, or any other tree, which is one entry.
+    """
+    return tree if on_cpu() else _at_entries(partial(pack, chosen=lambda leaf: leaf.ndim == 0), tree)
 
 
 def unpack_scalars(tree: Any) -> Any:
-    """Undo `pack_scalars`; what was packed inside of the tree before stays so."""
-    return tree if on_cpu() else _unpack(tree)
+    """Undo `pack_scalars`; what was packed inside of the entries before stays so."""
+    return tree if on_cpu() else _at_entries(_unpack, tree)
+
+
+def _at_entries(function: Callable[[Any], Any], tree: Any) -> Any:
+    if not isinstance(tree, tuple):
+        return function(tree)
+    entries = map(function, tree)
+    return tree._make(entries) if hasattr(tree, "_make") else tuple(entries)
 
 
 def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first: TreeT) -> TreeT:
@@ -141,10 +156,6 @@ def _unpack(node: Any) -> Any:
     )
     others = iter(node.others)
     return jax.tree.unflatten(node.structure, [next(others if entry is None else unpacked) for entry in node.layout])
-
-
-def _join(columns: list[jax.Array], num_dims: int) -> jax.Array:
-    return jnp.concatenate(columns, -1) if columns else jnp.zeros((0,) * (num_dims + 1))
 
 
 def _is_dict(node: Any) -> bool:

@@ -12,8 +12,10 @@ from stoix_like.utils import platform
 SMALL = ["arch.total_num_envs=8", "arch.compile_cache=false"]
 ROLLOUT = ["system.rollout_length=16"]
 REPLAY = ["system.warmup_steps=16", "system.rollout_length=8", "system.epochs=2", "system.total_batch_size=32"]
+SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_updates=1"]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
+    "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
     "penalty": ["system=ppo/ff_ppo_penalty", "env=gymnax/pendulum", *ROLLOUT, "system.normalize_observations=true"],
     "dpo": ["system=ppo/ff_dpo", "env=gymnax/pendulum", *ROLLOUT],
     "rec_ppo": ["system=ppo/rec_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
@@ -26,6 +28,7 @@ RUNS = {
     "pqn": ["system=q_learning/ff_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "rec_pqn": ["system=q_learning/rec_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "dqn": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY],
+    "dqn_shards": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.prioritised=true", *SHARDS],
     "rainbow": ["system=q_learning/ff_rainbow", "env=gymnax/cartpole", *REPLAY],
     "r2d2": [
         *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),

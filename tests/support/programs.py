@@ -1,32 +1,24 @@
 """Training without the host loop: without evaluation and logging, and with only two programs to compile."""
 
+import itertools
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 
-from stoix_like.architectures import anakin
-from stoix_like.architectures.types import ProgramSpec
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.run.programs import make_keys, traced_hyperparams
+from stoix_like.run.programs import make_keys, run_programs, traced_hyperparams
 from stoix_like.run.setup import set_up
 
 
 def make_program(overrides):
-    """Set up a run; return the setup, the program, and the arguments of `program.init`."""
+    """Set up a run; return the setup, its programs, and the arguments of `program.init`."""
     setup = set_up(parse_config(compose_config(["arch.num_devices=1", *overrides])))
-    config, plan, population = setup.config, setup.plan, setup.population
-    constants = population.of(0) if population.num_members == 1 else {}
-    spec = ProgramSpec(
-        population.num_members, plan.envs_per_shard, config.system.rollout_length, config.system.warmup_steps
-    )
-    program = anakin.make_program(
-        lambda hyperparams: setup.build_system(constants | hyperparams),
-        setup.env,
-        setup.mesh,
-        spec,
-    )
+    init, train = itertools.islice(run_programs(setup), 2)
     keys = make_keys(setup)
-    return setup, program, (traced_hyperparams(population), keys.agent, keys.shards)
+    program = SimpleNamespace(init=init.function, train=train.function)
+    return setup, program, (traced_hyperparams(setup.population), keys.agent, keys.shards)
 
 
 def train(overrides):

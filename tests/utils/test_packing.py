@@ -29,11 +29,11 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("largest", [None, 1])
-def test_a_packed_tree_keeps_every_bit(largest):
-    packed = pack(STEPS, 2, largest)
-    # Bytes stay apart, and with them what is larger than asked for.
-    assert packed.rows.shape == (3, 4, 5 if largest is None else 3)
+@pytest.mark.parametrize("apart", [(), (2,)])
+def test_a_packed_tree_keeps_every_bit(apart):
+    packed = pack(STEPS, 2, lambda leaf: leaf.shape[2:] != apart or not apart)
+    # Bytes stay apart, and with them what is not chosen.
+    assert packed.rows.shape == (3, 4, 3 if apart else 5)
     assert packed.rows.dtype == jnp.uint32
     assert_equal(unpack(packed), STEPS)
 
@@ -88,6 +88,8 @@ def test_a_loop_carries_scalars_in_one_array_and_leaves_the_rest():
 
     found = packing.fori_loop(0, 3, body, first)
     assert (int(found["count"]), bool(found["on"])) == (6, False)
+    # One entry of a tuple may differ between shards that share another one.
+    assert [isinstance(entry, Packed) for entry in packing.pack_scalars((first, 2.0))] == [True, True]
     last, outputs = packing.scan(lambda carry, x: (carry + x, carry), jnp.float32(1.0), jnp.arange(3.0))
     assert float(last) == 4.0
     np.testing.assert_array_equal(outputs, [1.0, 1.0, 2.0])
