@@ -26,6 +26,8 @@ from stoix_like.aot.targets import Target, find_target
 TARGETS = ("h200", "v5e-4")
 RECORD = SCRIPTS / "kernels.json"
 LARGEST_RISE = 1.05
+# A zero among them means none; among the others, that there is no such loop.
+ALWAYS = ("rest", "launches", "temporary", "collectives")
 ROWS = {
     "rollout": "step of the rollout",
     "returns": "advantages or returns",
@@ -124,7 +126,7 @@ def read(compiled: dict[str, Any], rejax: dict[str, Any] | None = None) -> dict[
         "temporary": round(compiled["temporary"] / 1e6, 1),
         "collectives": collectives(update),
     }
-    return {name: value for name, value in counts.items() if value or name in ("rest", "launches", "collectives")}
+    return {name: value for name, value in counts.items() if value or name in ALWAYS}
 
 
 def find_update(program: Body, rejax: dict[str, Any] | None) -> Body:

@@ -341,7 +341,8 @@ class KernelGoal(NamedTuple):
         of = "" if self.of is None else f" x {self.of[1] if self.of[1] != 'stoix_like' else self.of[0]}"
         reached = ours / other
         met = "met" if reached <= self.bound else "missed"
-        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,g}{of}: {reached:,.3g}, {met}"
+        shown = f"{reached:,.0f}" if reached >= 100 else f"{reached:.3g}"
+        return f"- {self.scenario}, {self.row}: ≤ {self.bound:,g}{of}: {shown}, {met}"
 
 
 KERNEL_DQN = ("arch.total_num_envs=4096", "arch.total_timesteps=1e7", "system.total_buffer_size=409600")
