@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from stoix_like.architectures.sums import (
-    Count,
     add_counts,
     add_float,
-    count,
     count_nothing,
     count_over_shards,
+    digits,
     sum_nothing,
 )
 from stoix_like.architectures.types import EpisodeSums
@@ -35,17 +36,24 @@ def add_episodes(sums: EpisodeSums, episodes: EpisodeMetrics) -> EpisodeSums:
         The sums, scalars.
     """
     finished, returns = episodes.finished, episodes.episode_return
-    counts = count(jnp.stack([finished, jnp.where(finished, episodes.episode_length, 0)]), range(1, 1 + finished.ndim))
-    extremes = jnp.where(finished[None], jnp.stack([-returns, returns]), -jnp.inf).max(
-        tuple(range(1, 1 + finished.ndim))
+    steps = (
+        digits(finished),
+        digits(jnp.where(finished, episodes.episode_length, 0)),
+        jnp.where(finished, returns, jnp.inf),
+        jnp.where(finished, returns, -jnp.inf),
     )
-    return EpisodeSums(
-        number=add_counts(sums.number, Count(counts.high[0], counts.low[0])),
-        return_sum=add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0))),
-        return_min=jnp.minimum(sums.return_min, -extremes[0]),
-        return_max=jnp.maximum(sums.return_max, extremes[1]),
-        length_sum=add_counts(sums.length_sum, Count(counts.high[1], counts.low[1])),
-    )
+    none, before = no_episodes(), (sums.number, sums.length_sum, sums.return_min, sums.return_max)
+    nothing = (none.number, none.length_sum, none.return_min, none.return_max)
+    # One reduction, where each of them would be a kernel of its own.
+    totals = jax.lax.reduce(steps, nothing, _join, range(finished.ndim))
+    number, length_sum, return_min, return_max = _join(before, totals)
+    return_sum = add_float(sums.return_sum, jnp.sum(jnp.where(finished, returns, 0.0)))
+    return EpisodeSums(number, return_sum, return_min, return_max, length_sum)
+
+
+def _join(a: Any, b: Any) -> Any:
+    counts = (add_counts(x, y) for x, y in zip(a[:2], b[:2], strict=True))
+    return *counts, jnp.minimum(a[2], b[2]), jnp.maximum(a[3], b[3])
 
 
 def reduce_episodes(sums: EpisodeSums, axes: Axes) -> EpisodeSums:

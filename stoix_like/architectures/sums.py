@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -41,19 +40,13 @@ def count_nothing() -> Count:
     return Count(zero, zero)
 
 
-def count(numbers: jax.Array, axes: Sequence[int] | None = None) -> Count:
-    """Sum integers.
+def digits(numbers: jax.Array) -> Count:
+    """Return each integer as a count, to be added by `add_counts`.
 
     Args:
         numbers: at least 0; any shape, any integer type, or bool.
-        axes: the axes to sum over; None: all.
-
-    Returns:
-        The sum.
     """
-    axes = range(numbers.ndim) if axes is None else axes
-    digits = _carry(jnp.zeros(numbers.shape, jnp.uint32), numbers.astype(jnp.uint32))
-    return Count(*jax.lax.reduce(tuple(digits), tuple(count_nothing()), _add_digits, axes))
+    return _carry(jnp.zeros(numbers.shape, jnp.uint32), numbers.astype(jnp.uint32))
 
 
 def add_counts(a: Count, b: Count) -> Count:
@@ -88,8 +81,3 @@ def add_float(sum_: FloatSum, number: jax.Array) -> FloatSum:
 
 def _carry(high: jax.Array, low: jax.Array) -> Count:
     return Count(high + (low >> _BITS), low & ((1 << _BITS) - 1))
-
-
-def _add_digits(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    high, low = add_counts(Count(*a), Count(*b))
-    return high, low
