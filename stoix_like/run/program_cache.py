@@ -49,6 +49,8 @@ _INSTALLED = (_PACKAGE, *(sysconfig.get_path(name) + os.sep for name in ("stdlib
 _SITES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 # Keys of the configuration that no program depends on.
 _HOST = ("arch.resume_from", "arch.init_from", "callbacks", "checkpoint.", "logger.")
+# Commands choose this setting in different ways; how many devices there are counts.
+_NUM_DEVICES = "jax_num_cpu_devices"
 _VARIABLES = ("CUDA", "JAX_", "LIBTPU", "NVIDIA_", "ROCM", "TF_", "TPU_", "XLA_")
 # A file that changed after it was imported would be recorded in place of what was traced.
 _SECONDS_BEFORE_START = 2.0
@@ -157,8 +159,11 @@ class ProgramCache:
         text = lowered.as_text()
         if not all(target.startswith(_KNOWN_CALLS) for target in _CUSTOM_CALL.findall(text)):
             return lowered.compile()
-        digest = hashlib.sha256((self._settings + text).encode()).hexdigest()
-        parts = (digest, jax.tree.structure(lowered.args_info), lowered.out_tree)
+        given, in_tree = jax.tree.flatten(lowered.args_info)
+        # The text has the arguments that the program uses, and the executable their positions among all of them.
+        places = len(given), sorted(lowered._lowering.compile_args["kept_var_idx"])
+        digest = hashlib.sha256(repr((self._settings, places, text)).encode()).hexdigest()
+        parts = (digest, in_tree, lowered.out_tree)
         with contextlib.suppress(Exception):  # whatever is wrong with the file
             compiled = self._load(*parts)
             self._programs[name] = parts
@@ -245,7 +250,7 @@ def _settings(mesh: Mesh) -> str:
         (
             [(device.id, device.platform, device.device_kind) for device in devices],
             (sorted(mesh.shape.items()), len(jax.devices()), devices[0].client.platform_version, *_processor()),
-            sorted((key, repr(value)) for key, value in jax.config.values.items()),
+            sorted((key, repr(value)) for key, value in jax.config.values.items() if key != _NUM_DEVICES),
             sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES)),
             sorted(versions().items()),
         )

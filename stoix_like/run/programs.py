@@ -132,7 +132,9 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         fold_in = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
         return evaluator(shared, hyperparams, fold_in(key, number))
 
-    yield RunProgram("evaluate", jax.jit(evaluate), (state.shared, hyperparams, keys.evaluation, np.uint32(0)))
+    # Runs share an executable of one text only if it takes the same of all arguments: optimiser states may differ.
+    evaluation = jax.jit(evaluate, keep_unused=True)
+    yield RunProgram("evaluate", evaluation, (state.shared, hyperparams, keys.evaluation, np.uint32(0)))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
     yield RunProgram("select", jax.jit(_select), (state.shared, state.shared, better))
 

@@ -58,6 +58,17 @@ def test_an_executable_is_found_by_its_lowered_program(tmp_path):
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("others", [("b",), ("b", "c")])
+def test_programs_of_one_text_that_take_other_arguments_are_told_apart(others, tmp_path):
+    def result(used, values):
+        program = jax.jit(lambda x, values: x + UNIQUE * values[used]).lower(0.0, values)
+        return float(cache_in(tmp_path).compile("f", program)(0.0, values))
+
+    first = {"a": 1.0, "b": 2.0}
+    assert result("b", first) == 2.0 * UNIQUE
+    assert result("a", {"a": 1.0} | dict.fromkeys(others, 2.0)) == UNIQUE
+
+
 def test_an_entry_has_the_programs_of_a_run_while_its_sources_stay(tmp_path, monkeypatch):
     source, shapes, state = tmp_path / "source.py", (jax.ShapeDtypeStruct((2,), jnp.int32),), {"w": jnp.zeros(4)}
     source.write_text("old")
@@ -145,6 +156,20 @@ def test_what_programs_do_not_depend_on_is_not_in_the_digest():
     assert digest(arch={"seed": 1}) != digest(arch={"seed": 2})
 
 
+def test_the_settings_tell_how_many_devices_there_are_and_not_how_they_were_asked_for(monkeypatch):
+    mesh, values = make_mesh(find_devices(1)), dict(jax.config.values)
+
+    def settings(**changed):
+        monkeypatch.setattr(type(jax.config), "values", values | changed)
+        return program_cache._settings(mesh)
+
+    assert settings() == settings(jax_num_cpu_devices=7)
+    assert settings() != settings(jax_enable_x64="other")
+    before = settings()
+    monkeypatch.setattr(jax, "devices", lambda: [None] * 7)
+    assert settings() != before
+
+
 def test_only_installed_code_and_own_directories_are_cached(tmp_path):
     config, mesh = parsed(), make_mesh(find_devices(1))
     env = factory.make(config.env)
@@ -191,12 +216,15 @@ def test_a_run_of_the_command_line_traces_once_and_is_bit_identical(tmp_path, sy
             "system.warmup_steps=32",
             "system.total_buffer_size=1024",
         ]
-    command = [str(Path(sys.executable).parent / "stoix-like"), "train", f"system={system}", *small, *devices]
+    given = [f"system={system}", *small, *devices, "arch.total_timesteps=512", "arch.num_evaluation=2"]
+
+    def run(command, *overrides):
+        program = Path(sys.executable).parent / "stoix-like"
+        subprocess.run([program, command, *given, *overrides], env=environment, cwd=tmp_path, check=True)
 
     def train(name, *overrides):
         run_dir = tmp_path / name
-        budget = ["arch.total_timesteps=512", "arch.num_evaluation=2", f"hydra.run.dir={run_dir}"]
-        subprocess.run([*command, *budget, *overrides], env=environment, cwd=tmp_path, check=True)
+        run("train", f"hydra.run.dir={run_dir}", *overrides)
         programs = json.loads((run_dir / "summary.json").read_text())["programs"]
         return results(run_dir), sum(seconds["trace"] for seconds in programs.values())
 
@@ -205,6 +233,8 @@ def test_a_run_of_the_command_line_traces_once_and_is_bit_identical(tmp_path, sy
     assert train("other", "arch.seed=2")[1] == 0.0
     assert train("again", "arch.seed=1") == (traced, 0.0)
     assert train("without", "arch.seed=1", "arch.compile_cache=false")[0] == traced
+    run("compile", "system.gamma=0.9")
+    assert train("compiled", "system.gamma=0.9")[1] == 0.0
     for file in (tmp_path / "cache/stoix_like/compiled/programs").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
     again, seconds = train("damaged", "arch.seed=1")

@@ -28,3 +28,6 @@ def test_the_state_of_every_program_lies_on_the_mesh():
     assert {leaf.sharding.mesh for leaf in jax.tree.leaves(state)} == {setup.mesh}
     assert {leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.shared)} == {True}
     assert {leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.shards)} == {False}
+    # Left out, the unused ones of another run with the same text would be other ones.
+    lowered = programs["evaluate"].function.lower(*programs["evaluate"].args)
+    assert len(lowered._lowering.compile_args["kept_var_idx"]) == lowered.in_tree.num_leaves
