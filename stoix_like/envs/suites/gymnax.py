@@ -60,7 +60,8 @@ class GymnaxEnvironment(Environment):
     def __init__(self, env: Any, params: Any, name: str) -> None:
         self.env, self.params, self._name = env, params, name
         self._horizon_ends_task = name in _HORIZON_ENDS_TASK
-        self.truncates_after = getattr(params, "max_steps_in_episode", None)
+        if name in gymnax.registered_envs:  # others may start in the middle, or truncate by a rule of their own
+            self.truncates_after = getattr(params, "max_steps_in_episode", None)
         declared = env.observation_space(params)
         _check_space("observation", declared, name)
         _check_space("action", env.action_space(params), name)

@@ -19,13 +19,20 @@ class Wrapper(VectorEnvironment):
     """Base class that forwards every call to `env`; subclasses override what they change.
 
     Attributes:
-        keeps_ends: whether episodes end where those of the wrapped environments do.
+        keeps_ends: whether episodes start and end where those of the wrapped environments do; of a subclass with starts
+            or steps of its own, False unless it says otherwise.
 
     Args:
         env: the environments to wrap.
     """
 
     keeps_ends: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Take nothing for granted of methods that may end episodes."""
+        super().__init_subclass__(**kwargs)
+        if "keeps_ends" not in vars(cls) and not {"reset", "on_start", "step", "at_step"}.isdisjoint(vars(cls)):
+            cls.keeps_ends = False
 
     def __init__(self, env: VectorEnvironment) -> None:
         self.env = env
