@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +163,21 @@ def test_first_probability_ratio_is_one():
 
 
 @pytest.mark.slow
+def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
+    pi = SimpleNamespace(entropy=lambda seed: jnp.array([1.0, 3.0]))
+    variant = SimpleNamespace(
+        config=SimpleNamespace(vf_coef=2.0, ent_coef=0.5),
+        networks=SimpleNamespace(arrange=lambda batch: batch, both=lambda params, obs: (pi, jnp.zeros(2))),
+        policy_loss=lambda pi, behaviour, batch: (jnp.float32(3.0), {"mine": jnp.array([True, False])}),
+        value_loss=lambda value, batch: jnp.array([0.0, 0.5]),
+    )
+    loss, metrics = ff_ppo.PPO.loss(variant, (), (), SimpleNamespace(obs=()), jax.random.key(0))
+    assert float(loss) == 3.0 + 2.0 * 0.25 - 0.5 * 2.0
+    assert {name: float(mean) for name, mean in metrics.items()} == {
+        "policy_loss": 3.0, "value_loss": 0.25, "entropy": 2.0, "mine": 0.5
+    }  # fmt: skip
+
+
 def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
     """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
     batches = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import jax
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import Metrics, System, SystemSpec
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import OnPolicyTransition
 from stoix_like.systems.launch import entry_points
@@ -31,15 +31,12 @@ class Config(ff_ppo.Config):
 class DPO(ff_ppo.PPO[Config]):
     """PPO with the discovered drift function in place of the clipped ratio."""
 
-    def policy_terms(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> dict[str, jax.Array]:
-        """Compute the surrogate losses with their drift (section 5); see `PPO.policy_terms`."""
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the surrogate losses with their drift (section 5); see `PPO.policy_loss`."""
         del behaviour
-        log_prob = pi.log_prob(batch.action)
-        alpha, beta = self.config.alpha, self.config.beta
-        return {
-            "policy_loss": dpo_loss_per_example(log_prob, batch.log_prob, batch.advantage, alpha, beta),
-            "approx_kl": approximate_kl_per_example(log_prob, batch.log_prob),
-        }
+        log_prob, config = pi.log_prob(batch.action), self.config
+        losses = dpo_loss_per_example(log_prob, batch.log_prob, batch.advantage, config.alpha, config.beta)
+        return losses, {"approx_kl": approximate_kl_per_example(log_prob, batch.log_prob)}
 
 
 def build(config: Config, spec: SystemSpec) -> System:

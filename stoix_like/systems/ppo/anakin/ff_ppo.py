@@ -150,27 +150,26 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         """Compute the policy loss, the value loss and the entropy bonus (equation 9)."""
         batch = self.networks.arrange(batch)
         pi, value = self.networks.both(params, batch.obs)
-        terms = self.policy_terms(pi, behaviour, batch)
-        terms |= {"value_loss": self.value_losses(value, batch), "entropy": pi.entropy(seed=key)}
-        metrics = means(terms)
+        policy_loss, others = self.policy_loss(pi, behaviour, batch)
+        value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
+        metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
         return loss - self.config.ent_coef * metrics["entropy"], metrics
 
-    def policy_terms(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> dict[str, jax.Array]:
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
         """Compute the clipped surrogate losses (equation 7), and how far the policy is from the behaviour policy.
 
         Returns:
-            `policy_loss`, and metrics by name; each `[B]`, or its mean.
+            The losses, and metrics by name; each `[B]`, or its mean.
         """
         del behaviour
         log_prob, clip_eps = pi.log_prob(batch.action), self.config.clip_eps
-        return {
-            "policy_loss": ppo_clip_loss_per_example(log_prob, batch.log_prob, batch.advantage, clip_eps),
+        return ppo_clip_loss_per_example(log_prob, batch.log_prob, batch.advantage, clip_eps), {
             "approx_kl": approximate_kl_per_example(log_prob, batch.log_prob),
             "clip_fraction": jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > clip_eps,
         }
 
-    def value_losses(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
+    def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
         """Compute half the squared errors of the values `[B]`, with the value change clipped if configured."""
         if self.config.clip_value:
             return clipped_value_loss_per_example(value, batch.value, batch.target, self.config.clip_eps)

@@ -76,11 +76,11 @@ class PenaltyPPO(ff_ppo.PPO[Config]):
             agent = agent._replace(shared=agent.shared._replace(kl_coef=kl_coef))
         return agent, metrics | {"kl": kl, "kl_coef": before.kl_coef}
 
-    def policy_terms(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> dict[str, jax.Array]:
-        """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_terms`."""
+    def policy_loss(self, pi: Any, behaviour: Any, batch: OnPolicyTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the surrogate loss with its penalty (equation 8); see `PPO.policy_loss`."""
         log_prob, b_pi = pi.log_prob(batch.action), self.networks.policy(behaviour.params, batch.obs)
         loss, _ = ppo_penalty_loss(log_prob, batch.log_prob, batch.advantage, behaviour.kl_coef, pi, b_pi)
-        return {"policy_loss": loss}
+        return loss, {}
 
 
 def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: Any) -> jax.Array:
