@@ -14,7 +14,7 @@ from stoix_like.base_types import Agent, Metrics, OnlineAndTarget, PyTree
 from stoix_like.schema import between
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.packing import pack, pack_params, scan, unpack
+from stoix_like.utils.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.randomness import hoist
 from stoix_like.utils.replay import ReplayConfig
 
@@ -91,7 +91,7 @@ def replay_epochs(
     def epoch(state: tuple[Any, jax.Array | None], key: jax.Array) -> tuple[Any, Any]:
         carry, count = state
         carry, metrics = step(carry, *jax.random.split(key), count)
-        return carry, pack(metrics)
+        return carry, pack_metrics(metrics)
 
     first_count = None if counts is None else counts[0]
     draw, epoch = hoist(epoch, (packed, first_count), keys[0], _MAX_RANDOM_BYTES)

@@ -14,7 +14,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import GradientConfig
 from stoix_like.utils.jax_utils import Scalar, random_order
 from stoix_like.utils.kl_stop import NEVER, Stop
-from stoix_like.utils.packing import pack, pack_params, pack_steps, scan, unpack
+from stoix_like.utils.packing import pack_metrics, pack_params, pack_steps, scan, unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def minibatch_epochs(
 
     def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         carry, metrics = step(carry, unpack(inputs))
-        return carry, pack(metrics)
+        return carry, pack_metrics(metrics)
 
     def epoch(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         shuffle_key, loss_key = jax.random.split(key) if step_keys else (key, None)

@@ -80,6 +80,11 @@ def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
     return tree if on_cpu() else pack(tree, num_dims, is_small)
 
 
+def pack_metrics(metrics: Any) -> Packed:
+    """Pack metrics as floats, whose rows can be averaged; flags and counts packed as bits could not."""
+    return pack(jax.tree.map(lambda metric: jnp.asarray(metric, jnp.float32), metrics))
+
+
 def pack_params(tree: TreeT) -> TreeT:
     """Pack each dictionary of float32 arrays, such as parameters and their moments, into a vector on accelerators.
 

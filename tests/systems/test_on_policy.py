@@ -1,5 +1,8 @@
 """Tests of what systems share that learn from their last rollout."""
 
+from types import SimpleNamespace
+
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -10,6 +13,8 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.systems.off_policy import replay_epochs
+from stoix_like.systems.on_policy import minibatch_epochs
 
 SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "critic")),
@@ -60,3 +65,19 @@ def test_hyperparameters_change_linearly_to_their_final_values():
     constant = parse_config(compose_config([])).system
     assert constant.at(constant.init_updates(), 8) is constant
     assert constant.schedules(2, 8) == schedules
+
+
+def test_metrics_of_any_type_are_averaged():
+    metrics = {"half": jnp.float32(0.5), "count": jnp.int32(3), "flag": jnp.bool_(True), "number": 2}
+    sizes, key = SimpleNamespace(epochs=2, num_minibatches=2), jax.random.key(0)
+
+    def move(params, key):
+        return {"w": params["w"] + jax.random.normal(key)}
+
+    params = {"w": jnp.zeros(2)}
+    _, of_minibatches = minibatch_epochs(
+        lambda shared, _, key: (move(shared, key), metrics), params, params, key, sizes
+    )
+    _, of_replay = replay_epochs(lambda shared, key, *_: (move(shared, key), metrics), params, key, sizes.epochs)
+    for means in (of_minibatches, of_replay):
+        assert {name: float(mean) for name, mean in means.items()} == {"half": 0.5, "count": 3, "flag": 1, "number": 2}
