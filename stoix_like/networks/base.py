@@ -135,10 +135,11 @@ class FeedForwardCritic(_FeedForward):
 
 def alike(actor: Any, critic: Any) -> bool:
     """Return whether two feed-forward networks have the same multilayer perceptron before their heads."""
-    bodies = [(type(network.torso), type(network.input_layer)) for network in (actor, critic)]
-    return (
-        bodies[0] == bodies[1] and bodies[0] == (MLPTorso, ArrayInput) and _sizes(actor.torso) == _sizes(critic.torso)
-    )
+    bodies = {(type(network.torso), type(network.input_layer)) for network in (actor, critic)}
+    if bodies != {(MLPTorso, ArrayInput)}:
+        return False
+    # Without layers, a torso has no parameters.
+    return bool(actor.torso.layer_sizes) and _sizes(actor.torso) == _sizes(critic.torso)
 
 
 def _sizes(torso: MLPTorso) -> tuple[Any, ...]:

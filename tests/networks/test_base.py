@@ -23,7 +23,9 @@ from stoix_like.networks.base import (
     RecurrentActor,
     RecurrentCritic,
     ScannedRNN,
+    alike,
     chained_torsos,
+    embed_both,
 )
 from stoix_like.networks.distributions import Categorical, mask_logits
 from stoix_like.networks.heads import CategoricalHead, MultivariateNormalDiagHead, PolicyValueHead, ScalarCriticHead
@@ -259,3 +261,15 @@ def test_networks_import_neither_hydra_nor_orbax_nor_omegaconf():
     modules = "import sys, stoix_like.networks.heads, stoix_like.networks.base; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True).stdout
     assert not {"hydra", "orbax", "omegaconf"} & set(imported.split())
+
+
+@pytest.mark.parametrize(("sizes", "other", "expected"), [((8,), (8,), True), ((8,), (4,), False), ((), (), False)])
+def test_torsos_of_the_same_layers_are_evaluated_together(sizes, other, expected):
+    actor = FeedForwardActor(CategoricalHead(2), MLPTorso(sizes))
+    critic = FeedForwardCritic(ScalarCriticHead(), MLPTorso(other))
+    assert alike(actor, critic) == expected
+    if expected:
+        x = jnp.ones((3, 5))
+        params = [network.init(KEY, x) for network in (actor, critic)]
+        each = [network.apply(p, x, method="embed") for network, p in zip((actor, critic), params, strict=True)]
+        np.testing.assert_allclose(embed_both(actor, *params, x), jnp.stack(each), rtol=1e-6)
