@@ -124,19 +124,21 @@ class _Tpu(NamedTuple):
         memory: of a device, in bytes, for programs.
         per_device: what the number in the name of a slice counts per device.
         dimensions: of a slice.
+        largest: devices of the largest slice.
     """
 
     title: str
     memory: int
     per_device: int
     dimensions: int
+    largest: int
 
 
 _TPUS = {
-    "v5e": _Tpu("TPU v5e", 63 * 2**28, 1, 2),
+    "v5e": _Tpu("TPU v5e", 63 * 2**28, 1, 2, 256),
     # Slices of a v5p are named by their cores, two of which are a device.
-    "v5p": _Tpu("TPU v5p", 95 * 2**30, 2, 3),
-    "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2),
+    "v5p": _Tpu("TPU v5p", 95 * 2**30, 2, 3, 4096),
+    "v6e": _Tpu("TPU v6e", 125 * 2**28, 1, 2, 256),
 }
 _TPU_NAME = re.compile(r"(v\d+[a-z]+)-(\d+)")
 _MEMORY = re.compile(r"\bdevice_memory_size:\s*(\d+)")
@@ -169,8 +171,8 @@ def find_target(name: str) -> Target:
     if Path(name).is_file():
         return _described(Path(name))
     raise ConfigError(
-        f"--for {name}: {nearest(name, names())}; other TPU slices by their size, other GPUs by a file with their"
-        " description"
+        f"--for {name} names no GPU, no slice of TPUs such as v5e-4, and no file that describes a GPU:"
+        f" {nearest(name, names())}"
     )
 
 
@@ -178,9 +180,11 @@ def _slice(name: str, generation: str, size: int) -> Target:
     """Return a slice of TPUs: its sides are powers of two that differ by a factor of two at most."""
     tpu = _TPUS[generation]
     count = size // tpu.per_device
-    if size % tpu.per_device or count < 1 or count & (count - 1):
-        sizes = ", ".join(f"{generation}-{tpu.per_device * 2**power}" for power in range(2, 6))
-        raise ConfigError(f"--for {name}: there is no slice of this size; use {sizes} or larger")
+    if size % tpu.per_device or not 1 <= count <= tpu.largest or count & (count - 1):
+        sizes = [f"{generation}-{tpu.per_device * devices}" for devices in (4, 8, 16, tpu.largest)]
+        raise ConfigError(
+            f"--for {name}: there is no slice of this size; use {', '.join(sizes[:-1])}, … or {sizes[-1]}"
+        )
     # A host has four devices; a run on fewer leaves the others idle.
     power = int(math.log2(max(count, 4)))
     sides = [2 ** ((power + index) // tpu.dimensions) for index in range(tpu.dimensions)]
@@ -193,9 +197,12 @@ def _slice(name: str, generation: str, size: int) -> Target:
 def _described(path: Path) -> Target:
     text = path.read_text(errors="replace")
     size, title = _MEMORY.search(text), _TITLE.search(text)
-    if size is None or "cuda_compute_capability" not in text:
+    # The compiler crashes where a number is missing.
+    needed = ["gpu_device_info", *re.findall(r"^  (\w+)", next(iter(_GPUS.values())).description(), re.MULTILINE)]
+    missing = [field for field in needed if not re.search(rf"\b{field}\b", text)]
+    if size is None or missing:
         raise ConfigError(
-            f"--for {path}: not a description of a GPU: XLA's GpuTargetConfigProto as text has"
-            " gpu_device_info with device_memory_size and cuda_compute_capability"
+            f"--for {path}: not a description of a GPU, which is XLA's GpuTargetConfigProto as text: it has no"
+            f" {', '.join(missing) or 'number for device_memory_size'}"
         )
     return Target(str(path), title[1] if title else path.stem, "cuda", text, int(size[1]))

@@ -25,7 +25,8 @@ def test_a_slice_of_tpus_has_the_layout_of_its_size(name, topology, devices):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("h20", r"--for h20: did you mean 'h200'"),
+        ("h20", r"--for h20 names no GPU, .*: did you mean 'h200'"),
+        ("v5e-512", "--for v5e-512: there is no slice of this size; use v5e-4, v5e-8, v5e-16, … or v5e-256"),
         ("v5e-3", "--for v5e-3: there is no slice of this size; use v5e-4, v5e-8"),
         ("v5p-3", "--for v5p-3: there is no slice of this size; use v5p-8, v5p-16"),
     ],
@@ -41,9 +42,14 @@ def test_a_gpu_is_described_by_a_file(tmp_path):
     file.write_text(known.topology.replace(str(known.memory), "1000000").replace(known.title, "Small"))
     found = targets.find_target(str(file))
     assert (found.title, found.platform, found.memory, found.num_devices) == ("Small", "cuda", 1_000_000, 1)
-    # Several fields in a line.
-    file.write_text("gpu_device_info { core_count: 2 device_memory_size: 9 cuda_compute_capability { major: 9 } }")
-    assert targets.find_target(str(file))[1:] == ("small", "cuda", file.read_text(), 9, 1)
+    # Several fields in a line, and no description in words.
+    flat = " ".join(known.topology.split("device_description_str")[0].split())
+    file.write_text(flat)
+    assert targets.find_target(str(file))[1:] == ("small", "cuda", flat, known.memory, 1)
+    # The compiler would divide by zero.
+    file.write_text(flat.replace("threads_per_warp: 32", ""))
+    with pytest.raises(ConfigError, match=r"not a description of a GPU, .* it has no threads_per_warp$"):
+        targets.find_target(str(file))
     file.write_text("cores: 3")
     with pytest.raises(ConfigError, match="not a description of a GPU"):
         targets.find_target(str(file))
