@@ -113,6 +113,17 @@ def test_a_count_that_has_risen_is_named(benchmark):
     assert benchmark.kernels.find_rises(found, recorded) == ["h200, sac: launches per update: 211, was 200"]
 
 
+def test_counts_of_another_compiler_are_not_compared(benchmark, monkeypatch, capsys, tmp_path):
+    record = tmp_path / "kernels.json"
+    record.write_text('{"jax": "0.1.0"}')
+    monkeypatch.setattr(benchmark.kernels, "RECORD", record)
+    monkeypatch.setattr(sys, "argv", ["kernels", "sac", "--check"])
+    monkeypatch.setattr(benchmark.kernels, "count_ours", lambda *_: {"launches": 1})
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.kernels.main()
+    assert "and jax 0.1.0 made the recorded counts" in capsys.readouterr().err
+
+
 def test_counts_of_kernels_are_tabled_with_their_goals(benchmark, monkeypatch):
     def body(label, trips, kernels, *loops, scopes=None):
         return benchmark.kernels.Body(label, trips, kernels, 1, 0, 0, scopes or {}, loops)

@@ -54,6 +54,8 @@ def main() -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     jax = importlib.metadata.version("jax")
     if recorded.get("jax") != jax:
+        if asked.check:
+            parser.error(f"--check: jax {jax} is installed, and jax {recorded.get('jax')} made the recorded counts")
         # Another compiler: rejax is counted again.
         recorded = {"jax": jax}
     found: dict[str, Any] = {}

@@ -151,7 +151,7 @@ def compile_for(config: RunConfig, target: Target) -> Report:
             try:
                 compiled = traced.lower().compile()
             except jax.errors.JaxRuntimeError as error:
-                raise _refusal(error, target, name) from error
+                raise _refusal(error, setup, target, name) from error
             programs[name] = Program(compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr))
             state = args[0] if name in ("train", "learn") else state
     finally:
@@ -161,14 +161,17 @@ def compile_for(config: RunConfig, target: Target) -> Report:
     return Report(target, setup, programs, state)
 
 
-def _refusal(error: Exception, target: Target, name: str) -> Exception:
+def _refusal(error: Exception, setup: RunSetup, target: Target, name: str) -> Exception:
     """Return what to raise where the compiler refuses a program."""
     text = str(error)
     if "RESOURCE_EXHAUSTED" not in text:
         return error
-    key = "arch.num_eval_episodes" if name == "evaluate" else "arch.total_num_envs or system.rollout_length"
+    keys = ["arch.num_eval_episodes"] if name == "evaluate" else ["arch.total_num_envs", "system.rollout_length"]
+    if setup.population.num_members > 1:
+        keys.insert(0, "arch.population.size")
     return ConfigError(
-        f"--for {target.name}: {name} needs more than {memory.gib(target.usable)} per device: use a smaller {key}"
+        f"--for {target.name}: {name} needs more than {memory.gib(target.usable)} per device: use a smaller"
+        f" {' or '.join(keys)}"
     )
 
 

@@ -68,13 +68,18 @@ def test_programs_that_call_the_host_are_refused():
         report.compile_for(config, targets.find_target("h200"))
 
 
-def compile_on(target, *overrides):
-    """Compile a run in a process of its own; return the columns of each row of the report."""
+def run_for(target, *overrides):
+    """Compile a run in a process of its own."""
     if importlib.util.find_spec(COMPILERS[target[:2]]) is None:
         pytest.skip(f"{COMPILERS[target[:2]]} is not installed")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-m", "stoix_like", "compile", *overrides, "--for", target]
-    compiled = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def compile_on(target, *overrides):
+    """Compile a run; return the columns of each row of the report."""
+    compiled = run_for(target, *overrides)
     assert (compiled.returncode, compiled.stderr) == (0, "")
     return {name: row.split() for name, row in re.findall(r"^ *([a-z0-9 ]+?)  +(.*)$", compiled.stdout, re.MULTILINE)}
 
@@ -86,6 +91,14 @@ def test_a_run_compiles_for_an_accelerator_that_is_not_there(target):
     assert {"init", "train", "evaluate", "select", "update", "epoch", "minibatch"} <= set(rows)
     assert any("of the rollout" in name for name in rows)
     assert rows["minibatch"][-2:] == ["0" if target == "h200" else "1", "0"]
+
+
+@pytest.mark.slow
+def test_what_the_compiler_refuses_names_the_keys_to_lower():
+    sizes = ["arch.total_num_envs=65536", "arch.population.size=64", "arch.total_timesteps=1e9"]
+    refused = run_for("v5e-4", *TINY, *sizes, "system.num_minibatches=16")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert re.search("train needs more than 15.8 GiB .* arch.population.size or arch.total_num_envs", refused.stderr)
 
 
 @pytest.mark.slow

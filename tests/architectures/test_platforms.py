@@ -67,6 +67,8 @@ def _rounded(node):
 
 def test_the_mesh_decides_on_the_platform():
     assert platform.on_cpu()
-    mesh = jax.make_mesh((1,), ("device",))
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh.update(abstract_device=None)):
-        assert platform.on_cpu()
+    mesh = jax.make_mesh((1,), ("device",)).abstract_mesh
+    for device, expected in (("NVIDIA H200", "cuda"), False), (("cpu", "cpu"), True), (None, True):
+        described = device and jax.sharding.AbstractDevice(device[0], None, device[1])
+        with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=described)):
+            assert platform.on_cpu() == expected
