@@ -104,11 +104,11 @@ class Report(NamedTuple):
         yield ""
         bodies = _with_names(update, "update", setup.config.system.rollout_length)
         yield from columns([("loop body", "times", "kernels", "collectives", "host transfers"), *map(_row, bodies)])
-        inside = self.programs[self.training]
+        inside, whose = self.programs[self.training], " of the learner" if self.training == "learn" else ""
         waiting = sum(body.transfers for body in update.all())
         yield (
-            f"{update.launches:,} launches per update, {update.launches / self.steps_per_update:.3g} per environment"
-            f" step; {_count(waiting, 'host transfer')}"
+            f"{update.launches:,} launches per update{whose}, {update.launches / self.steps_per_update:.3g} per"
+            f" environment step; {_count(waiting, 'host transfer')}"
         )
         yield (
             f"{inside.flops:.3g} floating-point operations and {memory.gib(update.bytes_accessed)} read and written per"

@@ -156,7 +156,7 @@ def _resume(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    if args.target:
+    if args.target is not None:
         _compile_for(args)
         return
     from stoix_like.composition import compose_config

@@ -38,6 +38,13 @@ def test_help_and_version_exit_with_code_0(capsys):
     assert importlib.metadata.version("stoix_like") in capsys.readouterr().out
 
 
+def test_a_target_that_is_empty_is_refused(capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["compile", "--for", "", *TINY])
+    assert exit_info.value.code == 2
+    assert "names no GPU" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_programs_that_were_compiled_ahead_are_read_from_the_cache(tmp_path):
     environment = {
