@@ -373,7 +373,7 @@ def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[A
         states = linear_recurrence(jnp.where(resets[..., None], 0.0, decay), terms, state)
         return states, cell.read(states, inputs)
     if _is_fast_gru(cell):
-        states = unroll_gru(cell, state, inputs, 1.0 - resets[..., None])
+        states = unroll_gru(cell, state, inputs, jnp.logical_not(resets[..., None]))
         return states, states
 
     def step(cell: Any, state: Any, x: tuple[Array, Array]) -> tuple[Any, tuple[Any, Array]]:

@@ -67,7 +67,7 @@ def unroll_gru(cell: nn.GRUCell, state: Array, x: Array, keep: Array) -> Array:
         cell: the cell, initialised.
         state: `[..., H]`, before the first step.
         x: `[T, ..., D]`, inputs.
-        keep: `[T, ..., 1]`, factor of the state before a step: 0 where an episode starts, else 1.
+        keep: `[T, ..., 1]` bool: False where an episode starts, which replaces the state before a step by zeros.
 
     Returns:
         `[T, ..., H]`, the states after each step.
@@ -80,11 +80,11 @@ def _unroll_gru(from_inputs: Array, kernel: Array, bias: Array, state: Array, ke
     def step(before: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         from_input, keep_after = inputs
         after = gru_gates(before, from_input, _affine(before, kernel, bias))
-        return keep_after * after, after
+        return jnp.where(keep_after, after, 0.0), after
 
     keep_after = jnp.concatenate([keep[1:], jnp.ones_like(keep[:1])])
     inputs = (from_inputs, keep_after)
-    return jax.lax.scan(step, keep[0] * state, inputs, unroll=_STEPS_PER_ITERATION)[1]
+    return jax.lax.scan(step, jnp.where(keep[0], state, 0.0), inputs, unroll=_STEPS_PER_ITERATION)[1]
 
 
 def _unroll_gru_forward(*args: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -94,7 +94,7 @@ def _unroll_gru_forward(*args: Array) -> tuple[Array, tuple[Array, ...]]:
 
 def _unroll_gru_backward(residuals: tuple[Array, ...], d_states: Array) -> tuple[Array | None, ...]:
     from_inputs, kernel, bias, state, keep, states = residuals
-    before = keep * jnp.concatenate([state[None], states[:-1]])
+    before = jnp.where(keep, jnp.concatenate([state[None], states[:-1]]), 0.0)
     _, pull_back = jax.vjp(gru_gates, before, from_inputs, _affine(before, kernel, bias))
     # A unit of the next state depends on the same unit of each argument alone: the gates' Jacobians are diagonal.
     by_state, by_input, by_product = pull_back(jnp.ones_like(states))

@@ -58,6 +58,15 @@ def test_gated_unit_and_its_gradients_equal_those_of_flax(dtype, tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
 
 
+def test_states_that_are_not_finite_end_with_their_episode():
+    rnn, resets = ScannedRNN(4, "gru"), jnp.zeros((3, 2), bool).at[0, 0].set(True).at[1, 1].set(True)
+    x, start = jnp.ones((3, 2, 3)), jnp.full((2, 4), jnp.nan)
+    variables = rnn.init(KEY, start, (x, resets))
+    states = rnn.apply(variables, start, (x, resets), method="unroll")[0]
+    finite = [[True, False], [True, True], [True, True]]
+    np.testing.assert_array_equal(jnp.isfinite(states).all(-1), finite)
+
+
 def test_loops_of_gated_unit_have_one_product_per_step():
     rnn = ScannedRNN(4, "gru")
     x, resets, start = jnp.ones((8, 2, 3)), jnp.zeros((8, 2), bool), jnp.zeros((2, 4))
