@@ -18,8 +18,8 @@ from stoix_like.utils.packing import pack_metrics, pack_params, scan, unpack
 from stoix_like.utils.randomness import hoist
 from stoix_like.utils.replay import ReplayConfig
 
-# The random numbers of all gradient steps of an update are drawn together, if those of a step take less.
-_MAX_RANDOM_BYTES = 2**16
+# The random numbers of all gradient steps of an update are drawn together, if they take less.
+_MAX_RANDOM_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +94,8 @@ def replay_epochs(
         return carry, pack_metrics(metrics)
 
     first_count = None if counts is None else counts[0]
-    draw, epoch = hoist(epoch, (packed, first_count), keys[0], _MAX_RANDOM_BYTES)
+    draw, epoch = hoist(epoch, (packed, first_count), keys[0], _MAX_RANDOM_BYTES // epochs)
     inputs = counts, jax.vmap(draw)(keys)
     with jax.named_scope("epoch"):
-        carry, metrics = scan(lambda carry, inputs: epoch((carry, inputs[0]), inputs[1]), packed, inputs)
+        carry, metrics = scan(lambda carry, inputs: epoch((carry, inputs[0]), inputs[1]), packed, inputs, epochs)
     return unpack(carry), unpack(jax.tree.map(lambda rows: jnp.mean(rows, axis=0), metrics))

@@ -131,14 +131,16 @@ def fori_loop(start: Any, stop: Any, body: Callable[[Any, TreeT], TreeT], first:
     )
 
 
-def scan(step: Callable[[Any, Any], tuple[Any, Any]], first: Any, inputs: Any) -> tuple[Any, Any]:
+def scan(
+    step: Callable[[Any, Any], tuple[Any, Any]], first: Any, inputs: Any, length: int | None = None
+) -> tuple[Any, Any]:
     """Run `jax.lax.scan`, with the scalars of its carry packed on accelerators."""
 
     def packed_step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         carry, outputs = step(unpack_scalars(carry), inputs)
         return pack_scalars(carry), outputs
 
-    last, outputs = jax.lax.scan(packed_step, pack_scalars(first), inputs)
+    last, outputs = jax.lax.scan(packed_step, pack_scalars(first), inputs, length)
     return unpack_scalars(last), outputs
 
 

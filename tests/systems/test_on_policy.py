@@ -81,3 +81,11 @@ def test_metrics_of_any_type_are_averaged():
     _, of_replay = replay_epochs(lambda shared, key, *_: (move(shared, key), metrics), params, key, sizes.epochs)
     for means in (of_minibatches, of_replay):
         assert {name: float(mean) for name, mean in means.items()} == {"half": 0.5, "count": 3, "flag": 1, "number": 2}
+
+
+def test_steps_on_replay_may_use_neither_keys_nor_counts():
+    last, metrics = replay_epochs(
+        lambda carry, *_: (carry + 1.0, {"carry": carry}), jnp.zeros(()), jax.random.key(0), 3
+    )
+    assert float(last) == 3.0
+    assert float(metrics["carry"]) == 1.0
