@@ -65,10 +65,9 @@ def main() -> None:
         if asked.check:
             continue
         before = recorded.setdefault(target, {}).get(name, {})
-        if asked.peers and "rejax" in KERNEL_SCENARIOS[name].peers:
-            python = asked.peers / "rejax/bin/python"
-            counts["rejax"] = before.get("rejax") or count_rejax(name, find_target(target), python)
-        merged = {**recorded[target], name: counts}
+        if asked.peers and "rejax" in KERNEL_SCENARIOS[name].peers and "rejax" not in before:
+            counts["rejax"] = count_rejax(name, find_target(target), asked.peers / "rejax/bin/python")
+        merged = {**recorded[target], name: before | counts}
         recorded[target] = {one: merged[one] for one in KERNEL_SCENARIOS if one in merged}
         RECORD.write_text(json.dumps(recorded, indent=1) + "\n")
     if asked.check:
