@@ -21,6 +21,10 @@ def test_importing_the_package_does_not_read_its_version():
     subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(stoix_like.__file__).parent.parent, check=True)
 
 
+def _printed(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.slow
 def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_first_use():
     code = (
@@ -29,8 +33,7 @@ def test_functions_of_the_package_are_those_of_their_modules_and_imported_on_fir
         "same = stoix_like.evaluate is evaluation.evaluate and stoix_like.load_policy is load.load_policy;"
         "print(before, same, {'evaluate', 'load_policy'} <= set(stoix_like.__all__))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set() True True\n"
+    assert _printed(code) == "set() True True\n"
 
 
 def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
@@ -40,5 +43,4 @@ def test_packages_that_only_tracing_or_saving_needs_are_imported_on_first_use():
         "print({'distrax', 'flashbax', 'gymnax', 'matplotlib', 'orbax', 'scipy'} & set(sys.modules));"
         "print(distributions.Categorical.__module__)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\nstoix_like.networks.distributions.discrete\n"
+    assert _printed(code) == "set()\nstoix_like.networks.distributions.discrete\n"

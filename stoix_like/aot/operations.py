@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 # Those that move or convert numbers, and compute none.
 _MOVING = {
@@ -17,7 +16,7 @@ _MOVING = {
 }  # fmt: skip
 
 
-def count_flops(program: Jaxpr | ClosedJaxpr) -> int:
+def count_flops(program: Jaxpr) -> int:
     """Count the floating-point operations of one device: two per term of a product, one per element of other results.
 
     Args:
@@ -27,12 +26,11 @@ def count_flops(program: Jaxpr | ClosedJaxpr) -> int:
     Returns:
         The operations.
     """
-    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-    return sum(map(_of_equation, jaxpr.eqns))
+    return sum(map(_of_equation, program.eqns))
 
 
 def _of_equation(equation: Any) -> int:
-    name, inner = equation.primitive.name, list(_programs_in(equation.params))
+    name, inner = equation.primitive.name, list(jaxprs_in_params(equation.params))
     if inner:
         counts = [count_flops(program) for program in inner]
         return (
@@ -58,10 +56,3 @@ def _of_equation(equation: Any) -> int:
 
 def _is_float(aval: Any) -> bool:
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.floating)
-
-
-def _programs_in(params: dict[str, Any]) -> Iterator[Jaxpr | ClosedJaxpr]:
-    for value in params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, Jaxpr | ClosedJaxpr):
-                yield one

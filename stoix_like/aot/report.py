@@ -152,7 +152,7 @@ def compile_for(config: RunConfig, target: Target) -> Report:
                 compiled = traced.lower().compile()
             except jax.errors.JaxRuntimeError as error:
                 raise _refusal(error, setup, target, name) from error
-            programs[name] = Program(compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr))
+            programs[name] = Program(compiled, read_program(compiled.as_text()), count_flops(traced.jaxpr.jaxpr))
             state = args[0] if name in ("train", "learn") else state
     finally:
         setup.env.close()

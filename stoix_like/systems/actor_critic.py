@@ -43,6 +43,7 @@ class ActorCriticConfig(OnPolicyConfig):
     """Hyperparameters that each on-policy actor-critic declares, with their ranges.
 
     Attributes:
+        needs_successors: see `SystemConfig`.
         network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
     """
 

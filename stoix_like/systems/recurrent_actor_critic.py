@@ -33,6 +33,7 @@ class RecurrentConfig(ActorCriticConfig):
     """Hyperparameters of a recurrent policy and its recurrent value function.
 
     Attributes:
+        needs_successors: see `SystemConfig`.
         network_heads: heads that the system needs.
         sequence_length: steps per sequence that gradients flow through, a divisor of `rollout_length`; None: the whole
             rollout.

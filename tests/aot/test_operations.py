@@ -6,7 +6,7 @@ from stoix_like.aot.operations import count_flops
 
 
 def flops(function, *args):
-    return count_flops(jax.make_jaxpr(function)(*args))
+    return count_flops(jax.make_jaxpr(function)(*args).jaxpr)
 
 
 def test_products_and_elements_are_counted():

@@ -16,31 +16,23 @@ from jaxtyping import Array, Bool, Float, Int
 
 from stoix_like.networks.distributions.base import Independent, Seed, Sizes, take
 from stoix_like.networks.distributions.masks import legal_actions
+from stoix_like.utils.columns import columns, in_columns
 from stoix_like.utils.jax_utils import prepend_dims
-from stoix_like.utils.platform import on_cpu
-
-# Up to this many categories, an accelerator computes all of a distribution in one kernel, where a reduction over the
-# categories is a kernel of its own.
-_FEW = 16
-
-
-def _columns(x: jax.Array) -> list[jax.Array]:
-    return [x[..., index] for index in range(x.shape[-1])]
 
 
 def sum_last(x: Float[Array, "... K"]) -> Float[Array, "..."]:
     """Sum over the last axis."""
-    return x.sum(-1) if on_cpu() or x.shape[-1] > _FEW else functools.reduce(operator.add, _columns(x))
+    return functools.reduce(operator.add, columns(x)) if in_columns(x) else x.sum(-1)
 
 
 def log_softmax(logits: Float[Array, "... K"]) -> Float[Array, "... K"]:
     """Normalise log-probabilities over the last axis."""
-    if on_cpu() or logits.shape[-1] > _FEW:
+    if not in_columns(logits):
         return jax.nn.log_softmax(logits, axis=-1)
-    columns = _columns(logits)
-    largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, columns))
-    shift = largest + jnp.log(functools.reduce(operator.add, [jnp.exp(column - largest) for column in columns]))
-    return jnp.stack([column - shift for column in columns], -1)
+    parts = columns(logits)
+    largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, parts))
+    shift = largest + jnp.log(functools.reduce(operator.add, [jnp.exp(part - largest) for part in parts]))
+    return jnp.stack([part - shift for part in parts], -1)
 
 
 class Categorical(distrax.Categorical):

@@ -8,8 +8,8 @@ from typing import ParamSpec
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from stoix_like.utils.columns import columns, in_columns
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.platform import on_cpu
 
 P = ParamSpec("P")
 
@@ -45,24 +45,15 @@ def absolute_or_huber(error: Array, parameter: Scalar) -> Array:
 
 def values_of_actions(values: Array, action: Array) -> Array:
     """Select the values `[*B]` of the actions `[*B]` from the values `[*B, A]` of all actions."""
-    if not _in_columns(values):
+    if not in_columns(values):
         return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
-    first, *others = _columns(values)
+    first, *others = columns(values)
     return functools.reduce(lambda chosen, i: jnp.where(action == i + 1, others[i], chosen), range(len(others)), first)
 
 
 def largest_values(values: Array) -> Array:
     """Return the values `[*B]` of the best actions from the values `[*B, A]` of all actions."""
-    return functools.reduce(jnp.maximum, _columns(values)) if _in_columns(values) else jnp.max(values, axis=-1)
-
-
-def _in_columns(values: Array) -> bool:
-    # For few actions, operations on columns are part of one kernel of an accelerator; a gather or reduction is its own.
-    return not on_cpu() and values.shape[-1] <= 16
-
-
-def _columns(values: Array) -> list[Array]:
-    return [values[..., index] for index in range(values.shape[-1])]
+    return functools.reduce(jnp.maximum, columns(values)) if in_columns(values) else jnp.max(values, axis=-1)
 
 
 def _huber(error: Array, parameter: Scalar) -> Array:

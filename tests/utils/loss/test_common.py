@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from every_loss import LOG2
 
+from stoix_like.utils import columns
 from stoix_like.utils import loss as ls
-from stoix_like.utils.loss import common
 from stoix_like.utils.loss.common import largest_values, probability_ratio, values_of_actions
 
 
@@ -41,5 +41,5 @@ def test_values_of_actions_are_the_same_in_columns(num_actions, monkeypatch):
         return values_of_actions(values, actions), largest_values(values), chosen, slopes
 
     expected = selected()
-    monkeypatch.setattr(common, "on_cpu", lambda: False)
+    monkeypatch.setattr(columns, "on_cpu", lambda: False)
     jax.tree.map(np.testing.assert_array_equal, selected(), expected)
