@@ -233,6 +233,8 @@ class SystemConfig:
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
             otherwise explore.
         needs_successors: whether the system reads the true successor of every step, and not only its value.
+        plays_both_seats: whether the system learns from games in which it moves for both players, see
+            `VectorEnvironment.num_players`.
         has_replay: whether `Agent.local` is a replay buffer, which `checkpoint.replay=false` leaves out of checkpoints.
         rollout_length: steps per environment between two updates, T.
         warmup_steps: random steps per environment before the first update.
@@ -240,6 +242,7 @@ class SystemConfig:
 
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
     needs_successors: ClassVar[bool] = True
+    plays_both_seats: ClassVar[bool] = False
     has_replay: ClassVar[bool] = False
     rollout_length: Annotated[int, between(1, INT32_MAX)]
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0

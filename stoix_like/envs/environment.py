@@ -29,6 +29,8 @@ class Environment(ABC):
     action_space: Space
     truncates_after: int | None = None
     """See `VectorEnvironment.truncates_after`."""
+    num_players: int = 1
+    """See `VectorEnvironment.num_players`."""
 
     @abstractmethod
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
@@ -164,6 +166,15 @@ class VectorEnvironment(ABC):
         return None
 
     @property
+    def num_players(self) -> int:
+        """The number of players that actions are taken for: 1, or 2 that move in turn in a zero-sum game.
+
+        With 2, each step is a move of the player to move, the reward is that player's, and the observation after it
+        that of the player to move next.
+        """
+        return 1
+
+    @property
     def unwrapped(self) -> VectorEnvironment:
         """The environments of the suite, without wrappers."""
         return self
@@ -227,6 +238,11 @@ class Vectorize(VectorEnvironment):
     def truncates_after(self) -> int | None:
         """See `VectorEnvironment.truncates_after`."""
         return self.env.truncates_after
+
+    @property
+    def num_players(self) -> int:
+        """See `VectorEnvironment.num_players`."""
+        return self.env.num_players
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""

@@ -24,6 +24,9 @@ from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
 
+# Keys of wrappers that would mix the two players of a game.
+_FOR_ONE_PLAYER = ("sticky_actions", "action_repeat", "frame_stack", "step_count", "time_in_observation")
+
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
@@ -165,11 +168,20 @@ def _make_episodes(
     if env.on_host and (random_start_steps or config.action_repeat > 1):
         key = "env.random_start_steps" if random_start_steps else "env.action_repeat"
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
+    if env.num_players == 2:
+        _check_two_players(config)
     if precision is not None and not env.on_host:
         env = wrappers.MatmulPrecision(env, precision)
     if random_start_steps:
         env = wrappers.RandomStarts(env, random_start_steps)
     return wrappers.RecordEpisode(_wrap_observations(_wrap_steps(env, config), config))
+
+
+def _check_two_players(config: EnvConfig) -> None:
+    default = EnvConfig()
+    for key in _FOR_ONE_PLAYER:
+        if (value := getattr(config, key)) != getattr(default, key):
+            raise ConfigError(f"env.{key}={value} mixes the two players of {config.scenario.name}: leave it out")
 
 
 def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:

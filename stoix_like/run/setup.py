@@ -144,6 +144,11 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
             f"system={config.system_name} does not fit the {describe(env.action_space)} of"
             f" {config.environment_name}: {suggest_systems(config.system_name, env.action_space)}"
         )
+    if env.num_players == 2 and not config.system.plays_both_seats:
+        raise ConfigError(
+            f"env.kwargs.opponent=self: system={config.system_name} learns from one seat of {config.environment_name}:"
+            " use system=search/ff_az, or an opponent, env.kwargs.opponent=random"
+        )
     left_out: list[str] = []
     lone_shards = num_members == 1 and plan.num_shards == mesh.size
     spec = SystemSpec(

@@ -37,7 +37,7 @@ _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 # The import path of a function, see `stoix_like.envs.suites.pgx`.
 _OPPONENT = "env.kwargs.opponent"
 # An environment that is passed from Python is never imported.
-_HARMLESS = (("env._target_", ""), (_OPPONENT, "random"))
+_HARMLESS = (("env._target_", ""), (_OPPONENT, "random"), (_OPPONENT, "self"))
 _MIRROR = "checkpoint.mirror"
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = "stoix_like.systems"

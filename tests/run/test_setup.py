@@ -25,6 +25,15 @@ def test_dropout_without_effect_is_noted(system, noted):
     )
 
 
+@pytest.mark.slow
+def test_systems_of_one_seat_refuse_self_play():
+    overrides = ["env=pgx/tic_tac_toe", "+env.kwargs.opponent=self", "system=ppo/ff_ppo"]
+    with pytest.raises(
+        ConfigError, match=r"env.kwargs.opponent=self: system=ppo/ff_ppo learns from one seat of pgx/tic"
+    ):
+        set_up(parse_config(compose_config(overrides)))
+
+
 LENGTH, ENVS = 5, 4
 RUN = [
     *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),

@@ -1,7 +1,8 @@
 """Adapter for pgx.
 
 In a game for two, the agent is player 0 of pgx, which draws at each reset who starts, and `env.kwargs.opponent` is the
-other: between two steps of the agent, the opponent moves until it is the agent's turn again.
+other: between two steps of the agent, the opponent moves until it is the agent's turn again. With the opponent `self`,
+each step is a move of the player to move, see `VectorEnvironment.num_players`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ _NOT_DRAWN = frozenset({"shogi"})
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
 
 
+# The opponent with which actions are moves of both players.
+_SELF = "self"
+
 # Games in which the players move in turn; in others, the opponent may have several moves in a row, or none.
 _IN_TURN = frozenset(
     {
@@ -73,11 +77,12 @@ class PgxEnvironment(Environment):
 
     Args:
         env: the game, from `pgx.make`.
-        opponent: chooses the actions of the other player.
+        opponent: chooses the actions of the other player; None: each action is a move of the player to move.
     """
 
-    def __init__(self, env: Any, opponent: Opponent) -> None:
+    def __init__(self, env: Any, opponent: Opponent | None) -> None:
         self._env, self._opponent = env, opponent
+        self.num_players = 2 if opponent is None else 1
         self._move_limit = _MOVE_LIMITS.get(env.id)
         with jax.numpy_rank_promotion("allow"):
             game = jax.eval_shape(env.init, jax.random.key(0))
@@ -88,13 +93,19 @@ class PgxEnvironment(Environment):
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""
         with jax.numpy_rank_promotion("allow"):
-            game, _ = self._play_opponent(key, _unobserved(self._env.init(key)))
+            game = _unobserved(self._env.init(key))
+            if self._opponent is not None:
+                game, _ = self._play_opponent(self._opponent, key, game)
             return game, restart(self._observation(game))
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.step`."""
         with jax.numpy_rank_promotion("allow"):
-            game, reward = self._play_opponent(key, self._move(key, state, action))
+            game = self._move(key, state, action)
+            if self._opponent is None:
+                reward = game.rewards[state.current_player]
+            else:
+                game, reward = self._play_opponent(self._opponent, key, game)
             observation = self._observation(game)
         undecided = self._at_move_limit(game)
         return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
@@ -110,7 +121,7 @@ class PgxEnvironment(Environment):
     def _move(self, key: jax.Array, game: Any, action: jax.Array) -> Any:
         return _unobserved(self._env.step(game, action, jax.random.fold_in(key, _DICE_STREAM)))
 
-    def _play_opponent(self, key: jax.Array, game: Any) -> tuple[Any, jax.Array]:
+    def _play_opponent(self, opponent: Opponent, key: jax.Array, game: Any) -> tuple[Any, jax.Array]:
         """Play until it is the agent's turn or the game ends; return the game and the sum of the agent's rewards."""
         reward = jnp.asarray(game.rewards[_AGENT], jnp.float32)
         if self._env.num_players == 1:
@@ -123,7 +134,7 @@ class PgxEnvironment(Environment):
         def reply(carry: Any) -> Any:
             key, game, reward = carry
             key = jax.random.fold_in(key, _OPPONENT_STREAM)
-            action = self._opponent(key, game.replace(observation=self._env.observe(game)))
+            action = opponent(key, game.replace(observation=self._env.observe(game)))
             game = self._move(key, game, action)
             return key, game, reward + game.rewards[_AGENT]
 
@@ -141,8 +152,9 @@ class PgxEnvironment(Environment):
         return (game._step_count >= self._move_limit) & (game.rewards == 0.0).all()
 
     def _observation(self, game: Any) -> Observation:
-        # At the end of a game, it may be the opponent's turn.
-        view = self._env._observe(game, _AGENT)
+        # Against an opponent, it may be the other's turn at the end of a game.
+        player = game.current_player if self._opponent is None else _AGENT
+        view = self._env._observe(game, player)
         return Observation(jnp.asarray(view, jnp.float32), game.legal_action_mask)
 
 
@@ -175,8 +187,8 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
 
     Args:
         name: one of `scenarios()`.
-        kwargs: `opponent`, which is `random`, the import path of a function, or a function, see `Opponent`; and
-            arguments of the constructor by name.
+        kwargs: `opponent`, which is `random`, the import path of a function, or a function, see `Opponent`, or `self`;
+            and arguments of the constructor by name.
         params: none.
 
     Returns:
@@ -198,6 +210,13 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         if "opponent" in kwargs:
             raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} has no effect: {name} is single-player")
         return Vectorize(PgxEnvironment(env, random_opponent))
+    if kwargs.get("opponent") == _SELF:
+        if name not in _IN_TURN:
+            games = ", ".join(sorted(_IN_TURN))
+            raise ConfigError(
+                f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
+            )
+        return Vectorize(PgxEnvironment(env, None))
     opponent = _find_opponent(kwargs.get("opponent", "random"))
     _check_opponent(opponent, env, kwargs)
     return Vectorize(PgxEnvironment(env, opponent))
@@ -209,7 +228,7 @@ def _find_opponent(opponent: Any) -> Opponent:
     if callable(opponent):
         return opponent
     key = f"env.kwargs.opponent={opponent}"
-    wanted = "it must be random or the import path of a function (key, game) -> action"
+    wanted = "it must be random, self or the import path of a function (key, game) -> action"
     if not isinstance(opponent, str):
         raise ConfigError(f"{key} is not an opponent: {wanted}")
     if opponent in typing.get_args(pgx.BaselineModelId):

@@ -82,6 +82,11 @@ class Wrapper(VectorEnvironment):
         return self.env.truncates_after if self.keeps_ends else None
 
     @property
+    def num_players(self) -> int:
+        """See `VectorEnvironment.num_players`."""
+        return self.env.num_players
+
+    @property
     def unwrapped(self) -> VectorEnvironment:
         """See `VectorEnvironment.unwrapped`."""
         return self.env.unwrapped

@@ -46,6 +46,8 @@ class RecordedState(NamedTuple):
 class RecordEpisode(StatefulWrapper):
     """A wrapper that sets `TimeStep.episode` to the return and length of the episode so far.
 
+    Of two players, the return is that of the one who moved first, which is minus the other's.
+
     Args:
         env: the environments to wrap, before their rewards are scaled or clipped.
     """
@@ -60,7 +62,10 @@ class RecordEpisode(StatefulWrapper):
     def step(self, keys: jax.Array, state: RecordedState, action: jax.Array) -> tuple[RecordedState, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
-        total, length = state.episode_return + timestep.reward, state.episode_length + 1
+        reward, length = timestep.reward, state.episode_length + 1
+        if self.num_players == 2:
+            reward = jnp.where(state.episode_length % 2 == 0, reward, -reward)
+        total = state.episode_return + reward
         episode = EpisodeMetrics(total, length, timestep.terminated | timestep.truncated)
         return RecordedState(env_state, total, length), timestep._replace(episode=episode)
 

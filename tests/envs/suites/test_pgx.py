@@ -108,6 +108,46 @@ def test_random_opponent_plays_all_legal_moves_equally_often():
     assert counts.sum() == counts[[1, 4, 7]].sum()
 
 
+IN_TURN = ["animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "hex", "kuhn_poker", "othello"]
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", *IN_TURN])
+@jax.numpy_rank_promotion("allow")
+def test_self_play_moves_for_the_player_to_move(name):
+    """Random games equal those of pgx, seen from the player to move; their two players are always different ones."""
+    env, bare = make_eval(env_config("pgx", name, kwargs={"opponent": "self"})), pgx.make(name)
+    bare_step, env_step, reset = jax.jit(bare.step), jax.jit(env.step), jax.jit(env.reset)
+    rng, starters = np.random.default_rng(0), set()
+    for seed in range(6):
+        keys = jax.random.split(jax.random.key(seed), 1)
+        (state, timestep), game = reset(keys), bare.init(keys[0])
+        first = int(game.current_player)
+        starters.add(first)
+        for _ in range(60):
+            observation, mover = timestep.next_observation, int(game.current_player)
+            np.testing.assert_allclose(observation.agent_view[0], bare._observe(game, mover), atol=1e-6)
+            np.testing.assert_array_equal(observation.action_mask[0], game.legal_action_mask)
+            action = rng.choice(np.flatnonzero(game.legal_action_mask))
+            state, timestep = env_step(keys, state, jnp.asarray([action]))
+            game = bare_step(game, action)
+            np.testing.assert_allclose(timestep.reward[0], game.rewards[mover])
+            np.testing.assert_allclose(game.rewards.sum(), 0.0)
+            assert timestep.terminated[0] == game.terminated
+            if game.terminated:
+                np.testing.assert_allclose(timestep.episode.episode_return[0], game.rewards[first])
+                break
+            assert game.current_player == 1 - mover
+    assert starters == {0, 1}
+
+
+def test_self_play_does_not_change_the_state():
+    """Environments with an opponent continue the games of self-play."""
+    env, against = (make_eval(env_config("pgx", "hex", kwargs={"opponent": each})) for each in ("self", "random"))
+    assert (env.num_players, against.num_players) == (2, 1)
+    keys = jax.random.split(jax.random.key(0), 2)
+    assert jax.eval_shape(env.reset, keys) == jax.eval_shape(against.reset, keys)
+
+
 def test_move_limit_without_a_result_truncates():
     """Animal shogi ends after 256 moves by both players; there are 254 already."""
     env = make_eval(env_config("pgx", "animal_shogi"))
@@ -151,6 +191,14 @@ def test_constructor_arguments_and_import_paths():
         ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         ("hex", {"kwargs": {"opponent": "math.sin"}}, "env.kwargs.opponent=math.sin cannot be called"),
+        ("backgammon", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent=self does not fit backgammon.*chess, co"),
+        ("2048", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent='self' has no effect: 2048 is single"),
+        ("hex", {"kwargs": {"opponent": "self"}, "frame_stack": 2}, "env.frame_stack=2 mixes the two players of hex"),
+        (
+            "hex",
+            {"kwargs": {"opponent": "self"}, "sticky_actions": 0.1},
+            "env.sticky_actions=0.1 mixes the two players of hex",
+        ),
         ("2048", {"kwargs": {"opponent": "random"}}, "env.kwargs.opponent='random' has no effect: 2048 is single"),
         ("hex", {"kwargs": {"opponent": lambda key, game: game.rewards}}, "must return an action, a scalar integer"),
     ],
