@@ -1,0 +1,1 @@
+"""Planning by tree search: AlphaZero, MuZero and their sampled forms."""

@@ -1,0 +1,1 @@
+"""Planning by tree search with environments on the accelerator."""
