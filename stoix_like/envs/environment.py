@@ -13,6 +13,7 @@ from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import ObservationSpace, Space
+from stoix_like.errors import ConfigError
 
 State = Any
 """The state of an environment: a pytree whose leaves keep their shapes and dtypes."""
@@ -55,6 +56,10 @@ class Environment(ABC):
         Returns:
             The next state, and the time step as built by `transition`.
         """
+
+    def against(self, opponent: Any) -> Environment:
+        """Return a game for two with an opponent, see `VectorEnvironment.against`."""
+        raise ConfigError(f"env.eval_opponent={opponent}: {type(self).__name__} has no opponents: define its `against`")
 
     def scene(self) -> Scene | None:
         """Return how to draw episodes; None if they cannot be drawn. By default, as the images of the observation."""
@@ -132,6 +137,20 @@ class VectorEnvironment(ABC):
         Args:
             state: the state after the last step.
         """
+
+    def against(self, opponent: Any) -> VectorEnvironment:
+        """Return games for two in which actions are those of one player, who starts in half of them.
+
+        Args:
+            opponent: the other player, as `env.eval_opponent`.
+
+        Returns:
+            The environments, with the same states.
+
+        Raises:
+            ConfigError: the opponent is not one, or the environments have none.
+        """
+        raise ConfigError(f"env.eval_opponent={opponent}: {type(self).__name__} has no opponents: define its `against`")
 
     def check(self) -> None:  # noqa: B027
         """Check that all environments on the host work.
@@ -251,6 +270,10 @@ class Vectorize(VectorEnvironment):
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         return jax.vmap(self.env.step)(keys, state, action)
+
+    def against(self, opponent: Any) -> VectorEnvironment:
+        """See `VectorEnvironment.against`."""
+        return Vectorize(self.env.against(opponent))
 
     def scene(self) -> Scene | None:
         """See `VectorEnvironment.scene`."""

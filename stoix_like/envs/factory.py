@@ -77,6 +77,7 @@ class EnvConfig:
     sticky_actions: Annotated[float, between(0.0, 1.0)] = 0.0
     action_repeat: Annotated[int, between(1, 1024)] = 1
     random_start_steps: Annotated[int, between(0, 100_000)] = 0
+    eval_opponent: str = "random"
     observation_clip: Annotated[float | None, above(0.0)] = None
     time_in_observation: bool = False
     wrappers: tuple[dict[str, Any], ...] = ()
@@ -115,6 +116,8 @@ def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -
 
 def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments, without automatic reset and with the original rewards.
+
+    Where training environments have two players, the agent plays one of them, against `env.eval_opponent`.
 
     Args:
         config: the environment and its wrappers.
@@ -170,6 +173,12 @@ def _make_episodes(
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
     if env.num_players == 2:
         _check_two_players(config)
+        env = env.against(config.eval_opponent) if evaluation else env
+    elif config.eval_opponent != EnvConfig.eval_opponent:
+        raise ConfigError(
+            f"env.eval_opponent={config.eval_opponent} has no effect: it is for games in which a system plays both"
+            " seats, env.kwargs.opponent=self"
+        )
     if precision is not None and not env.on_host:
         env = wrappers.MatmulPrecision(env, precision)
     if random_start_steps:

@@ -134,8 +134,11 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
 
 
 def _defaults(setup: RunSetup) -> dict[str, Any]:
-    """Return the defaults of the fields of `arch` that have one and are no mapping."""
-    found = {f"arch.{field.name}": field.default for field in dataclasses.fields(setup.config.arch)}
+    """Return the defaults of the fields of `arch` and `env` that have one and are no mapping."""
+    groups: dict[str, Any] = {"arch": setup.config.arch, "env": setup.config.env}
+    found = {
+        f"{name}.{field.name}": field.default for name, group in groups.items() for field in dataclasses.fields(group)
+    }
     return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | None)}
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
+from nim import Nim
 from omegaconf import OmegaConf
 
-from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, list_scenarios, make, make_eval, suites
+from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.envs.spaces import entries
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.schema import from_mapping
@@ -177,3 +178,39 @@ def test_automatic_reset_resets_every_wrapper():
     assert [int(t.next_observation.step_count[0]) for t in timesteps] == [1, 2, 1, 2]
     np.testing.assert_allclose([float(t.reward[0]) for t in timesteps], 0.5)
     np.testing.assert_allclose([float(t.episode.episode_return[0]) for t in timesteps], [1.0, 2.0, 1.0, 2.0])
+
+
+def nim(**changes):
+    return EnvConfig("own", ScenarioConfig("Nim"), _target_="nim.Nim", **changes)
+
+
+def test_self_play_is_evaluated_against_an_opponent():
+    """The opponent takes single stones: of four, the agent takes 1 and 2 if it starts, and else 1 and 1."""
+    env, against = make(nim()), make_eval(nim())
+    assert (env.num_players, against.num_players) == (2, 1)
+    keys = jax.random.split(jax.random.key(0), 16)
+    state, timestep = against.reset(keys)
+    assert jax.tree.structure(state.env_state) == jax.tree.structure(env.reset(keys)[0].env_state.env_state)
+    assert (state.env_state.player == 0).all()
+    first = np.asarray(state.env_state.stones) == 4
+    assert 0 < first.sum() < 16
+    state, timestep = against.step(keys, state, jnp.zeros(16, jnp.int32))
+    np.testing.assert_array_equal(state.env_state.stones, np.where(first, 2, 1))
+    _, timestep = against.step(keys, state, jnp.where(first, 1, 0))
+    assert timestep.terminated.all()
+    np.testing.assert_array_equal(timestep.episode.episode_return, np.ones(16))
+
+
+def test_the_opponent_of_evaluations_is_refused_where_none_plays():
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=my.player has no effect: it .*opponent=self"):
+        make(probe(eval_opponent="my.player"))
+    with pytest.raises(ConfigError, match=r"env.step_count=True mixes the two players of Nim: leave it out"):
+        make(nim(step_count=True))
+
+
+def test_two_players_of_an_own_game_need_opponents():
+    class Lonely(Nim):
+        against = Environment.against
+
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=random: Lonely has no opponents: define its `against`"):
+        make_eval(EnvConfig("own", ScenarioConfig("Lonely")), Lonely())

@@ -1,14 +1,19 @@
 """Checks of what may change when a run resumes."""
 
+import dataclasses
 import shutil
 
 import pytest
+import toys
 from toy_runs import train_toy
 
 import stoix_like
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import experiment, resume_checks
-from stoix_like.run.resume_checks import check_same_sweep
+from stoix_like.run.resume_checks import check_same_config, check_same_sweep
+from stoix_like.run.setup import set_up
 
 pytestmark = pytest.mark.optimized
 
@@ -46,6 +51,16 @@ def test_resuming_with_another_configuration_is_refused(toy_run, overrides, mess
     overrides = [f"+{override}" if "gain" in override else override for override in overrides]
     with pytest.raises(ConfigError, match=message):
         experiment.resume(toy_run, overrides, trust=True)
+
+
+def test_keys_that_the_run_did_not_have_keep_their_defaults():
+    setup = set_up(parse_config(compose_config(toys.overrides())))
+    config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
+    del config["env"]["eval_opponent"]
+    check_same_config(setup, config)
+    changed = setup._replace(config=dataclasses.replace(setup.config, resolved={**config, "env": {"frame_stack": 2}}))
+    with pytest.raises(ConfigError, match="env.frame_stack was 1 and is 2"):
+        check_same_config(changed, config)
 
 
 def test_a_sweep_directory_is_continued_by_the_same_overrides_alone(tmp_path):

@@ -111,7 +111,10 @@ def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
 def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
     with pytest.raises(ConfigError, match=r"env.kwargs.opponent=toys.build is imported.*--trust"):
         trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
-    trust.check_trusted([("env.kwargs.opponent", "random")], "config.yaml")
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=toys.build is imported.*--trust"):
+        trust.check_trusted([("env.eval_opponent", "toys.build")], "config.yaml")
+    for name in ("random", "self"):
+        trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
     trust.record_trusted([("env.kwargs.opponent", "toys.build")])
     trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
     assert len(list(state.iterdir())) == 1

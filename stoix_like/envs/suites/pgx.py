@@ -11,7 +11,7 @@ import functools
 import importlib
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +109,10 @@ class PgxEnvironment(Environment):
             observation = self._observation(game)
         undecided = self._at_move_limit(game)
         return game, transition(observation, reward, game.terminated & ~undecided, game.truncated | undecided)
+
+    def against(self, opponent: Any) -> PgxEnvironment:
+        """See `Environment.against`."""
+        return PgxEnvironment(self._env, _find_opponent(opponent, self._env, "env.eval_opponent"))
 
     def scene(self) -> Scene | None:
         """See `Environment.scene`."""
@@ -217,18 +221,22 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
                 f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
             )
         return Vectorize(PgxEnvironment(env, None))
-    opponent = _find_opponent(kwargs.get("opponent", "random"))
-    _check_opponent(opponent, env, kwargs)
+    opponent = _find_opponent(kwargs.get("opponent", "random"), env, "env.kwargs.opponent")
     return Vectorize(PgxEnvironment(env, opponent))
 
 
-def _find_opponent(opponent: Any) -> Opponent:
+def _find_opponent(opponent: Any, env: Any, key: str) -> Opponent:
+    """Return the opponent of a game that a configuration key names."""
     if opponent == "random":
         return random_opponent
-    if callable(opponent):
-        return opponent
-    key = f"env.kwargs.opponent={opponent}"
-    wanted = "it must be random, self or the import path of a function (key, game) -> action"
+    found = opponent if callable(opponent) else _import_opponent(opponent, key)
+    _check_opponent(found, env, f"{key}={opponent}")
+    return found
+
+
+def _import_opponent(opponent: Any, key: str) -> Opponent:
+    key = f"{key}={opponent}"
+    wanted = "it must be random or the import path of a function (key, game) -> action"
     if not isinstance(opponent, str):
         raise ConfigError(f"{key} is not an opponent: {wanted}")
     if opponent in typing.get_args(pgx.BaselineModelId):
@@ -240,7 +248,7 @@ def _find_opponent(opponent: Any) -> Opponent:
         raise ConfigError(f"{key} cannot be imported ({error}): {wanted}") from error
     if not callable(found):
         raise ConfigError(f"{key} is not a function: {wanted}")
-    return found
+    return cast(Opponent, found)
 
 
 def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
@@ -251,8 +259,7 @@ def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
         raise ConfigError(f"env.kwargs={dict(arguments)} is invalid for {name}: {first_line(error)}") from error
 
 
-def _check_opponent(opponent: Opponent, env: Any, kwargs: Mapping[str, Any]) -> None:
-    key = f"env.kwargs.opponent={kwargs.get('opponent')}"
+def _check_opponent(opponent: Opponent, env: Any, key: str) -> None:
     try:
         with jax.numpy_rank_promotion("allow"):
             action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))

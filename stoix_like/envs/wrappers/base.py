@@ -60,6 +60,10 @@ class Wrapper(VectorEnvironment):
         """See `VectorEnvironment.release`."""
         self.env.release(self.inner_state(state))
 
+    def against(self, opponent: Any) -> VectorEnvironment:
+        """See `VectorEnvironment.against`."""
+        return self.rebased(self.unwrapped.against(opponent))
+
     def check(self) -> None:
         """See `VectorEnvironment.check`."""
         self.env.check()

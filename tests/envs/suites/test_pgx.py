@@ -115,7 +115,7 @@ IN_TURN = ["animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "
 @jax.numpy_rank_promotion("allow")
 def test_self_play_moves_for_the_player_to_move(name):
     """Random games equal those of pgx, seen from the player to move; their two players are always different ones."""
-    env, bare = make_eval(env_config("pgx", name, kwargs={"opponent": "self"})), pgx.make(name)
+    env, bare = make(env_config("pgx", name, kwargs={"opponent": "self"})), pgx.make(name)
     bare_step, env_step, reset = jax.jit(bare.step), jax.jit(env.step), jax.jit(env.reset)
     rng, starters = np.random.default_rng(0), set()
     for seed in range(6):
@@ -142,10 +142,23 @@ def test_self_play_moves_for_the_player_to_move(name):
 
 def test_self_play_does_not_change_the_state():
     """Environments with an opponent continue the games of self-play."""
-    env, against = (make_eval(env_config("pgx", "hex", kwargs={"opponent": each})) for each in ("self", "random"))
+    env, against = (make(env_config("pgx", "hex", kwargs={"opponent": each})) for each in ("self", "random"))
     assert (env.num_players, against.num_players) == (2, 1)
     keys = jax.random.split(jax.random.key(0), 2)
     assert jax.eval_shape(env.reset, keys) == jax.eval_shape(against.reset, keys)
+
+
+def test_self_play_is_evaluated_against_an_opponent():
+    """Both environments are given the same keys, and the last one's opponent plays its first legal action."""
+    play = {"kwargs": {"opponent": "self"}, "eval_opponent": first_legal}
+    env, same = make_eval(env_config("pgx", "connect_four", **play)), {"opponent": first_legal}
+    bare = make_eval(env_config("pgx", "connect_four", kwargs=same))
+    _, actions, steps = rollout(env, 12, num_envs=6)
+    _, same_actions, same_steps = rollout(bare, 12, num_envs=6)
+    np.testing.assert_array_equal(actions, same_actions)
+    jax.tree.map(np.testing.assert_array_equal, steps, same_steps)
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=nobody cannot be imported.*must be random or"):
+        make_eval(env_config("pgx", "hex", **{**play, "eval_opponent": "nobody"}))
 
 
 def test_move_limit_without_a_result_truncates():
@@ -188,7 +201,7 @@ def test_constructor_arguments_and_import_paths():
         ("go_9x9", {"kwargs": {"size": 0}}, "env.kwargs={'size': 0} is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"komi": float("nan")}}, "env.kwargs.komi=nan is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
-        ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random"),
+        ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random or"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         ("hex", {"kwargs": {"opponent": "math.sin"}}, "env.kwargs.opponent=math.sin cannot be called"),
         ("backgammon", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent=self does not fit backgammon.*chess, co"),
