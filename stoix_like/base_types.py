@@ -160,7 +160,7 @@ class NetworkOutputs(NamedTuple):
 
 
 class System(NamedTuple):
-    """An algorithm as six functions, and an optional one that shows what it learned.
+    """An algorithm as six functions, and optional ones that show what it learned.
 
     Attributes:
         init: `(key, timestep) -> Agent`; `timestep` `[N, ...]` is an example.
@@ -172,6 +172,7 @@ class System(NamedTuple):
             correlated noise, or `()`.
         inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of the policy and of the critic; None where
             there are none.
+        search: `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
@@ -181,6 +182,43 @@ class System(NamedTuple):
     eval_act: Callable[[PyTree, RolloutState, jax.Array], tuple[PyTree, jax.Array, PyTree]]
     init_carry: Callable[[int], PyTree]
     inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
+    search: Callable[[PyTree, RolloutState, jax.Array], SearchOutput] | None = None
+
+
+class Model(NamedTuple):
+    """The environments of a run as a model to plan with: without automatic reset, with the rewards of training.
+
+    Attributes:
+        state_of: `(env_state) -> state`, the state to plan from, of a `RolloutState` of training or of evaluation.
+        step: `(keys [N], state, action [N, ...]) -> (state, TimeStep)`; undefined after the end of an episode.
+    """
+
+    state_of: Callable[[PyTree], PyTree]
+    step: Callable[[jax.Array, PyTree, jax.Array], tuple[PyTree, TimeStep]]
+
+
+class SearchOutput(NamedTuple):
+    """What a search found out about the actions of N environments.
+
+    Attributes:
+        action: `[N, ...]`, the actions chosen.
+        candidates: `[N, K, ...]`, the actions considered; None for all discrete ones, K = A.
+        prior: `[N, K]`, their probabilities before the search.
+        weights: `[N, K]`, their probabilities after it, the target of the policy.
+        visits: `[N, K]`, the simulations, or particles, that began with each of them.
+        action_values: `[N, K]`, their values; NaN without a visit.
+        prior_value: `[N]`, the values of the states before the search.
+        value: `[N]`, the values of the states after it.
+    """
+
+    action: jax.Array
+    candidates: jax.Array | None
+    prior: jax.Array
+    weights: jax.Array
+    visits: jax.Array
+    action_values: jax.Array
+    prior_value: jax.Array
+    value: jax.Array
 
 
 class Axes(NamedTuple):
@@ -213,6 +251,8 @@ class SystemSpec(NamedTuple):
         num_envs: environments per shard, N.
         num_shards: shards in the whole run.
         evaluation_greedy: whether evaluation uses the mode of the policy.
+        num_players: 2 in games where the agent plays both seats, see `VectorEnvironment.num_players`; otherwise 1.
+        model: the environments as a model, for systems with `SystemConfig.needs_model`; None for others.
     """
 
     observation_space: ObservationSpace
@@ -223,6 +263,8 @@ class SystemSpec(NamedTuple):
     num_envs: int
     num_shards: int
     evaluation_greedy: bool
+    num_players: int = 1
+    model: Model | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +274,8 @@ class SystemConfig:
     Attributes:
         mode_hyperparams: hyperparameters with which a greedy `eval_act` takes the mode of the policy, where it would
             otherwise explore.
+        policy_hyperparams: hyperparameters with which `eval_act` acts on observations alone, without a search.
+        needs_model: whether the system plans with the environments as a model.
         needs_successors: whether the system reads the true successor of every step, and not only its value.
         plays_both_seats: whether the system learns from games in which it moves for both players, see
             `VectorEnvironment.num_players`.
@@ -241,6 +285,8 @@ class SystemConfig:
     """
 
     mode_hyperparams: ClassVar[Mapping[str, float]] = {}
+    policy_hyperparams: ClassVar[Mapping[str, float]] = {}
+    needs_model: ClassVar[bool] = False
     needs_successors: ClassVar[bool] = True
     plays_both_seats: ClassVar[bool] = False
     has_replay: ClassVar[bool] = False

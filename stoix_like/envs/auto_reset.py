@@ -213,6 +213,11 @@ class HostReset(Wrapper):
         return current.env_state, timestep._replace(observation=current.observation)
 
 
+def without_store(state: State) -> State:
+    """Return the state of environments without their automatic reset, if they have one."""
+    return state.env_state if isinstance(state, AutoResetState) else state
+
+
 def _select(done: jax.Array, starts: Start, current: Start) -> Start:
     def select(start: jax.Array, leaf: jax.Array) -> jax.Array:
         return jnp.where(done.reshape(done.shape + (1,) * (leaf.ndim - 1)), start, leaf)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from stoix_like.base_types import Model
 from stoix_like.envs import auto_reset, own, wrappers
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
@@ -112,6 +113,20 @@ def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
     return auto_reset.HostReset(env)
+
+
+def make_model(env: VectorEnvironment) -> Model | None:
+    """Return training environments as a model to plan with.
+
+    Args:
+        env: environments from `make`.
+
+    Returns:
+        The model; None for environments on the host, whose state cannot be stepped twice.
+    """
+    if not isinstance(env, auto_reset.AutoReset):
+        return None
+    return Model(state_of=auto_reset.without_store, step=env.env.step)
 
 
 def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:

@@ -7,6 +7,7 @@ from stoix_like.config import RunConfig
 from stoix_like.envs import factory
 from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
+from stoix_like.run.model import find_model
 from stoix_like.run.plan import count_updates
 
 
@@ -22,7 +23,10 @@ def set_up_inference(config: RunConfig) -> InferenceSetup:
     Raises:
         ConfigError: the environment cannot be built, or the networks do not fit it.
     """
-    env = factory.make_eval(config.env, config.own_env, config.matmul_precision)
+    made_of = (config.env, config.own_env, config.matmul_precision)
+    env = factory.make_eval(*made_of)
+    plans = config.system.needs_model or config.system.plays_both_seats
+    trained_in = factory.make(*made_of) if plans and not env.on_host else env
     spec = SystemSpec(
         observation_space=env.observation_space,
         action_space=env.action_space,
@@ -32,5 +36,7 @@ def set_up_inference(config: RunConfig) -> InferenceSetup:
         num_envs=config.arch.total_num_envs,
         num_shards=1,
         evaluation_greedy=config.arch.evaluation_greedy,
+        num_players=trained_in.num_players,
+        model=find_model(config, trained_in),
     )
     return InferenceSetup(config, env, spec)

@@ -49,7 +49,7 @@ class Policy(Exportable):
     """A trained policy, including observation normalisation and action scaling.
 
     A greedy policy returns the mode, also where evaluation explores (`system.evaluation_epsilon`). A sampling policy
-    acts as in training.
+    acts as in training. Neither searches.
 
     Observations have the form of the run's environments, after `env.flatten_observation`, `env.observation_indices` and
     `env.frame_stack`; the policy normalises them itself. Actions are in the units of the suite, after
@@ -82,7 +82,7 @@ class Policy(Exportable):
         config = setup.config
         self.greedy = config.arch.evaluation_greedy if greedy is None else greedy
         self.env_steps, self.selected = env_steps, ""
-        mode = config.system.mode_hyperparams if self.greedy else {}
+        mode = {**config.system.policy_hyperparams, **(config.system.mode_hyperparams if self.greedy else {})}
         self._system = setup.build_system({**hyperparams, **mode}, greedy=self.greedy)
         self._env = setup.env
         self.observation_space = self._env.observation_space

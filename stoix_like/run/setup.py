@@ -32,6 +32,7 @@ from stoix_like.rendering.animation import check_writer
 from stoix_like.run import memory, pbt
 from stoix_like.run.devices import RunDevices, devices_of, make_mesh
 from stoix_like.run.influence import Influence, find_influence
+from stoix_like.run.model import find_model
 from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
@@ -160,6 +161,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         num_envs=plan.envs_per_shard,
         num_shards=plan.num_shards,
         evaluation_greedy=config.arch.evaluation_greedy,
+        num_players=env.num_players,
+        model=find_model(config, env),
     )
     drawn_env = _make_drawn(config)
     cache = open_cache(config, env, mesh, devices.processes.count, started)

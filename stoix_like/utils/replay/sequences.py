@@ -25,25 +25,21 @@ from stoix_like.utils.replay.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceReplayConfig(PrioritisedReplayConfig):
-    """Hyperparameters of systems that learn from replayed sequences, sampled by priority by default.
+class SequenceConfig(PrioritisedReplayConfig):
+    """Hyperparameters of systems that learn from replayed sequences.
 
     Attributes:
-        prioritised: whether sequences are sampled by priority.
-        burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
-        sequence_length: steps of a sequence that are learned from, after those of the burn-in.
+        sequence_length: steps of a sequence that are learned from.
         sequence_period: steps between the starts of two sequences.
     """
 
-    prioritised: bool = True
-    burn_in_length: Annotated[int, between(0, 2**20)]
     sequence_length: Annotated[int, between(1, 2**20)]
     sequence_period: Annotated[int, between(1, 2**20)]
 
     @property
     def num_steps(self) -> int:
-        """Number of consecutive steps per sequence, W; one more where the last successor is the next observation."""
-        return self.burn_in_length + self.sequence_length + (not self.store_next_observation)
+        """Number of consecutive steps per sequence, W."""
+        return self.sequence_length
 
     @property
     def window(self) -> int:
@@ -54,14 +50,18 @@ class SequenceReplayConfig(PrioritisedReplayConfig):
     def window_keys(self) -> str:
         """See `ReplayConfig`."""
         return (
-            f"system.burn_in_length={self.burn_in_length} and system.sequence_length={self.sequence_length} in blocks"
-            f" of system.sequence_period={self.sequence_period}"
+            f"system.sequence_length={self.sequence_length} in blocks of system.sequence_period={self.sequence_period}"
         )
 
     @property
     def block_length(self) -> int:
         """See `ReplayConfig`."""
         return self.sequence_period
+
+    @property
+    def per_env_rows(self) -> bool:
+        """See `ReplayConfig`."""
+        return True
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that rollouts consist of whole blocks; see `ReplayConfig.check`."""
@@ -72,6 +72,42 @@ class SequenceReplayConfig(PrioritisedReplayConfig):
                 f" {multiples_near(self.rollout_length, self.sequence_period)}"
             )
         super().check(num_envs, num_shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceReplayConfig(SequenceConfig):
+    """Hyperparameters of recurrent systems that learn from replayed sequences, sampled by priority by default.
+
+    Attributes:
+        prioritised: whether sequences are sampled by priority.
+        burn_in_length: steps at the start of a sequence that only bring the recurrent state up to date.
+        sequence_length: steps of a sequence that are learned from, after those of the burn-in.
+    """
+
+    prioritised: bool = True
+    burn_in_length: Annotated[int, between(0, 2**20)]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of consecutive steps per sequence, W; one more where the last successor is the next observation."""
+        return self.burn_in_length + self.sequence_length + (not self.store_next_observation)
+
+    @property
+    def window_keys(self) -> str:
+        """See `ReplayConfig`."""
+        return f"system.burn_in_length={self.burn_in_length} and {super().window_keys}"
+
+
+class Remembered(NamedTuple):
+    """The extras of a transition `[T, N, ...]` whose steps are stored with extras of their own.
+
+    Attributes:
+        carry: the recurrent state before the step; `()` where there is none.
+        extras: stored with every step, such as the policy that a search found.
+    """
+
+    carry: PyTree
+    extras: PyTree
 
 
 class Block(NamedTuple):
@@ -111,7 +147,8 @@ class SequenceReplay(NamedTuple):
 
     Attributes:
         init: `(timestep) -> state`, an empty buffer; `timestep` `[N, ...]` is an example.
-        add: `(state, trajectory) -> state`; the extras of a transition are the recurrent state before it.
+        add: `(state, trajectory) -> state`; the extras of a transition are the recurrent state before it, or
+            `Remembered` where steps have extras.
         sample: `(state, key, importance_exponent) -> SequenceBatch`.
         set_priorities: `(state, indices, priorities [B]) -> state`; sequences are sampled in proportion to priorities.
     """
@@ -122,13 +159,16 @@ class SequenceReplay(NamedTuple):
     set_priorities: Callable[[Any, jax.Array, jax.Array], Any]
 
 
-def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec, carry: PyTree) -> SequenceReplay:
+def make_sequence_replay(
+    config: SequenceConfig, spec: SystemSpec, carry: PyTree, extras: PyTree = None
+) -> SequenceReplay:
     """Build the replay buffer of a configuration.
 
     Args:
         config: checked hyperparameters; floats may be traced.
         spec: spaces, axes and sizes.
         carry: `[...]`, the recurrent state of one environment, an example.
+        extras: `[...]`, what is stored with each step, an example; None for nothing.
 
     Returns:
         The functions of the replay buffer.
@@ -136,7 +176,7 @@ def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec, carry: 
     buffer, period = make_buffer(config, spec), config.sequence_period
 
     def init(timestep: TimeStep) -> Any:
-        step = example_step(config, spec, timestep)
+        step = example_step(config, spec, timestep)._replace(extras=extras)
         steps, is_first = jax.tree.map(lambda x: jnp.stack([x] * period), (step, jnp.zeros((), bool)))
         return buffer.init(Block(steps, is_first, carry))
 
@@ -146,9 +186,11 @@ def make_sequence_replay(config: SequenceReplayConfig, spec: SystemSpec, carry: 
 
     def add(state: Any, trajectory: Trajectory) -> Any:
         transitions = trajectory.transitions
-        steps = stored_steps(config, transitions, state.experience.steps)
+        remembered = transitions.extras if extras is not None else Remembered(transitions.extras, None)
+        steps = stored_steps(config, transitions, state.experience.steps._replace(extras=None))
+        steps = steps._replace(extras=remembered.extras)
         steps, is_first = jax.tree.map(in_blocks, (steps, transitions.is_first))
-        first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), transitions.extras)
+        first_carry = jax.tree.map(lambda x: jnp.swapaxes(x[::period], 0, 1), remembered.carry)
         return add_rows(config, buffer, state, Block(steps, is_first, first_carry))
 
     def in_order(x: jax.Array) -> jax.Array:

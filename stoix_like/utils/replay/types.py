@@ -16,7 +16,7 @@ from stoix_like.base_types import Observation, TimeStep, Trajectory, Transition
 class Step(NamedTuple):
     """Stored data of one step; None where a field is not stored.
 
-    Extras are one number per step, such as the log-probability of the action.
+    Extras are one number per step, such as the log-probability of the action, or in sequences any arrays.
     """
 
     observation: Observation
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array | None
     next_observation: Observation | None
-    extras: jax.Array | None = None
+    extras: Any = None
 
 
 class Batch(NamedTuple):

@@ -1,0 +1,156 @@
+"""Tree search by mctx, which every system of this family acts and learns with.
+
+Shape letters: N environments, K actions of a node: all A discrete ones, or sampled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from stoix_like.base_types import SearchOutput, SystemConfig
+from stoix_like.errors import ConfigError
+from stoix_like.schema import Range, above, at_least, between, one_of
+
+RecurrentFn = Callable[[Any, jax.Array, jax.Array, Any], tuple[mctx.RecurrentFnOutput, Any]]
+"""`(params, key, action [N], node) -> (output, node)`: the node that an action leads to, and the way there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(SystemConfig):
+    """Hyperparameters of a tree search.
+
+    Attributes:
+        num_simulations: simulations per step of training; each evaluates the networks once.
+        evaluation_simulations: simulations per step of an evaluation; 0 acts by the policy network alone.
+        max_depth: largest depth of a simulation, in actions; None: as deep as the simulations reach.
+        search_method: `gumbel` (Danihelka et al. 2022, openreview.net/forum?id=bERaNdoegnO) or `puct` (Schrittwieser et
+            al. 2020, arXiv:1911.08265).
+        num_considered_actions: actions of the root that simulations begin with (Gumbel).
+        gumbel_scale: scale of the noise that selects them; greedy evaluations have none (Gumbel).
+        value_scale: weight of values against the prior (Gumbel, sigma's c_scale).
+        maxvisit_init: visits added to those of the most visited action in this weight (Gumbel, sigma's c_visit).
+        dirichlet_fraction: share of noise in the prior of the root; greedy evaluations have none (PUCT).
+        dirichlet_alpha: concentration of this noise (PUCT).
+        pb_c_init: weight of the prior against values (PUCT).
+        pb_c_base: visits after which this weight grows (PUCT).
+        search_temperature: temperature of the visits that an action of training is drawn by (PUCT).
+    """
+
+    num_simulations: Annotated[int, between(1, 2**16)]
+    evaluation_simulations: Annotated[int, between(0, 2**16)]
+    max_depth: Annotated[int | None, between(1, 2**16)]
+    search_method: Annotated[str, one_of("gumbel", "puct")]
+    num_considered_actions: Annotated[int, between(1, 2**16)]
+    gumbel_scale: Annotated[float, at_least(0.0)]
+    value_scale: Annotated[float, above(0.0)]
+    maxvisit_init: Annotated[float, at_least(0.0)]
+    dirichlet_fraction: Annotated[float, between(0.0, 1.0)]
+    dirichlet_alpha: Annotated[float, above(0.0)]
+    pb_c_init: Annotated[float, at_least(0.0)]
+    pb_c_base: Annotated[float, above(0.0)]
+    search_temperature: Annotated[float, Range(0.0, 1e6, without_low=True)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that the depth can be reached; see `SystemConfig.check`."""
+        if self.max_depth is not None and self.max_depth > self.num_simulations:
+            raise ConfigError(
+                f"system.max_depth={self.max_depth} is deeper than system.num_simulations={self.num_simulations}"
+                f" simulations can reach: use at most {self.num_simulations}, or null"
+            )
+        super().check(num_envs, num_shards)
+
+
+def search(
+    config: SearchConfig,
+    params: Any,
+    key: jax.Array,
+    root: mctx.RootFnOutput,
+    recurrent_fn: RecurrentFn,
+    num_simulations: int,
+    greedy: bool = False,
+) -> mctx.PolicyOutput[Any]:
+    """Search from N states at once.
+
+    An action whose prior logit is the lowest finite number is illegal: it is taken neither at the root nor in the tree.
+
+    Args:
+        config: hyperparameters; floats may be traced.
+        params: the first argument of `recurrent_fn`.
+        key: one key.
+        root: prior logits `[N, K]`, values `[N]` and nodes `[N, ...]` to search from.
+        recurrent_fn: the model.
+        num_simulations: number of simulations.
+        greedy: whether to leave out noise, and to choose the best action.
+
+    Returns:
+        Actions `[N]`, their probabilities `[N, K]`, which the policy learns, and the tree.
+    """
+    illegal = is_illegal(root.prior_logits)
+    depth = None if config.max_depth is None else min(config.max_depth, num_simulations)
+    arguments: Any = (params, key, root, recurrent_fn, num_simulations, illegal, depth)
+    with jax.numpy_rank_promotion("allow"):
+        if config.search_method == "gumbel":
+            return mctx.gumbel_muzero_policy(
+                *arguments,
+                qtransform=partial(
+                    mctx.qtransform_completed_by_mix_value,
+                    value_scale=config.value_scale,
+                    maxvisit_init=config.maxvisit_init,
+                ),
+                max_num_considered_actions=config.num_considered_actions,
+                gumbel_scale=0.0 if greedy else config.gumbel_scale,
+            )
+        return mctx.muzero_policy(
+            *arguments,
+            qtransform=_legal_values,
+            dirichlet_fraction=0.0 if greedy else config.dirichlet_fraction,
+            dirichlet_alpha=config.dirichlet_alpha,
+            pb_c_init=config.pb_c_init,
+            pb_c_base=config.pb_c_base,
+            temperature=0.0 if greedy else config.search_temperature,
+        )
+
+
+def is_illegal(prior_logits: jax.Array) -> jax.Array:
+    """Return where actions are illegal, as `mask_logits` marks them."""
+    return prior_logits <= jnp.finfo(prior_logits.dtype).min
+
+
+def _legal_values(tree: Any, node: Any) -> jax.Array:
+    """Normalise the values of a node's actions; mctx masks illegal ones at the root alone, and their value is zero."""
+    values = mctx.qtransform_by_parent_and_siblings(tree, node)
+    return jnp.where(is_illegal(tree.children_prior_logits[node]), -jnp.inf, values)
+
+
+def describe(
+    output: mctx.PolicyOutput[Any], root: mctx.RootFnOutput, action: jax.Array, candidates: jax.Array | None = None
+) -> SearchOutput:
+    """Describe what a search found out about the actions of its roots.
+
+    Args:
+        output: of `search`.
+        root: its root.
+        action: `[N, ...]`, the actions taken.
+        candidates: see `SearchOutput`.
+
+    Returns:
+        The description.
+    """
+    found = output.search_tree.summary()
+    return SearchOutput(
+        action=action,
+        candidates=candidates,
+        prior=jax.nn.softmax(root.prior_logits),
+        weights=output.action_weights,
+        visits=found.visit_counts,
+        action_values=jnp.where(found.visit_counts > 0, found.qvalues, jnp.nan),
+        prior_value=root.value,
+        value=found.value,
+    )
