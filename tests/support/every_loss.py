@@ -103,6 +103,7 @@ def _cases(seed=0):
         ),
         "vmpo_policy": Case(ls.vmpo_policy_loss, (n(B), n(B)), 1),
         "hl_gauss": Case(ls.hl_gauss_loss, (n(B, K), atoms, n(B)), 1, (0.75,)),
+        "two_hot": Case(ls.two_hot_loss, (n(B, K), atoms, n(B)), 1),
     }
 
 

@@ -25,6 +25,7 @@ from stoix_like.utils.loss.distributional import (
     categorical_td_learning,
     categorical_td_learning_per_example,
     hl_gauss_loss,
+    hl_gauss_loss_per_example,
     implicit_quantile_q_learning,
     implicit_quantile_q_learning_per_example,
     is_outside,
@@ -34,6 +35,8 @@ from stoix_like.utils.loss.distributional import (
     quantile_q_learning_per_example,
     quantile_regression_loss,
     truncate_quantiles,
+    two_hot_loss,
+    two_hot_loss_per_example,
 )
 from stoix_like.utils.loss.mpo import (
     mpo_alpha_loss,
@@ -94,6 +97,7 @@ __all__ = [
     "dqn_reg_loss",
     "dqn_reg_loss_per_example",
     "hl_gauss_loss",
+    "hl_gauss_loss_per_example",
     "impala_loss",
     "implicit_quantile_q_learning",
     "implicit_quantile_q_learning_per_example",
@@ -127,6 +131,8 @@ __all__ = [
     "td_learning",
     "td_learning_per_example",
     "truncate_quantiles",
+    "two_hot_loss",
+    "two_hot_loss_per_example",
     "vmpo_policy_loss",
     "vmpo_temperature_loss",
 ]

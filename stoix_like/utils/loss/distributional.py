@@ -115,12 +115,37 @@ def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> F
     return ((target < atoms[..., 0]) | (target > atoms[..., -1])).astype(jnp.float32)
 
 
-def hl_gauss_loss(
+def two_hot_loss_per_example(
+    logits: Float[Array, "B atoms"], atoms: Float[Array, "B atoms"], target: Float[Array, "B"]
+) -> Float[Array, "B"]:
+    """Compute the cross-entropy of a value distribution and the two atoms around a target.
+
+        L = -sum_i p_i log softmax(logits)_i,  sum_i p_i atoms_i = target,  p_i > 0 for the neighbours of the target
+
+    Source: Schrittwieser et al. 2020 (MuZero), appendix F.
+
+    Args:
+        logits: `[B, atoms]` online logits.
+        atoms: `[B, atoms]` values of the atoms, ascending.
+        target: `[B]` value targets, clipped to the range of the atoms.
+
+    Returns:
+        The losses (nats), one per example.
+    """
+    check_shapes("logits[B,K] atoms[B,K] target[B]", (logits, atoms, target))
+    probs = _project(target[:, None], jnp.ones_like(target)[:, None], atoms)
+    return -jnp.sum(stop_gradient(probs) * jax.nn.log_softmax(logits), axis=-1)
+
+
+two_hot_loss = mean_of(two_hot_loss_per_example)
+
+
+def hl_gauss_loss_per_example(
     logits: Float[Array, "B atoms"], atoms: Float[Array, "B atoms"], target: Float[Array, "B"], smoothing: Scalar = 0.75
-) -> Float[Array, ""]:
+) -> Float[Array, "B"]:
     """Compute the cross-entropy of a value distribution and a normal distribution around a target.
 
-        L = -mean(sum_i p_i log softmax(logits)_i),  p_i = P(edge_i < y < edge_i+1) / P(edge_0 < y < edge_K)
+        L = -sum_i p_i log softmax(logits)_i,  p_i = P(edge_i < y < edge_i+1) / P(edge_0 < y < edge_K)
         y ~ N(target, smoothing * width),  edges half a width below and above each atom
 
     Source: Imani & White 2018; Farebrother et al. 2024, "Stop regressing", arXiv:2403.03950, section 3.1.
@@ -132,7 +157,7 @@ def hl_gauss_loss(
         smoothing: standard deviation of the normal distribution, in units of the distance between atoms.
 
     Returns:
-        The loss (nats), a scalar.
+        The losses (nats), one per example.
     """
     check_shapes("logits[B,K] atoms[B,K] target[B]", (logits, atoms, target))
     width = (atoms[:, -1:] - atoms[:, :1]) / (atoms.shape[-1] - 1)
@@ -140,7 +165,10 @@ def hl_gauss_loss(
     target = jnp.clip(target[:, None], atoms[:, :1], atoms[:, -1:])
     below = jax.scipy.stats.norm.cdf((edges - target) / (smoothing * width))
     probs = jnp.diff(below) / (below[:, -1:] - below[:, :1])
-    return -jnp.mean(jnp.sum(stop_gradient(probs) * jax.nn.log_softmax(logits), axis=-1))
+    return -jnp.sum(stop_gradient(probs) * jax.nn.log_softmax(logits), axis=-1)
+
+
+hl_gauss_loss = mean_of(hl_gauss_loss_per_example)
 
 
 def quantile_regression_loss(

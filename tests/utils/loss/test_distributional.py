@@ -130,6 +130,15 @@ def test_the_smoothed_target_matches_hand_computed_probabilities():
     np.testing.assert_allclose(jax.nn.softmax(logits) - 2.0 * gradient, probs, atol=2e-5)
 
 
+# By hand: 0.25 lies a quarter of the way from 0 to 1, and 5 is clipped to 3, the last atom.
+def test_the_two_hot_target_has_the_neighbours_of_the_target():
+    atoms, target = jnp.tile(jnp.array([-1.0, 0.0, 1.0, 3.0]), (3, 1)), jnp.array([0.25, 5.0, -0.5])
+    probs = np.array([[0.0, 0.75, 0.25, 0.0], [0.0, 0.0, 0.0, 1.0], [0.5, 0.5, 0.0, 0.0]])
+    logits = jnp.array([[1.0, 0.0, -2.0, 0.5], [0.5, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    losses = ls.two_hot_loss_per_example(logits, atoms, target)
+    np.testing.assert_allclose(losses, -(probs * jax.nn.log_softmax(logits)).sum(-1), rtol=1e-6)
+
+
 def test_truncated_quantiles_are_the_smallest_in_ascending_order():
     """Also of equal ones: values are multiples of 1/2."""
     quantiles = jnp.round(2.0 * jax.random.normal(jax.random.key(0), (16, 9, 2))) / 2.0

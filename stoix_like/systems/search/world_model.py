@@ -1,0 +1,186 @@
+"""The learned model of MuZero: representation, dynamics and the heads on its latent states.
+
+Shape letters: D width of a latent state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import rlax
+
+from stoix_like.base_types import Observation, SystemSpec
+from stoix_like.envs.spaces import Box
+from stoix_like.errors import ConfigError
+from stoix_like.networks.base import CompositeNetwork, FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.heads import mask_argument
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_DISTRIBUTION, HeadRequirement
+from stoix_like.schema import one_of
+from stoix_like.systems.distributional import AtomsConfig, configure_head
+from stoix_like.systems.mpo.actions import as_vector
+from stoix_like.utils.loss import hl_gauss_loss_per_example, two_hot_loss_per_example
+
+SCALE = rlax.SIGNED_HYPERBOLIC_PAIR
+"""The scale of rewards and values, h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x."""
+
+_ATOMS = HeadRequirement(VALUE_DISTRIBUTION, ("num_atoms", "vmin", "vmax"))
+NETWORK_HEADS = {
+    "representation_network.pre_torso": HeadRequirement("a latent state"),
+    "dynamics_network.pre_torso": HeadRequirement("a latent state"),
+    "reward_network.critic_head": _ATOMS,
+    "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+    "critic_network.critic_head": _ATOMS,
+}
+"""The heads, and the torsos without one, that a `WorldModel` is built from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldModelConfig(AtomsConfig):
+    """Hyperparameters of the distributions of rewards and values.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmin: value of the first atom, h(reward or value); see `SCALE`.
+        vmax: value of the last atom, likewise.
+        target_distribution: of the probability of targets: `two_hot`, the two atoms around it, or `hl_gauss`, a normal
+            distribution with a standard deviation of 0.75 atoms.
+    """
+
+    target_distribution: Annotated[str, one_of("two_hot", "hl_gauss")]
+
+
+@dataclass(frozen=True)
+class WorldModel:
+    """Networks of latent states, whose units are scaled to [0, 1]; `params` is a dictionary of their parameters.
+
+    Attributes:
+        representation: maps an observation to a latent state.
+        dynamics: maps a latent state and an action, side by side, to the next latent state.
+        reward_head: of the latent state that a reward leads to.
+        actor: the policy in a latent state.
+        critic: the value of a latent state.
+        action_space: the action space.
+        target_distribution: see `WorldModelConfig`.
+    """
+
+    representation: nn.Module
+    dynamics: nn.Module
+    reward_head: FeedForwardCritic
+    actor: FeedForwardActor
+    critic: FeedForwardCritic
+    action_space: Any
+    target_distribution: str
+
+    def init(self, key: jax.Array, observation: Observation) -> dict[str, Any]:
+        """Initialise the parameters.
+
+        Raises:
+            ConfigError: representation and dynamics have outputs of different widths.
+        """
+        keys = jax.random.split(key, 5)
+        params = {"representation": self.representation.init(keys[0], observation)}
+        latent = self.represent(params, observation)
+        action = jax.vmap(self.action_space.sample)(jax.random.split(key, len(latent)))
+        params["dynamics"] = self.dynamics.init(keys[1], self._with_action(latent, action))
+        following = self.step(params, latent, action)
+        if following.shape != latent.shape:
+            raise ConfigError(
+                f"network.dynamics_network.pre_torso returns {following.shape[-1]} units, and"
+                f" network.representation_network.pre_torso {latent.shape[-1]}: use layers that end with the same width"
+            )
+        heads = {"reward": self.reward_head, "actor": self.actor, "critic": self.critic}
+        return params | {name: head.init(key, latent) for (name, head), key in zip(heads.items(), keys[2:], strict=True)}
+
+    def represent(self, params: Any, observation: Observation) -> jax.Array:
+        """Return the latent states `[..., D]` of observations."""
+        return scale_to_unit(self.representation.apply(params["representation"], observation))
+
+    def step(self, params: Any, latent: jax.Array, action: jax.Array) -> jax.Array:
+        """Return the latent states `[..., D]` after actions."""
+        return scale_to_unit(self.dynamics.apply(params["dynamics"], self._with_action(latent, action)))
+
+    def policy(self, params: Any, latent: jax.Array, action_mask: jax.Array | None = None) -> Any:
+        """Return the policy in latent states; only that of an observation has a mask of legal actions."""
+        masked = mask_argument(self.actor.action_head, action_mask)
+        return self.actor.apply(params["actor"], latent, head_kwargs=masked)
+
+    def value(self, params: Any, latent: jax.Array) -> jax.Array:
+        """Compute the values `[...]` of latent states."""
+        return mean(self.critic.apply(params["critic"], latent))
+
+    def reward(self, params: Any, latent: jax.Array) -> jax.Array:
+        """Compute the rewards `[...]` of the steps that led to latent states."""
+        return mean(self.reward_head.apply(params["reward"], latent))
+
+    def value_loss(self, params: Any, latent: jax.Array, target: jax.Array) -> jax.Array:
+        """Compute the cross-entropies `[T, B]` of the values of latent states and their targets."""
+        return self._loss(self.critic.apply(params["critic"], latent), target)
+
+    def reward_loss(self, params: Any, latent: jax.Array, target: jax.Array) -> jax.Array:
+        """Compute the cross-entropies `[T, B]` of the rewards that led to latent states and their targets."""
+        return self._loss(self.reward_head.apply(params["reward"], latent), target)
+
+    def _loss(self, distribution: Any, target: jax.Array) -> jax.Array:
+        loss = two_hot_loss_per_example if self.target_distribution == "two_hot" else hl_gauss_loss_per_example
+        losses: jax.Array = jax.vmap(loss)(distribution.logits, distribution.values, SCALE.apply(target))
+        return losses
+
+    def _with_action(self, latent: jax.Array, action: jax.Array) -> jax.Array:
+        vector = as_vector(self.action_space, action)
+        if isinstance(self.action_space, Box):
+            unit = jnp.asarray(self.action_space.half_width, vector.dtype)
+            vector = (vector / jnp.broadcast_to(unit, vector.shape)).reshape(*latent.shape[:-1], -1)
+        return jnp.concatenate([latent, vector], axis=-1)
+
+
+def mean(distribution: Any) -> jax.Array:
+    """Return the rewards or values that distributions on the scale of `SCALE` stand for (MuZero, appendix F)."""
+    values: jax.Array = SCALE.apply_inv(distribution.mean())
+    return values
+
+
+def scale_to_unit(latent: jax.Array) -> jax.Array:
+    """Scale each latent state to [0, 1].
+
+        s <- (s - min(s)) / (max(s) - min(s))
+
+    Source: Schrittwieser et al. 2020 (MuZero), appendix G.
+
+    Args:
+        latent: `[..., D]`.
+
+    Returns:
+        `[..., D]`.
+    """
+    low, high = jnp.min(latent, axis=-1, keepdims=True), jnp.max(latent, axis=-1, keepdims=True)
+    return (latent - low) / jnp.maximum(high - low, 1e-5)
+
+
+def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:
+    """Build the model from the networks of a configuration.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces and networks.
+
+    Returns:
+        The model.
+    """
+    networks = spec.networks
+    representation, reward, actor, critic = (
+        getattr(networks, f"{name}_network") for name in ("representation", "reward", "actor", "critic")
+    )
+    reward_head, critic_head = (configure_head(group.critic_head, config.support) for group in (reward, critic))
+    return WorldModel(
+        representation=CompositeNetwork((representation.input_layer, representation.pre_torso)),
+        dynamics=CompositeNetwork((networks.dynamics_network.pre_torso,)),
+        reward_head=FeedForwardCritic(reward_head, reward.pre_torso),
+        actor=FeedForwardActor(actor.action_head, actor.pre_torso),
+        critic=FeedForwardCritic(critic_head, critic.pre_torso),
+        action_space=spec.action_space,
+        target_distribution=config.target_distribution,
+    )
