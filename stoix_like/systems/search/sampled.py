@@ -64,16 +64,16 @@ def sampled_prior(space: Any, actions: jax.Array) -> jax.Array:
 
 
 def sampled_root(
-    space: Any, pi: Any, value: jax.Array, state: PyTree, num_samples: int, key: jax.Array
+    space: Any, num_samples: int, pi: Any, value: jax.Array, state: PyTree, key: jax.Array
 ) -> mctx.RootFnOutput:
     """Return the root of a search over sampled actions.
 
     Args:
         space: the action space.
+        num_samples: K.
         pi: the policy at the root, with the batch shape `[B]`.
         value: `[B]`.
         state: `[B, ...]`, what the model steps.
-        num_samples: K.
         key: of the samples.
 
     Returns:
@@ -85,13 +85,13 @@ def sampled_root(
     )
 
 
-def over_samples(space: Any, step: Step, num_samples: int) -> Callable[..., Any]:
+def over_samples(space: Any, num_samples: int, step: Step) -> Callable[..., Any]:
     """Turn a model into the `recurrent_fn` of a search over sampled actions.
 
     Args:
         space: the action space.
-        step: the model, of actions of the space.
         num_samples: K.
+        step: the model, of actions of the space.
 
     Returns:
         `(params, key, index [B], SampledNode) -> (RecurrentFnOutput, SampledNode)`.

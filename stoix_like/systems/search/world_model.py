@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import rlax
@@ -67,8 +66,8 @@ class WorldModel:
         target_distribution: see `WorldModelConfig`.
     """
 
-    representation: nn.Module
-    dynamics: nn.Module
+    representation: CompositeNetwork
+    dynamics: CompositeNetwork
     reward_head: FeedForwardCritic
     actor: FeedForwardActor
     critic: FeedForwardCritic
@@ -93,7 +92,9 @@ class WorldModel:
                 f" network.representation_network.pre_torso {latent.shape[-1]}: use layers that end with the same width"
             )
         heads = {"reward": self.reward_head, "actor": self.actor, "critic": self.critic}
-        return params | {name: head.init(key, latent) for (name, head), key in zip(heads.items(), keys[2:], strict=True)}
+        return params | {
+            name: head.init(key, latent) for (name, head), key in zip(heads.items(), keys[2:], strict=True)
+        }
 
     def represent(self, params: Any, observation: Observation) -> jax.Array:
         """Return the latent states `[..., D]` of observations."""
@@ -103,16 +104,25 @@ class WorldModel:
         """Return the latent states `[..., D]` after actions."""
         return scale_to_unit(self.dynamics.apply(params["dynamics"], self._with_action(latent, action)))
 
-    def policy(self, params: Any, latent: jax.Array, action_mask: jax.Array | None = None) -> Any:
-        """Return the policy in latent states; only that of an observation has a mask of legal actions."""
+    def both(self, params: Any, observation: Observation) -> tuple[Any, jax.Array]:
+        """Return the policy and the values `[...]` of observations."""
+        latent = self.represent(params, observation)
+        return self.policy_at(params, latent, observation.action_mask), self.value_at(params, latent)
+
+    def value(self, params: Any, observation: Observation) -> jax.Array:
+        """Compute the values `[...]` of observations."""
+        return self.value_at(params, self.represent(params, observation))
+
+    def policy_at(self, params: Any, latent: jax.Array, action_mask: jax.Array | None = None) -> Any:
+        """Return the policy in latent states; only observations tell which actions are legal."""
         masked = mask_argument(self.actor.action_head, action_mask)
         return self.actor.apply(params["actor"], latent, head_kwargs=masked)
 
-    def value(self, params: Any, latent: jax.Array) -> jax.Array:
+    def value_at(self, params: Any, latent: jax.Array) -> jax.Array:
         """Compute the values `[...]` of latent states."""
         return mean(self.critic.apply(params["critic"], latent))
 
-    def reward(self, params: Any, latent: jax.Array) -> jax.Array:
+    def reward_at(self, params: Any, latent: jax.Array) -> jax.Array:
         """Compute the rewards `[...]` of the steps that led to latent states."""
         return mean(self.reward_head.apply(params["reward"], latent))
 

@@ -3,6 +3,7 @@
 from stoix_like.utils.replay.buffers import end_episodes
 from stoix_like.utils.replay.config import PrioritisedReplayConfig, ReplayConfig
 from stoix_like.utils.replay.sequences import (
+    BlockReplayConfig,
     Remembered,
     SequenceBatch,
     SequenceConfig,
@@ -15,6 +16,7 @@ from stoix_like.utils.replay.windows import make_replay
 
 __all__ = [
     "Batch",
+    "BlockReplayConfig",
     "PrioritisedReplayConfig",
     "Remembered",
     "Replay",

@@ -9,6 +9,7 @@ sequence, B sequences per batch.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -25,21 +26,24 @@ from stoix_like.utils.replay.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig(PrioritisedReplayConfig):
-    """Hyperparameters of systems that learn from replayed sequences.
+class BlockReplayConfig(PrioritisedReplayConfig):
+    """Hyperparameters of systems that learn from replayed sequences, whose length follows from others.
 
     Attributes:
-        sequence_length: steps of a sequence that are learned from.
         sequence_period: steps between the starts of two sequences.
     """
 
-    sequence_length: Annotated[int, between(1, 2**20)]
     sequence_period: Annotated[int, between(1, 2**20)]
 
     @property
+    @abstractmethod
     def num_steps(self) -> int:
         """Number of consecutive steps per sequence, W."""
-        return self.sequence_length
+
+    @property
+    @abstractmethod
+    def length_keys(self) -> str:
+        """The keys that determine the length, with their values, for messages."""
 
     @property
     def window(self) -> int:
@@ -49,9 +53,7 @@ class SequenceConfig(PrioritisedReplayConfig):
     @property
     def window_keys(self) -> str:
         """See `ReplayConfig`."""
-        return (
-            f"system.sequence_length={self.sequence_length} in blocks of system.sequence_period={self.sequence_period}"
-        )
+        return f"{self.length_keys} in blocks of system.sequence_period={self.sequence_period}"
 
     @property
     def block_length(self) -> int:
@@ -75,6 +77,27 @@ class SequenceConfig(PrioritisedReplayConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SequenceConfig(BlockReplayConfig):
+    """Hyperparameters of systems that learn from replayed sequences.
+
+    Attributes:
+        sequence_length: steps of a sequence that are learned from.
+    """
+
+    sequence_length: Annotated[int, between(1, 2**20)]
+
+    @property
+    def num_steps(self) -> int:
+        """See `BlockReplayConfig`."""
+        return self.sequence_length
+
+    @property
+    def length_keys(self) -> str:
+        """See `BlockReplayConfig`."""
+        return f"system.sequence_length={self.sequence_length}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequenceReplayConfig(SequenceConfig):
     """Hyperparameters of recurrent systems that learn from replayed sequences, sampled by priority by default.
 
@@ -93,9 +116,9 @@ class SequenceReplayConfig(SequenceConfig):
         return self.burn_in_length + self.sequence_length + (not self.store_next_observation)
 
     @property
-    def window_keys(self) -> str:
-        """See `ReplayConfig`."""
-        return f"system.burn_in_length={self.burn_in_length} and {super().window_keys}"
+    def length_keys(self) -> str:
+        """See `BlockReplayConfig`."""
+        return f"system.burn_in_length={self.burn_in_length} and {super().length_keys}"
 
 
 class Remembered(NamedTuple):
@@ -160,7 +183,7 @@ class SequenceReplay(NamedTuple):
 
 
 def make_sequence_replay(
-    config: SequenceConfig, spec: SystemSpec, carry: PyTree, extras: PyTree = None
+    config: BlockReplayConfig, spec: SystemSpec, carry: PyTree, extras: PyTree = None
 ) -> SequenceReplay:
     """Build the replay buffer of a configuration.
 

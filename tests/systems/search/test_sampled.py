@@ -41,11 +41,11 @@ def test_the_nodes_hold_their_actions():
 
     space = Box(-1.0, 1.0, (1,))
     pi = MultivariateNormalDiag(jnp.asarray([[0.0], [10.0]]), jnp.ones((2, 1)))
-    root = sampled.sampled_root(space, pi, jnp.zeros(2), jnp.zeros(2), 3, jax.random.key(0))
+    root = sampled.sampled_root(space, 3, pi, jnp.zeros(2), jnp.zeros(2), jax.random.key(0))
     assert root.embedding.actions.shape == (2, 3, 1)
     assert abs(root.embedding.actions[1] - 10.0).max() < 5.0
     index = jnp.asarray([2, 0])
-    recurrent_fn = sampled.over_samples(space, step, 3)
+    recurrent_fn = sampled.over_samples(space, 3, step)
     output, node = recurrent_fn((), jax.random.key(1), index, root.embedding)
     chosen = np.asarray([root.embedding.actions[0, 2, 0], root.embedding.actions[1, 0, 0]])
     np.testing.assert_allclose(output.reward, chosen)
@@ -62,9 +62,9 @@ def test_a_search_prefers_the_best_sample_and_never_a_duplicate():
         return action.astype(jnp.float32), jnp.zeros(len(action)), pi, jnp.zeros(len(action)), state
 
     pi = Categorical(logits=jnp.zeros((64, 3)))
-    root = sampled.sampled_root(Discrete(3), pi, jnp.zeros(64), jnp.zeros(64), 4, jax.random.key(0))
+    root = sampled.sampled_root(Discrete(3), 4, pi, jnp.zeros(64), jnp.zeros(64), jax.random.key(0))
     duplicates = np.asarray(root.prior_logits) == NEVER
-    recurrent_fn = sampled.over_samples(Discrete(3), step, 4)
+    recurrent_fn = sampled.over_samples(Discrete(3), 4, step)
     with jax.numpy_rank_promotion("allow"):
         found = mctx.gumbel_muzero_policy((), jax.random.key(1), root, recurrent_fn, 8, jnp.asarray(duplicates))
     actions = root.embedding.actions

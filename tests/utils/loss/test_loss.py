@@ -68,7 +68,9 @@ def _value_and_grad(name):
 @pytest.mark.parametrize("value", [-1e4, 1e4])
 def test_extreme_inputs_give_finite_losses_and_gradients(name, value):
     case = CASES[name]
-    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,), "two_hot": (1,)}.get(name, ())
+    fixed_inputs = {"categorical_double_q": (1, 5), "categorical_td": (1, 5), "hl_gauss": (1,), "two_hot": (1,)}.get(
+        name, ()
+    )
     positive = name.startswith(("mpo", "vmpo"))  # temperatures and multipliers are not varied
     arrays = []
     for position, x in enumerate(arrays_of(case)):
@@ -106,7 +108,9 @@ BATCH_AXES = {
         ("td", "categorical_double_q", "categorical_td", "munchausen", "quantile_regression", "quantile_critic"), 0
     ),
     **dict.fromkeys(("quantile_q", "implicit_quantile", "dqn_reg", "cql", "td3_critic", "dpg", "sac_critic"), 0),
-    **dict.fromkeys(("hl_gauss", "two_hot", "sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0),
+    **dict.fromkeys(
+        ("hl_gauss", "two_hot", "sac_actor", "policy_gradient", "reinforce", "baseline", "impala", "awr"), 0
+    ),
     **{"sampled_cql": (1, 0, 1), "mpo_policy": 1, "mpo_temperature": (None, 1), "sac_temperature": (None, 0)},
     **{"mpo_alpha": (0, None), "mpo_alpha_dual": (None, 0)},
 }

@@ -44,48 +44,64 @@ from stoix_like.systems.search.tree import SearchConfig, describe, search
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
-from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+from stoix_like.utils.replay import (
+    BlockReplayConfig,
+    Remembered,
+    SequenceBatch,
+    SequenceConfig,
+    SequenceReplay,
+    make_sequence_replay,
+)
 from stoix_like.utils.successors import successor_values
 from stoix_like.utils.training import join_optimisers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SearchConfig, SequenceConfig, OffPolicyConfig):
-    """Hyperparameters of AlphaZero.
+class BaseConfig(SearchConfig, BlockReplayConfig, OffPolicyConfig):
+    """Hyperparameters of systems that learn what their searches found.
 
     Attributes:
         action_spaces: action spaces that the system supports.
-        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
         policy_hyperparams: see `SystemConfig`.
-        needs_model: see `SystemConfig`.
         plays_both_seats: see `SystemConfig`.
         needs_successors: see `SystemConfig`.
         store_next_observation: see `ReplayConfig`; the values of successors are stored.
-        actor_lr: Adam learning rate of the policy.
-        critic_lr: Adam learning rate of the critic.
         vf_coef: weight of the value loss.
         ent_coef: weight of the entropy bonus.
         normalize_observations: whether observations are normalised by their running mean and standard deviation.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-    }
     policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
-    needs_model: ClassVar[bool] = True
     plays_both_seats: ClassVar[bool] = True
     needs_successors: ClassVar[bool] = False
     store_next_observation: bool = False
-    actor_lr: Annotated[float, above(0.0)]
-    critic_lr: Annotated[float, above(0.0)]
     vf_coef: Annotated[float, at_least(0.0)]
     ent_coef: Annotated[float, at_least(0.0)]
     normalize_observations: bool
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
+@dataclass(frozen=True, kw_only=True)
+class Config(BaseConfig, SequenceConfig):
+    """Hyperparameters of AlphaZero.
+
+    Attributes:
+        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
+        needs_model: see `SystemConfig`.
+        actor_lr: Adam learning rate of the policy.
+        critic_lr: Adam learning rate of the critic.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
+    }
+    needs_model: ClassVar[bool] = True
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
 
 
 class SearchShared(NamedTuple):
@@ -135,9 +151,21 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
         self, shared: SearchShared, state: RolloutState, key: jax.Array, num_simulations: int, greedy: bool = False
     ) -> SearchOutput:
         """Search from the states of the environments."""
+        return self.search_observations(shared, state, state.timestep.observation, key, num_simulations, greedy)
+
+    def search_observations(
+        self,
+        shared: SearchShared,
+        state: Any,
+        observation: Observation,
+        key: jax.Array,
+        num_simulations: int,
+        greedy: bool = False,
+    ) -> SearchOutput:
+        """Search from observations `[B, ...]` of the states, which a learned model does not need."""
         root_key, key = jax.random.split(key)
         params = shared.params, shared.statistics
-        root = self.simulation.root(params, state, state.timestep.observation, root_key)
+        root = self.simulation.root(params, state, observation, root_key)
         output = search(self.config, params, key, root, self.simulation.step, num_simulations, greedy)
         return self.describe(output, root)
 
@@ -192,7 +220,7 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
         def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
             del count
             (params, opt_states, *others), local = agent
-            batch = self.replay.sample(local, sample_key, exponent)
+            batch = self.sample(agent, sample_key, exponent)
             loss = partial(self.loss, statistics=agent.shared.statistics, batch=batch, key=loss_key)
             params, opt_states, (metrics, errors) = gradient_step(loss, self.optim, self.axes, params, opt_states)
             if batch.indices is not None:
@@ -202,6 +230,10 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
 
         agent, metrics = replay_epochs(step, agent, key, config.epochs)
         return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics
+
+    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+        """Sample a batch of sequences."""
+        return self.replay.sample(agent.local, key, importance_exponent)
 
     def loss(
         self, params: ActorCriticParams, statistics: Any, batch: SequenceBatch, key: jax.Array

@@ -1,0 +1,261 @@
+"""MuZero with feed-forward networks (Schrittwieser et al. 2020, arXiv:1911.08265), by Gumbel search.
+
+It is AlphaZero with a learned model: searches start from the latent state of an observation, and step it by the
+dynamics. Illegal actions are masked at the root alone, because the model does not know them elsewhere; the policy
+learns that they have no weight. The model learns nothing of time limits, either: behind a truncated step, its latent
+state has the value of the true successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from stoix_like.base_types import Agent, Metrics, Observation, System, SystemSpec
+from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError, multiples_near
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.gradient_descent import make_optimiser
+from stoix_like.systems.launch import entry_points
+from stoix_like.systems.search.anakin import ff_az
+from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
+from stoix_like.systems.search.sampled import Step
+from stoix_like.systems.search.simulation import Simulation
+from stoix_like.systems.search.tree import RecurrentFn
+from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
+from stoix_like.utils.jax_utils import scale_gradient
+from stoix_like.utils.normalizer import make_normalizer
+from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(WorldModelConfig, ff_az.BaseConfig):
+    """Hyperparameters of MuZero.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        lr: Adam learning rate.
+        unroll_steps: steps that the dynamics are unrolled for in the loss, K.
+        reward_coef: weight of the reward loss.
+        total_reanalyse_size: sequences of each batch whose targets come from a new search with the current parameters
+            (MuZero Reanalyse, appendix H), over all devices and update batches; at most `total_batch_size`.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = NETWORK_HEADS
+    lr: Annotated[float, above(0.0)]
+    unroll_steps: Annotated[int, between(1, 2**10)]
+    reward_coef: Annotated[float, between(0.0, 1e6)]
+    total_reanalyse_size: Annotated[int, between(0, INT32_MAX)]
+
+    @property
+    def num_steps(self) -> int:
+        """Number of consecutive steps per sequence, W; a new search finds the last bootstrap value one step later."""
+        return self.unroll_steps + self.n_step + (self.total_reanalyse_size > 0)
+
+    @property
+    def length_keys(self) -> str:
+        """See `BlockReplayConfig`."""
+        return f"system.unroll_steps={self.unroll_steps} and system.n_step={self.n_step}"
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that sequences to search again divide over the shards; see `SystemConfig.check`."""
+        size = self.total_reanalyse_size
+        if size > self.total_batch_size:
+            raise ConfigError(
+                f"system.total_reanalyse_size={size} exceeds system.total_batch_size={self.total_batch_size}: use at"
+                " most that"
+            )
+        if size % num_shards:
+            raise ConfigError(
+                f"system.total_reanalyse_size={size} must be a multiple of {num_shards}, the number of shards: use"
+                f" {multiples_near(size, num_shards)}"
+            )
+        super().check(num_envs, num_shards)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+class Targets(NamedTuple):
+    """What the heads learn in latent states `0 … K`, and where: weights are 1 or 0.
+
+    Attributes:
+        reward: `[K, B]`, of the steps between them.
+        value: `[K + 1, B]`.
+        has_reward: `[K, B]`, not behind a truncated step.
+        has_value: `[K + 1, B]`, likewise, but for the true successor of a truncated step.
+        has_policy: `[K + 1, B]`, before the end of the episode.
+    """
+
+    reward: jax.Array
+    value: jax.Array
+    has_reward: jax.Array
+    has_value: jax.Array
+    has_policy: jax.Array
+
+
+@dataclass(frozen=True)
+class MuZero(ff_az.AlphaZero[ConfigT]):
+    """MuZero with its hyperparameters, model and optimiser; `reanalyse_size` is that of one shard."""
+
+    model: WorldModel
+    reanalyse_size: int
+
+    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+        """Sample a batch of sequences, and search in some of them again."""
+        sample_key, search_key = jax.random.split(key)
+        batch = super().sample(agent, sample_key, importance_exponent)
+        return self.reanalyse(agent.shared, batch, search_key) if self.reanalyse_size else batch
+
+    def reanalyse(self, shared: SearchShared, batch: SequenceBatch, key: jax.Array) -> SequenceBatch:
+        """Replace what the search found in the first sequences of a batch `[W, B]`; the last step keeps its value."""
+        size, steps = self.reanalyse_size, batch.steps
+        observation = jax.tree.map(lambda x: x[:, :size].reshape(-1, *x.shape[2:]), steps.observation)
+        output = self.search_observations(shared, None, observation, key, self.config.num_simulations)
+        found = Found(output.candidates, output.weights, output.value)
+        found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
+        assert steps.truncated is not None
+        # The value of a true successor is found in the next step, unless the episode was truncated.
+        old = steps.extras.value[:, :size]
+        following = jnp.concatenate([found.value[1:], old[-1:]])
+        found = found._replace(value=jnp.where(steps.truncated[:, :size], old, following))
+        extras = jax.tree.map(lambda new, old: jnp.concatenate([new, old[:, size:]], axis=1), found, steps.extras)
+        return batch._replace(steps=steps._replace(extras=extras))
+
+    def loss(
+        self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array
+    ) -> tuple[jax.Array, tuple[Metrics, jax.Array]]:
+        """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
+        config, num_unrolled = self.config, self.config.unroll_steps
+        observation = jax.tree.map(lambda x: x[0], batch.steps.observation)
+        observation = self.normalizer.apply(statistics, observation)
+        latent = self.unroll(params, observation, batch.steps.action[:num_unrolled])
+        targets, found = self.targets(batch), jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.extras)
+        pi, value = self.model.policy_at(params, latent), self.model.value_at(params, latent[:1])
+        # Equation 1, where the loss of each unrolled step has the weight 1 / K (appendix G).
+        share = jnp.full((num_unrolled + 1, 1), 1.0 / num_unrolled).at[0].set(1.0) * batch.weight
+        num_sequences = batch.weight.size
+
+        def total(losses: jax.Array, chosen: jax.Array, share: jax.Array = share) -> jax.Array:
+            return jnp.sum(share * jnp.where(chosen, losses, 0.0)) / num_sequences
+
+        policy_loss = total(self.policy_loss(pi, found), targets.has_policy)
+        value_loss = total(self.model.value_loss(params, latent, targets.value), targets.has_value)
+        reward_losses = self.model.reward_loss(params, latent[1:], targets.reward)
+        reward_loss = total(reward_losses, targets.has_reward, share[1:])
+        entropy = total(pi.entropy(seed=key), targets.has_policy)
+        loss = policy_loss + config.vf_coef * value_loss + config.reward_coef * reward_loss - config.ent_coef * entropy
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
+        metrics |= {"entropy": entropy, "value": jnp.mean(value)}
+        return loss, (metrics, jnp.abs(targets.value[:1] - value))
+
+    def unroll(self, params: Any, observation: Observation, actions: jax.Array) -> jax.Array:
+        """Return the latent state of observations `[B, ...]`, and after it those after actions: `[K + 1, B, D]`."""
+
+        def step(latent: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # Appendix G: the gradient at the start of the dynamics is halved.
+            latent = self.model.step(params, scale_gradient(latent, 0.5), action)
+            return latent, latent
+
+        first = self.model.represent(params, observation)
+        return jnp.concatenate([first[None], jax.lax.scan(step, first, actions)[1]])
+
+    def targets(self, batch: SequenceBatch) -> Targets:
+        """Compute the targets of rewards and values.
+
+        Behind a terminated step, an episode goes on in an absorbing state without rewards; a truncated one has no
+        targets there but the value of its true successor.
+        """
+        num_unrolled, steps = self.config.unroll_steps, batch.steps
+        assert steps.truncated is not None
+        is_over = _earlier(steps.terminated | steps.truncated)
+        terminates, truncates = (flags & ~is_over[:-1] for flags in (steps.terminated, steps.truncated))
+        first, last = slice(num_unrolled), slice(num_unrolled + 1)
+        absorbed, cut = _earlier(terminates)[last], _earlier(truncates)[last]
+        is_successor = jnp.concatenate([jnp.zeros_like(truncates[:1]), truncates[first]])
+        successor = jnp.concatenate([jnp.zeros_like(steps.reward[:1]), steps.extras.value[first]])
+        value = jnp.where(absorbed, 0.0, self.value_target(batch)[last])
+        return Targets(
+            reward=jnp.where(absorbed[:-1], 0.0, steps.reward[first]),
+            value=jnp.where(is_successor, successor, value),
+            has_reward=~cut[:-1],
+            has_value=~cut | is_successor,
+            has_policy=~is_over[last],
+        )
+
+
+def _earlier(flags: jax.Array) -> jax.Array:
+    """Return which of `W + 1` steps come after a step `[W, B]` with a flag: `[W + 1, B]`."""
+    before = jnp.zeros_like(flags[:1])
+    return jnp.concatenate([before, jax.lax.cummax(flags.astype(jnp.int32)).astype(bool)])
+
+
+def make_parts(config: Config, spec: SystemSpec, found: Found, make_root: Any, over_actions: Any) -> dict[str, Any]:
+    """Build the attributes of MuZero.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+        found: what a search finds in one state, an example.
+        make_root: `(policy, value [B], latent state [B, D], key) -> RootFnOutput`.
+        over_actions: `(model) -> RecurrentFn`, with a model as in `search.sampled`.
+
+    Returns:
+        The attributes by name.
+    """
+    model, normalizer = make_world_model(config, spec), make_normalizer(config.normalize_observations, spec.axes)
+    discount = config.gamma if spec.num_players == 1 else -config.gamma
+
+    def root(params: Any, _: Any, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
+        latent = model.represent(params[0], normalizer.apply(params[1], observation))
+        pi = model.policy_at(params[0], latent, observation.action_mask)
+        return make_root(pi, model.value_at(params[0], latent), latent, key)
+
+    def step(params: Any, _: Any, action: jax.Array, latent: jax.Array) -> tuple[Any, ...]:
+        params, latent = params[0], model.step(params[0], latent, action)
+        reward, value = model.reward_at(params, latent), model.value_at(params, latent)
+        return reward, jnp.full_like(reward, discount), model.policy_at(params, latent), value, latent
+
+    return {
+        "config": config,
+        "axes": spec.axes,
+        "networks": model,
+        "model": model,
+        "optim": make_optimiser(config, spec, config.lr),
+        "normalizer": normalizer,
+        "replay": make_sequence_replay(config, spec, (), found),
+        "discount": discount,
+        "num_updates": spec.num_updates,
+        "simulation": Simulation(root, over_actions(step)),
+        "reanalyse_size": config.total_reanalyse_size // spec.num_shards,
+    }
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build MuZero; the floats of the hyperparameters may be traced."""
+
+    def make_root(pi: Any, value: jax.Array, latent: jax.Array, _: Any) -> mctx.RootFnOutput:
+        return mctx.RootFnOutput(prior_logits=pi.logits, value=value, embedding=latent)
+
+    def over_actions(step: Step) -> RecurrentFn:
+        def recurrent_fn(params: Any, key: jax.Array, action: jax.Array, latent: jax.Array) -> tuple[Any, jax.Array]:
+            reward, discount, pi, value, latent = step(params, key, action, latent)
+            return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=pi.logits, value=value), latent
+
+        return recurrent_fn
+
+    assert isinstance(spec.action_space, Discrete)
+    found = Found(None, jnp.zeros((spec.action_space.n,)), jnp.zeros(()))
+    return ff_az.assemble(MuZero(**make_parts(config, spec, found, make_root, over_actions)), spec)
+
+
+run_experiment, hydra_entry_point = entry_points("search/ff_mz", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
