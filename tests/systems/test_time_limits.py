@@ -207,7 +207,15 @@ REPPO = [
     *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
     *("system.max_grad_norm=10", "+env.kwargs.continuous=true"),
 ]
+SEARCH = [
+    *("arch.total_timesteps=16000", "system.rollout_length=8", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
+    *("system.warmup_steps=16", "system.epochs=4", "system.total_buffer_size=512", "system.total_batch_size=16"),
+    *("system.sequence_length=8", "system.n_step=2", "system.num_simulations=4", "system.evaluation_simulations=2"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
+]
 CASES = {
+    "search/ff_az": Case([*SEARCH, "system.prioritised=true"], state_values),
+    "search/ff_sampled_az": Case([*SEARCH, "system.num_samples=3", "+env.kwargs.continuous=true"], state_values),
     "reppo/ff_reppo": Case(REPPO, critic_values, atol=0.1),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
     "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
