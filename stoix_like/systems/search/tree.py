@@ -78,7 +78,8 @@ def search(
 ) -> mctx.PolicyOutput[Any]:
     """Search from N states at once.
 
-    An action whose prior logit is the lowest finite number is illegal: it is taken neither at the root nor in the tree.
+    An action whose prior logit is the lowest finite number is illegal: mctx takes it neither at the root, nor in the
+    tree, where its prior is zero and its value counts as the lowest.
 
     Args:
         config: hyperparameters; floats may be traced.
@@ -109,7 +110,6 @@ def search(
             )
         return mctx.muzero_policy(
             *arguments,
-            qtransform=_legal_values,
             dirichlet_fraction=0.0 if greedy else config.dirichlet_fraction,
             dirichlet_alpha=config.dirichlet_alpha,
             pb_c_init=config.pb_c_init,
@@ -123,20 +123,14 @@ def is_illegal(prior_logits: jax.Array) -> jax.Array:
     return prior_logits <= jnp.finfo(prior_logits.dtype).min
 
 
-def _legal_values(tree: Any, node: Any) -> jax.Array:
-    """Normalise the values of a node's actions; mctx masks illegal ones at the root alone, and their value is zero."""
-    values = mctx.qtransform_by_parent_and_siblings(tree, node)
-    return jnp.where(is_illegal(tree.children_prior_logits[node]), -jnp.inf, values)
-
-
 def describe(
-    output: mctx.PolicyOutput[Any], root: mctx.RootFnOutput, action: jax.Array, candidates: jax.Array | None = None
+    root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any], action: jax.Array, candidates: jax.Array | None = None
 ) -> SearchOutput:
     """Describe what a search found out about the actions of its roots.
 
     Args:
-        output: of `search`.
-        root: its root.
+        root: of the search.
+        output: what `search` returned.
         action: `[N, ...]`, the actions taken.
         candidates: see `SearchOutput`.
 

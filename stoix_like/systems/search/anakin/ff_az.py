@@ -147,13 +147,7 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
         shared = SearchShared(params, self.optim.init(params), statistics, jnp.zeros((), jnp.int32))
         return Agent(shared, self.replay.init(timestep))
 
-    def search(
-        self, shared: SearchShared, state: RolloutState, key: jax.Array, num_simulations: int, greedy: bool = False
-    ) -> SearchOutput:
-        """Search from the states of the environments."""
-        return self.search_observations(shared, state, state.timestep.observation, key, num_simulations, greedy)
-
-    def search_observations(
+    def tree(
         self,
         shared: SearchShared,
         state: Any,
@@ -161,17 +155,22 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
         key: jax.Array,
         num_simulations: int,
         greedy: bool = False,
-    ) -> SearchOutput:
-        """Search from observations `[B, ...]` of the states, which a learned model does not need."""
+    ) -> tuple[mctx.RootFnOutput, mctx.PolicyOutput[Any]]:
+        """Search from observations `[B, ...]` of a `RolloutState`, which a learned model does not need."""
         root_key, key = jax.random.split(key)
         params = shared.params, shared.statistics
         root = self.simulation.root(params, state, observation, root_key)
-        output = search(self.config, params, key, root, self.simulation.step, num_simulations, greedy)
-        return self.describe(output, root)
+        return root, search(self.config, params, key, root, self.simulation.step, num_simulations, greedy)
 
-    def describe(self, output: mctx.PolicyOutput[Any], root: mctx.RootFnOutput) -> SearchOutput:
+    def search(
+        self, shared: SearchShared, state: RolloutState, key: jax.Array, num_simulations: int, greedy: bool = False
+    ) -> SearchOutput:
+        """Search from the states of the environments, and describe what was found."""
+        return self.describe(*self.tree(shared, state, state.timestep.observation, key, num_simulations, greedy))
+
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
         """Describe what a search found; the index of an action is the action."""
-        return describe(output, root, output.action)
+        return describe(root, output, output.action)
 
     def act(
         self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False

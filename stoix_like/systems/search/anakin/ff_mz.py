@@ -117,7 +117,7 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
         """Replace what the search found in the first sequences of a batch `[W, B]`; the last step keeps its value."""
         size, steps = self.reanalyse_size, batch.steps
         observation = jax.tree.map(lambda x: x[:, :size].reshape(-1, *x.shape[2:]), steps.observation)
-        output = self.search_observations(shared, None, observation, key, self.config.num_simulations)
+        output = self.describe(*self.tree(shared, None, observation, key, self.config.num_simulations))
         found = Found(output.candidates, output.weights, output.value)
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
         assert steps.truncated is not None

@@ -40,10 +40,10 @@ class Config(ff_az.Config):
 class SampledAlphaZero(ff_az.AlphaZero[Config]):
     """AlphaZero whose actions are those of a node's samples that the search chooses by their index."""
 
-    def describe(self, output: mctx.PolicyOutput[Any], root: mctx.RootFnOutput) -> SearchOutput:
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
         """Describe what a search found about the samples of the root."""
         candidates = root.embedding.actions
-        return describe(output, root, take_action(candidates, output.action), candidates)
+        return describe(root, output, take_action(candidates, output.action), candidates)
 
     def policy_loss(self, pi: Any, found: ff_az.Found) -> jax.Array:
         """Compute cross-entropies to the probabilities that the search found for samples (section 5.2)."""

@@ -1,0 +1,30 @@
+"""The hyperparameters of tree searches, and what they refuse."""
+
+import pytest
+
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import set_up
+
+AZ = ["system=search/ff_az", "arch.num_devices=1"]
+
+
+def prepare(*overrides):
+    return set_up(parse_config(compose_config([*AZ, *overrides])))
+
+
+def test_a_depth_that_simulations_cannot_reach_is_refused():
+    with pytest.raises(ConfigError, match=r"system.max_depth=5 is deeper than system.num_simulations=4 .* at most 4"):
+        prepare("system.num_simulations=4", "system.max_depth=5")
+    assert prepare("system.num_simulations=4", "system.max_depth=4").config.system.max_depth == 4
+
+
+def test_environments_on_the_host_cannot_be_searched():
+    with pytest.raises(ConfigError, match="system=search/ff_az steps the environment inside its search, and .* host"):
+        prepare("env=gymnasium/cartpole")
+
+
+def test_other_systems_have_no_model():
+    assert prepare("system=ppo/ff_ppo").spec.model is None
+    assert prepare().spec.model is not None
