@@ -1,6 +1,5 @@
 """Checks of what may change when a run resumes."""
 
-import dataclasses
 import shutil
 
 import pytest
@@ -58,7 +57,7 @@ def test_keys_that_the_run_did_not_have_keep_their_defaults():
     config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
     del config["env"]["eval_opponent"]
     check_same_config(setup, config)
-    changed = setup._replace(config=dataclasses.replace(setup.config, resolved={**config, "env": {"frame_stack": 2}}))
+    changed = setup._replace(config=setup.config._replace(resolved={**config, "env": {"frame_stack": 2}}))
     with pytest.raises(ConfigError, match="env.frame_stack was 1 and is 2"):
         check_same_config(changed, config)
 
