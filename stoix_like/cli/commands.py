@@ -20,7 +20,7 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "report", "export", "push", "sweep")
+NAMES = ("runs", "compare", "plot", *_PICTURES, "ladder", "report", "export", "push", "sweep")
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs, or their addresses"
 
@@ -71,6 +71,12 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         picturing = commands.add_parser(name, help=about)
         _add_picture(picturing, sliced=name != "plot-trajectory")
         picturing.set_defaults(run=lambda args: show(_picture(args)))
+
+    climbing = commands.add_parser(
+        "ladder", help="let the kept checkpoints of a self-play run play each other, with Elo"
+    )
+    _add_ladder(climbing)
+    climbing.set_defaults(run=lambda args: show(_ladder(args)))
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     _add_selection(reporting)
@@ -140,6 +146,29 @@ def _add_picture(parser: argparse.ArgumentParser, sliced: bool) -> None:
     parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
     _add_choice(parser)
+
+
+def _add_ladder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
+    parser.add_argument(
+        "--games", type=int, default=100, help="games of each match, half from each seat (default: 100)"
+    )
+    parser.add_argument("--openings", type=int, default=2, help="random moves at the start of each game (default: 2)")
+    parser.add_argument(
+        "--neighbours",
+        type=int,
+        metavar="N",
+        help="play against the N checkpoints before and the first one (default: against all, K (K - 1) / 2 matches)",
+    )
+    parser.add_argument(
+        "--members", action="store_true", help="let the members of a population play each other, not checkpoints"
+    )
+    parser.add_argument(
+        "--which", default="last", help="of members: last (default), best, or the environment steps of a checkpoint"
+    )
+    parser.add_argument("--member", default="best", help="of checkpoints: best (default), or a number")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the games (default: 0)")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
@@ -220,6 +249,15 @@ def _numbers(given: Sequence[str]) -> dict[str, float]:
         except ValueError:
             raise ConfigError(f"--fixed {word}: use name=number, such as pole_angle=0.1") from None
     return found
+
+
+def _ladder(args: argparse.Namespace) -> str:
+    from stoix_like.inference import ladder
+
+    if args.trust:
+        make_importable()
+    names = ("openings", "neighbours", "members", "which", "member", "seed", "trust")
+    return ladder.describe(ladder.ladder(args.run_dir, args.games, **{name: getattr(args, name) for name in names}))
 
 
 def _report(args: argparse.Namespace) -> str:

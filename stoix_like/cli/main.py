@@ -31,6 +31,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like runs [DIR]
   stoix-like compare RUN_DIR ...
   stoix-like plot RUN_DIR ... --out curves.png
+  stoix-like ladder RUN_DIR
   stoix-like report RUN_DIR ... --out report.html
   stoix-like plot-policy RUN_DIR --out policy.png
   stoix-like plot-critic RUN_DIR --out critic.png
@@ -126,6 +127,9 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--which", default="best", help="best, last, or the environment steps of a kept checkpoint")
     parser.add_argument("--member", default="best", help="member of a population: best, all, or a number")
     parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    parser.add_argument(
+        "--opponent", help="of self-play: random, or the import path of a function (default: env.eval_opponent)"
+    )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
     parser.add_argument("--trust", action="store_true", help=reading.TRUST)
 
@@ -133,7 +137,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     from stoix_like.inference import evaluation
 
-    if args.trust:
+    if args.trust or args.opponent:
         make_importable()
     record = evaluation.evaluate(
         args.run_dir,
@@ -142,6 +146,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         member=args.member,
         seed=args.seed,
         render=args.render,
+        opponent=args.opponent,
         trust=args.trust,
     )
     show(evaluation.describe(record))

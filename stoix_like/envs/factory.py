@@ -149,6 +149,30 @@ def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = No
     return _make_episodes(config, own_env, evaluation=True, precision=precision)
 
 
+def make_games(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
+    """Build environments for matches: as for evaluation, but actions are moves of both players.
+
+    Args:
+        config: the environment and its wrappers.
+        own_env: see `make`.
+        precision: see `make`.
+
+    Returns:
+        The environments, whose states are those of `make_eval`.
+
+    Raises:
+        ConfigError: if they have a single player, or see `make_eval`.
+        MissingExtraError: if the suite's package is not installed.
+    """
+    env = _make_episodes(config, own_env, precision=precision)
+    if env.num_players != 2:
+        raise ConfigError(
+            f"env={config.env_name}/{config.scenario.task_name} has one player, and matches are for games in which a"
+            " system plays both seats: train with +env.kwargs.opponent=self"
+        )
+    return env
+
+
 def make_drawn(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:
     """Build evaluation environments that can be drawn, see `VectorEnvironment.scene`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -75,6 +76,7 @@ def evaluate(
     member: int | str | None = "best",
     seed: int = 0,
     render: str | Path | None = None,
+    opponent: str | None = None,
     trust: bool = False,
     env: Any = None,
 ) -> dict[str, Any]:
@@ -92,14 +94,15 @@ def evaluate(
         member: index of a member of a population, `best`, or `all`.
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif or mp4 file that shows one more episode, of the best member if `member` is `all`.
+        opponent: of a run of self-play, whom to play against, as `env.eval_opponent`; None: as in training.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
     Returns:
         The results: `episode_return_mean`, `_std`, `_min`, `_max`, `_ci_low` and `_ci_high`, `episode_length_mean`,
         the individual `episode_returns` and `episode_lengths`, and the `path` of the file in `evaluations/`, None if
-        writing failed. With `member="all"`, `members` holds such results per member, and `episode_return_iqm` is the
-        interquartile mean over members.
+        writing failed. Of self-play, also `opponent`, `wins`, `draws` and `losses`. With `member="all"`, `members`
+        holds such results per member, and `episode_return_iqm` is the interquartile mean over members.
 
     Raises:
         ConfigError: an argument is invalid, or there is no such run, checkpoint or member.
@@ -108,6 +111,7 @@ def evaluate(
     """
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
+    run = run if opponent is None else _with_opponent(run, opponent)
     _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
@@ -118,7 +122,7 @@ def evaluate(
         played = _play(run, trained, episodes, play_key)
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
         stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes"
-        path = _write(run.run_dir / DIRECTORY, stem, record)
+        path = write_results(run.run_dir / DIRECTORY, stem, record)
         if animation is not None:
             with _print_write_errors():
                 record["render"] = _render(run.setup, trained, _best(played), render_key, animation)
@@ -156,9 +160,10 @@ def describe(record: Mapping[str, Any]) -> str:
         A few lines of text.
     """
     acting = "greedy" if record["greedy"] else "sampled"
+    against = f" against {record['opponent']}" if "opponent" in record else ""
     lines = [
         f"{record['system']} on {record['environment']}: {record['which']} parameters, {record['episodes']} episodes"
-        f" ({acting}), seed {record['seed']}"
+        f" ({acting}){against}, seed {record['seed']}"
     ]
     members = record.get("members")
     lines += [_line(member) for member in members[:_MAX_PRINTED_MEMBERS]] if members else [_line(record)]
@@ -181,10 +186,11 @@ def _line(record: Mapping[str, Any]) -> str:
     varied = "".join(f" {name}={value:.3g}" for name, value in record["hyperparams"].items())
     member = f"member {record['member']}{varied}   " if "member" in record else ""
     interval = "95 % of the mean {episode_return_ci_low} to {episode_return_ci_high}".format_map(values)
+    games = f"\n    {record['wins']} won, {record['draws']} drawn, {record['losses']} lost" if "wins" in record else ""
     return (
         "  {}return {episode_return_mean}   std {episode_return_std}   {}   min {episode_return_min}"
         "   max {episode_return_max}   length {episode_length_mean}\n    env steps {:,} ({})"
-    ).format(member, interval, record["env_steps"], record["selected"], **values)
+    ).format(member, interval, record["env_steps"], record["selected"], **values) + games
 
 
 def _check(episodes: int, seed: int) -> None:
@@ -192,6 +198,18 @@ def _check(episodes: int, seed: int) -> None:
         raise ConfigError(f"episodes={episodes} must be at least 1")
     if episodes > MAX_EPISODES:
         raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
+    check_seed(seed)
+
+
+def check_seed(seed: int) -> None:
+    """Check the seed of an evaluation.
+
+    Args:
+        seed: the seed.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
@@ -207,6 +225,19 @@ def _check_total(episodes: int, members: int) -> None:
 def _keys(seed: int) -> jax.Array:
     """Return the key of the episodes and the key of the rendered one."""
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), _EVALUATION_STREAM))
+
+
+def _with_opponent(run: TrainedRun, opponent: str) -> TrainedRun:
+    """Replace the opponent of a run of self-play."""
+    setup = run.setup
+    if setup.spec.num_players == 1:
+        raise ConfigError(
+            f"opponent={opponent} has no effect on {setup.environment_name}: it is for games in which the system plays"
+            " both seats, env.kwargs.opponent=self"
+        )
+    config = setup.config._replace(env=dataclasses.replace(setup.config.env, eval_opponent=opponent))
+    env = factory.make_eval(config.env, config.own_env, config.matmul_precision)
+    return run._replace(setup=setup._replace(config=config, env=env))
 
 
 def _make_animation(run: TrainedRun, path: Path) -> Animation:
@@ -255,7 +286,7 @@ def _play(run: TrainedRun, trained: EvaluatedMembers, episodes: int, key: jax.Ar
 
 
 def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, played: Episodes) -> dict[str, Any]:
-    config = run.setup.config
+    config, of_games = run.setup.config, run.setup.spec.num_players == 2
     per_member = []
     for index, member in enumerate(trained.members):
         identity = (
@@ -268,12 +299,14 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
                 "env_steps": trained.env_steps[index],
                 "selected": trained.selected[index],
                 **_statistics(played.returns[index], played.lengths[index]),
+                **(_results(played.returns[index]) if of_games else {}),
             }
         )
     common = {
         "system": config.system_name,
         "environment": config.environment_name,
         "greedy": config.arch.evaluation_greedy,
+        **({"opponent": config.env.eval_opponent} if of_games else {}),
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),
         "versions": versions(),
@@ -283,6 +316,12 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
         return {**common, **per_member[0]}
     scores = records.aggregate(played.returns.mean(-1).tolist(), population.strata)
     return {**common, **{f"episode_return_{name}": value for name, value in scores.items()}, "members": per_member}
+
+
+def _results(returns: Any) -> dict[str, int]:
+    """Count the results of games."""
+    counts = (returns > 0).sum(), (returns == 0).sum(), (returns < 0).sum()
+    return {name: int(count) for name, count in zip(("wins", "draws", "losses"), counts, strict=True)}
 
 
 def _statistics(returns: Any, lengths: Any) -> dict[str, Any]:
@@ -350,8 +389,17 @@ def _print_write_errors() -> Iterator[None]:
         print(f"failed to write the results: {error}", file=sys.stderr)
 
 
-def _write(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
-    """Write the results to a new file; return None if this fails."""
+def write_results(directory: Path, stem: str, record: dict[str, Any]) -> Path | None:
+    """Write results to a new file.
+
+    Args:
+        directory: the directory, `evaluations/` of a run.
+        stem: the name of the file, before its ending and the number of a further one.
+        record: the results.
+
+    Returns:
+        The path of the file; None if writing failed, which is reported.
+    """
     with _print_write_errors():
         check_directory(directory)
         directory.mkdir(exist_ok=True)

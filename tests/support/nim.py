@@ -1,13 +1,15 @@
-"""Nim with one heap, a game for two: whoever takes the last stone wins."""
+"""Nim with one heap, a game for two: whoever takes the last stone wins; and a system that learns it."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import Agent, Observation, System, SystemConfig, SystemSpec
 from stoix_like.envs import Box, Discrete, Environment
 from stoix_like.envs.environment import restart, transition
+from stoix_like.envs.own import resolve
 
 
 class Heap(NamedTuple):
@@ -39,8 +41,9 @@ class Nim(Environment):
         return heap, transition(self.observe(heap), reward, heap.stones == 0, False)
 
     def against(self, opponent):
-        """See `Environment.against`: a function (key, heap) -> action, or `random`, which takes one stone."""
-        return Nim(self.size, (lambda key, heap: jnp.zeros((), jnp.int32)) if opponent == "random" else opponent)
+        """See `Environment.against`: the import path of a function (key, heap) -> action; `random` takes one stone."""
+        found = take_one if opponent == "random" else resolve(opponent, "env.eval_opponent")
+        return Nim(self.size, found)
 
     def reply(self, key, heap, reward):
         """Let the opponent move if there is one and it is its turn."""
@@ -62,7 +65,55 @@ def take(heap, action):
     return Heap(stones, 1 - heap.player), (stones == 0).astype(jnp.float32)
 
 
+def take_one(key, heap):
+    """Take a single stone."""
+    del key, heap
+    return jnp.zeros((), jnp.int32)
+
+
 def perfect_player(key, heap):
     """Leave a multiple of three."""
     del key
     return (heap.stones % 3 == 2).astype(jnp.int32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SystemConfig):
+    """Hyperparameters of the system.
+
+    Attributes:
+        plays_both_seats: see `SystemConfig`.
+        perfect_after: updates after which it plays perfectly; before, it takes single stones.
+    """
+
+    plays_both_seats: ClassVar[bool] = True
+    perfect_after: float = 3.0
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build the system."""
+    del spec
+
+    def init(key, timestep):
+        return Agent(jnp.zeros((), jnp.int32), ())
+
+    def act(shared, state, key):
+        stones = jnp.argmax(state.timestep.observation.agent_view, axis=-1)
+        perfect = (stones % 3 == 2).astype(jnp.int32)
+        return state.carry, jnp.where(shared >= config.perfect_after, perfect, 0), ()
+
+    def update(agent, trajectory, key):
+        return agent._replace(shared=agent.shared + 1), {"reward": jnp.mean(trajectory.transitions.reward)}
+
+    return System(init, act, lambda agent, trajectory: agent, update, act, lambda num_envs: ())
+
+
+def overrides(**values):
+    """Return overrides of a run of the system on four stones: 4 updates of 16 steps, each of them kept."""
+    fields = {"name": "nim", "module": "nim", "rollout_length": 4, **values}
+    written = ",".join(f"{name}:{value}" for name, value in fields.items())
+    return [
+        *("~system", f"+system={{{written}}}", "env=own", "env._target_=nim.Nim", "arch.total_num_envs=4"),
+        *("arch.total_timesteps=64", "arch.num_evaluation=4", "arch.num_eval_episodes=8", "arch.absolute_metric=false"),
+        *("checkpoint.keep=10", "arch.compile_cache=false", "logger=silent"),
+    ]
