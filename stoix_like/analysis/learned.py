@@ -18,6 +18,7 @@ from stoix_like.analysis.slices import Slice, choose_features, take_slice, view_
 from stoix_like.envs.legends import Feature
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
+from stoix_like.inference.searches import SearchedEpisode
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.visits import Visits
 
@@ -267,11 +268,11 @@ def _action_histograms(policy: Policy, visits: Visits) -> list[Any]:
     ]
 
 
-def action_names(policy: Policy) -> list[str]:
+def action_names(policy: Policy | SearchedEpisode) -> list[str]:
     """Return the names of the discrete actions, or of the entries of an action.
 
     Args:
-        policy: the policy.
+        policy: the policy, or an episode of it.
 
     Returns:
         The names.

@@ -20,7 +20,7 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "ladder", "report", "export", "push", "sweep")
+NAMES = ("runs", "compare", "plot", *_PICTURES, "plot-search", "ladder", "report", "export", "push", "sweep")
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs, or their addresses"
 
@@ -77,6 +77,14 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     )
     _add_ladder(climbing)
     climbing.set_defaults(run=lambda args: show(_ladder(args)))
+    searching = commands.add_parser("plot-search", help="plot what the search of a step found, and the values over steps")
+    searching.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
+    searching.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
+    searching.add_argument("--step", type=int, default=0, help="the step of the episode (default: 0)")
+    searching.add_argument("--simulations", type=int, help="simulations per step (default: as evaluations of the run)")
+    searching.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
+    _add_choice(searching)
+    searching.set_defaults(run=lambda args: show(_search(args)))
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     _add_selection(reporting)
@@ -226,6 +234,20 @@ def _picture(args: argparse.Namespace) -> str:
     finally:
         policy.close()
     figures.save(figure, args.out)
+    return f"drawn to {args.out}"
+
+
+def _search(args: argparse.Namespace) -> str:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.searches import draw_search
+    from stoix_like.inference.searches import search_episode
+
+    figures.check_output(args.out)
+    if args.trust:
+        make_importable()
+    options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
+    episode = search_episode(args.run_dir, args.which, args.member, **options)
+    figures.save(draw_search(episode, args.step), args.out)
     return f"drawn to {args.out}"
 
 

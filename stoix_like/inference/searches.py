@@ -1,0 +1,117 @@
+"""An episode of a trained run, with what the search of every step found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from stoix_like.architectures.acting import start_episodes
+from stoix_like.base_types import RolloutState, SearchOutput
+from stoix_like.config import RunConfig
+from stoix_like.envs.legends import Legend
+from stoix_like.envs.spaces import Space
+from stoix_like.errors import ConfigError
+from stoix_like.inference.load import load_member, open_run
+
+
+class SearchedEpisode(NamedTuple):
+    """An episode of T steps.
+
+    Attributes:
+        name: `search/ff_az on gymnax/CartPole-v1`.
+        action_space: the space of one action.
+        legend: names of the actions.
+        found: `[T, ...]`, what the searches found, as host arrays.
+        reward: `[T]`, as the environment counts them.
+    """
+
+    name: str
+    action_space: Space
+    legend: Legend
+    found: SearchOutput
+    reward: np.ndarray
+
+
+def with_simulations(config: RunConfig, simulations: int | None) -> RunConfig:
+    """Set how long evaluations of a run search in each step.
+
+    Args:
+        config: the typed configuration of the run.
+        simulations: number of simulations, or of what the system counts; 0 for the policy alone; None leaves it as it
+            is.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: the system does not search, or the number is negative.
+    """
+    if simulations is None:
+        return config
+    keys = config.system.policy_hyperparams
+    if not keys:
+        raise ConfigError(f"simulations={simulations} has no effect: system={config.system_name} does not search")
+    if simulations < 0:
+        raise ConfigError(f"simulations={simulations} is negative: use at least 0, for the policy alone")
+    return config._replace(system=dataclasses.replace(config.system, **dict.fromkeys(keys, simulations)))
+
+
+def search_episode(
+    run_dir: str | Path,
+    which: str = "best",
+    member: int | Any = "best",
+    *,
+    seed: int = 0,
+    simulations: int | None = None,
+    trust: bool = False,
+) -> SearchedEpisode:
+    """Play an episode of evaluation, and keep what the search of every step found.
+
+    Args:
+        run_dir: see `load_policy`.
+        which: see `load_policy`.
+        member: see `load_policy`.
+        seed: seed of the start state, below 2**32.
+        simulations: see `with_simulations`.
+        trust: see `load_policy`.
+
+    Returns:
+        The episode.
+
+    Raises:
+        ConfigError: the run does not search, or see `load_policy`.
+    """
+    run = open_run(run_dir, trust)
+    setup = run.setup._replace(config=with_simulations(run.setup.config, simulations))
+    chosen = load_member(run, which, member)
+    system = setup.build_system(chosen.hyperparams)
+    search = system.search
+    if search is None:
+        raise ConfigError(f"{setup.name}: evaluations of this run do not search: use --simulations 16, or another run")
+    env = setup.env
+
+    @jax.jit
+    def step(shared: Any, state: RolloutState, key: jax.Array) -> tuple[RolloutState, SearchOutput]:
+        search_key, env_key = jax.random.split(key)
+        found = search(shared, state, search_key)
+        env_state, timestep = env.step(env_key[None], state.env_state, found.action)
+        return RolloutState(env_state, timestep, state.carry), found
+
+    with contextlib.closing(env):
+        start_key, key = jax.random.split(jax.random.key(seed))
+        state = jax.jit(lambda key: start_episodes(env, system, key[None]))(start_key)
+        steps, rewards, shared = [], [], jax.device_put(chosen.shared)
+        for number in range(setup.config.arch.max_eval_steps):
+            state, found = step(shared, state, jax.random.fold_in(key, number))
+            on_host, reward, finished = jax.device_get((found, state.timestep.reward, state.timestep.episode.finished))
+            steps.append(jax.tree.map(lambda leaf: leaf[0], on_host))
+            rewards.append(float(reward[0]))
+            if finished[0]:
+                break
+    found = jax.tree.map(lambda *leaves: np.stack(leaves), *steps)
+    return SearchedEpisode(setup.name, env.action_space, env.legend(), found, np.asarray(rewards))
