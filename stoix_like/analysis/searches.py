@@ -55,7 +55,7 @@ def root_probabilities(episode: SearchedEpisode, step: int, shown: np.ndarray, a
         The axes.
     """
     axes, found = new_axes(ax), episode.found
-    shares = found.visits[step] / max(found.visits[step].sum(), 1)
+    shares = found.visits[step] / max(float(found.visits[step].sum()), 1.0)
     bars = ("before", found.prior[step], _PRIOR), ("visits", shares, _VISITS), ("after", found.weights[step], _WEIGHTS)
     places = np.arange(len(shown))
     for offset, (label, values, color) in zip((-0.27, 0.0, 0.27), bars, strict=True):
@@ -79,8 +79,8 @@ def root_values(episode: SearchedEpisode, step: int, shown: np.ndarray, ax: Axes
     """
     axes, found = new_axes(ax), episode.found
     axes.plot(np.arange(len(shown)), found.action_values[step][shown], "o", color=_VISITS)
-    axes.axhline(found.prior_value[step], color=_PRIOR, linestyle="--", label="state, before")
-    axes.axhline(found.value[step], color=_WEIGHTS, label="state, after")
+    axes.axhline(float(found.prior_value[step]), color=_PRIOR, linestyle="--", label="state, before")
+    axes.axhline(float(found.value[step]), color=_WEIGHTS, label="state, after")
     axes.set_ylabel("value")
     axes.legend(frameon=False)
     return _name_actions(episode, step, shown, axes)

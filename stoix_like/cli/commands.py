@@ -77,7 +77,9 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     )
     _add_ladder(climbing)
     climbing.set_defaults(run=lambda args: show(_ladder(args)))
-    searching = commands.add_parser("plot-search", help="plot what the search of a step found, and the values over steps")
+    searching = commands.add_parser(
+        "plot-search", help="plot what the search of a step found, and the values over steps"
+    )
     searching.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
     searching.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
     searching.add_argument("--step", type=int, default=0, help="the step of the episode (default: 0)")

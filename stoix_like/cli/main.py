@@ -130,6 +130,9 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--opponent", help="of self-play: random, or the import path of a function (default: env.eval_opponent)"
     )
+    parser.add_argument(
+        "--simulations", type=int, help="of systems that search: simulations per step; 0: the policy network alone"
+    )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
     parser.add_argument("--trust", action="store_true", help=reading.TRUST)
 
@@ -147,6 +150,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         seed=args.seed,
         render=args.render,
         opponent=args.opponent,
+        simulations=args.simulations,
         trust=args.trust,
     )
     show(evaluation.describe(record))

@@ -18,6 +18,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import TrainedRun, load_member, load_shared, open_run, take_member
+from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.rendering.animation import check_path, write_animation
@@ -77,6 +78,7 @@ def evaluate(
     seed: int = 0,
     render: str | Path | None = None,
     opponent: str | None = None,
+    simulations: int | None = None,
     trust: bool = False,
     env: Any = None,
 ) -> dict[str, Any]:
@@ -95,6 +97,7 @@ def evaluate(
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif or mp4 file that shows one more episode, of the best member if `member` is `all`.
         opponent: of a run of self-play, whom to play against, as `env.eval_opponent`; None: as in training.
+        simulations: of systems that search, simulations per step, 0 for the policy alone; None: as in training.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
 
@@ -112,6 +115,7 @@ def evaluate(
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
     run = run if opponent is None else _with_opponent(run, opponent)
+    run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
     _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
     trained = _load(run, which, member)
@@ -121,6 +125,8 @@ def evaluate(
     with contextlib.closing(run.setup.env):
         played = _play(run, trained, episodes, play_key)
         record = {**_record(run, population, trained, played), "which": which, "seed": seed, "episodes": episodes}
+        if simulations is not None:
+            record["simulations"] = simulations
         stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes"
         path = write_results(run.run_dir / DIRECTORY, stem, record)
         if animation is not None:

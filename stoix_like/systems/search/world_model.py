@@ -104,6 +104,10 @@ class WorldModel:
         """Return the latent states `[..., D]` after actions."""
         return scale_to_unit(self.dynamics.apply(params["dynamics"], self._with_action(latent, action)))
 
+    def policy(self, params: Any, observation: Observation) -> Any:
+        """Compute the policy at observations `[B, ...]`."""
+        return self.policy_at(params, self.represent(params, observation), observation.action_mask)
+
     def both(self, params: Any, observation: Observation) -> tuple[Any, jax.Array]:
         """Return the policy and the values `[...]` of observations."""
         latent = self.represent(params, observation)

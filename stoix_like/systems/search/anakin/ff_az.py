@@ -185,7 +185,8 @@ class AlphaZero(Algorithm, Generic[ConfigT]):
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
         if self.config.evaluation_simulations:
             return state.carry, self.search(shared, state, key, self.config.evaluation_simulations, greedy).action, ()
-        pi = self.inspect(shared, state.timestep.observation).policy
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        pi = self.networks.policy(shared.params, observation)
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
