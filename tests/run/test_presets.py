@@ -17,6 +17,7 @@ PRESETS = {
     "cnn_iqn": "q_learning/ff_iqn",
     "cnn_large_dqn": "q_learning/ff_dqn",
     "cnn_large_shared": "ppo/ff_ppo",
+    "cnn_muzero": "search/ff_mz",
     "cnn_pqn": "q_learning/ff_pqn",
     "cnn_qr_dqn": "q_learning/ff_qr_dqn",
     "cnn_rainbow": "q_learning/ff_rainbow",

@@ -40,6 +40,7 @@ ON_POLICY = [
 ]
 REPLAY = [
     *("awr/ff_awr", "mpo/ff_mpo", "sac/ff_sac_discrete", "q_learning/rec_r2d2"),
+    *("search/ff_mz", "search/ff_sampled_mz"),
     *(f"q_learning/{name}" for name in Q_LEARNING),
 ]
 DISCRETE = [*ON_POLICY, *REPLAY]

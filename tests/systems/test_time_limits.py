@@ -34,6 +34,7 @@ from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.recurrent import make_actor, unroll
 from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
+from stoix_like.systems.search.world_model import make_world_model
 
 REWARDS = (-1.0, 1.0, 0.0)
 GAMMAS = (0.6, 0.5)
@@ -146,6 +147,17 @@ def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
     return make_networks(networks).value(shared.params, Observation(VIEWS))
+
+
+def model_values(networks, shared, hyperparams):
+    """Compute the values of a learned model."""
+    config = SimpleNamespace(
+        support={"num_atoms": 31, "vmin": hyperparams["vmin"], "vmax": hyperparams["vmax"]},
+        target_distribution="two_hot",
+    )
+    space = Box(-1.0, 1.0, (1,)) if "num_samples" in hyperparams else Discrete(2)
+    model = make_world_model(config, SimpleNamespace(networks=networks, action_space=space))
+    return model.value(shared.params, Observation(VIEWS))
 
 
 REPLAY = [
@@ -293,6 +305,19 @@ CASES = {
             *("system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4"),
         ],
         recurrent_q_values,
+    ),
+}
+
+MUZERO = [
+    *(override for override in REPLAY if "tau" not in override),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("reward", "actor", "critic")),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("representation", "dynamics")),
+    *(*ATOMS, "system.unroll_steps=2", "system.n_step=2", "system.num_simulations=4", "system.lr=3e-3"),
+]
+CASES |= {
+    "search/ff_mz": Case(MUZERO, model_values, atol=0.1),
+    "search/ff_sampled_mz": Case(
+        [*MUZERO, "+env.kwargs.continuous=true", "system.num_samples=4"], model_values, atol=0.1
     ),
 }
 

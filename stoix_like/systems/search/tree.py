@@ -148,3 +148,18 @@ def describe(
         prior_value=root.value,
         value=found.value,
     )
+
+
+def expected_value(found: SearchOutput) -> jax.Array:
+    """Compute the values of states under the policy that a search found.
+
+        v = sum_a w_a q_a,  where q_a is the value before the search for an action without a visit
+
+    Args:
+        found: what it found.
+
+    Returns:
+        `[N]`.
+    """
+    values = jnp.where(jnp.isnan(found.action_values), found.prior_value[:, None], found.action_values)
+    return jnp.sum(found.weights * values, axis=-1)

@@ -1,11 +1,14 @@
 """The hyperparameters of tree searches, and what they refuse."""
 
+import jax.numpy as jnp
 import pytest
 
+from stoix_like.base_types import SearchOutput
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
+from stoix_like.systems.search.tree import expected_value
 
 AZ = ["system=search/ff_az", "arch.num_devices=1"]
 
@@ -28,3 +31,18 @@ def test_environments_on_the_host_cannot_be_searched():
 def test_other_systems_have_no_model():
     assert prepare("system=ppo/ff_ppo").spec.model is None
     assert prepare().spec.model is not None
+
+
+def test_the_expected_value_is_that_of_the_policy_that_was_found():
+    """By hand: 3/4 of 2 and 1/4 of the unvisited action, for which the value before the search, 6, stands."""
+    found = SearchOutput(
+        action=jnp.zeros(1, jnp.int32),
+        candidates=None,
+        prior=jnp.asarray([[0.5, 0.5]]),
+        weights=jnp.asarray([[0.75, 0.25]]),
+        visits=jnp.asarray([[4.0, 0.0]]),
+        action_values=jnp.asarray([[2.0, jnp.nan]]),
+        prior_value=jnp.asarray([6.0]),
+        value=jnp.asarray([5.0]),
+    )
+    assert float(expected_value(found)[0]) == pytest.approx(3.0)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import Agent, Metrics, Observation, System, SystemSpec
+from stoix_like.base_types import Agent, Metrics, Observation, SearchOutput, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
@@ -27,7 +27,8 @@ from stoix_like.systems.search.anakin import ff_az
 from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
 from stoix_like.systems.search.sampled import Step
 from stoix_like.systems.search.simulation import Simulation
-from stoix_like.systems.search.tree import RecurrentFn
+from stoix_like.systems.search.tree import RecurrentFn, expected_value
+from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
 from stoix_like.utils.jax_utils import scale_gradient
 from stoix_like.utils.normalizer import make_normalizer
@@ -82,30 +83,20 @@ class Config(WorldModelConfig, ff_az.BaseConfig):
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-class Targets(NamedTuple):
-    """What the heads learn in latent states `0 … K`, and where: weights are 1 or 0.
-
-    Attributes:
-        reward: `[K, B]`, of the steps between them.
-        value: `[K + 1, B]`.
-        has_reward: `[K, B]`, not behind a truncated step.
-        has_value: `[K + 1, B]`, likewise, but for the true successor of a truncated step.
-        has_policy: `[K + 1, B]`, before the end of the episode.
-    """
-
-    reward: jax.Array
-    value: jax.Array
-    has_reward: jax.Array
-    has_value: jax.Array
-    has_policy: jax.Array
-
-
 @dataclass(frozen=True)
 class MuZero(ff_az.AlphaZero[ConfigT]):
     """MuZero with its hyperparameters, model and optimiser; `reanalyse_size` is that of one shard."""
 
     model: WorldModel
     reanalyse_size: int
+
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
+        """Describe what a search found; the value of a state is that of the policy that the search found.
+
+        The mean over all simulations, many of which explore, would be a lower one.
+        """
+        found = super().describe(root, output)
+        return found._replace(value=expected_value(found))
 
     def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
         """Sample a batch of sequences, and search in some of them again."""
@@ -133,11 +124,13 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
     ) -> tuple[jax.Array, tuple[Metrics, jax.Array]]:
         """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
         config, num_unrolled = self.config, self.config.unroll_steps
-        observation = jax.tree.map(lambda x: x[0], batch.steps.observation)
-        observation = self.normalizer.apply(statistics, observation)
-        latent = self.unroll(params, observation, batch.steps.action[:num_unrolled])
+        observation = jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.observation)
+        first = self.normalizer.apply(statistics, jax.tree.map(lambda x: x[0], observation))
+        latent = self.unroll(params, first, batch.steps.action[:num_unrolled])
         targets, found = self.targets(batch), jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.extras)
-        pi, value = self.model.policy_at(params, latent), self.model.value_at(params, latent[:1])
+        # As in the search, the mask of legal actions is known at the root alone.
+        mask = None if observation.action_mask is None else observation.action_mask.at[1:].set(True)
+        pi, value = self.model.policy_at(params, latent, mask), self.model.value_at(params, latent[:1])
         # Equation 1, where the loss of each unrolled step has the weight 1 / K (appendix G).
         share = jnp.full((num_unrolled + 1, 1), 1.0 / num_unrolled).at[0].set(1.0) * batch.weight
         num_sequences = batch.weight.size
@@ -149,10 +142,11 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
         value_loss = total(self.model.value_loss(params, latent, targets.value), targets.has_value)
         reward_losses = self.model.reward_loss(params, latent[1:], targets.reward)
         reward_loss = total(reward_losses, targets.has_reward, share[1:])
-        entropy = total(pi.entropy(seed=key), targets.has_policy)
-        loss = policy_loss + config.vf_coef * value_loss + config.reward_coef * reward_loss - config.ent_coef * entropy
+        entropy = pi.entropy(seed=key)
+        loss = policy_loss + config.vf_coef * value_loss + config.reward_coef * reward_loss
+        loss -= config.ent_coef * total(entropy, targets.has_policy)
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "reward_loss": reward_loss}
-        metrics |= {"entropy": entropy, "value": jnp.mean(value)}
+        metrics |= {"entropy": jnp.mean(entropy[0]), "value": jnp.mean(value)}
         return loss, (metrics, jnp.abs(targets.value[:1] - value))
 
     def unroll(self, params: Any, observation: Observation, actions: jax.Array) -> jax.Array:
@@ -167,33 +161,9 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
         return jnp.concatenate([first[None], jax.lax.scan(step, first, actions)[1]])
 
     def targets(self, batch: SequenceBatch) -> Targets:
-        """Compute the targets of rewards and values.
-
-        Behind a terminated step, an episode goes on in an absorbing state without rewards; a truncated one has no
-        targets there but the value of its true successor.
-        """
-        num_unrolled, steps = self.config.unroll_steps, batch.steps
-        assert steps.truncated is not None
-        is_over = _earlier(steps.terminated | steps.truncated)
-        terminates, truncates = (flags & ~is_over[:-1] for flags in (steps.terminated, steps.truncated))
-        first, last = slice(num_unrolled), slice(num_unrolled + 1)
-        absorbed, cut = _earlier(terminates)[last], _earlier(truncates)[last]
-        is_successor = jnp.concatenate([jnp.zeros_like(truncates[:1]), truncates[first]])
-        successor = jnp.concatenate([jnp.zeros_like(steps.reward[:1]), steps.extras.value[first]])
-        value = jnp.where(absorbed, 0.0, self.value_target(batch)[last])
-        return Targets(
-            reward=jnp.where(absorbed[:-1], 0.0, steps.reward[first]),
-            value=jnp.where(is_successor, successor, value),
-            has_reward=~cut[:-1],
-            has_value=~cut | is_successor,
-            has_policy=~is_over[last],
-        )
-
-
-def _earlier(flags: jax.Array) -> jax.Array:
-    """Return which of `W + 1` steps come after a step `[W, B]` with a flag: `[W + 1, B]`."""
-    before = jnp.zeros_like(flags[:1])
-    return jnp.concatenate([before, jax.lax.cummax(flags.astype(jnp.int32)).astype(bool)])
+        """Compute the targets of rewards and values."""
+        steps, successor_value = batch.steps, batch.steps.extras.value
+        return unrolled_targets(steps, successor_value, self.value_target(batch), self.config.unroll_steps)
 
 
 def make_parts(config: Config, spec: SystemSpec, found: Found, make_root: Any, over_actions: Any) -> dict[str, Any]:

@@ -1,0 +1,210 @@
+"""Tests of the model, the targets and the losses of MuZero."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.networks.distributions import Categorical
+from stoix_like.run.setup import set_up
+from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
+from stoix_like.systems.search.anakin.ff_mz import MuZero
+from stoix_like.systems.search.world_model import scale_to_unit
+from stoix_like.utils.replay import SequenceBatch, Step
+
+SMALL = [
+    *("system.unroll_steps=3", "system.n_step=2", "system.gamma=0.5", "system.total_batch_size=8"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("representation", "dynamics", "reward")),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
+]
+
+
+def small_setup(*overrides, system="search/ff_mz", env="gymnax/cartpole"):
+    return set_up(parse_config(compose_config([f"system={system}", f"env={env}", *SMALL, *overrides])))
+
+
+@pytest.fixture(scope="module")
+def muzero():
+    return dataclasses.replace(small_setup().build_system().init.__self__, axes=Axes())
+
+
+def with_discount(muzero, discount):
+    return dataclasses.replace(muzero, discount=discount)
+
+
+def batch_of(terminated, truncated, values=(10.0, 20.0, 30.0, 40.0, 50.0)):
+    """Return one sequence with the rewards 1, 2, 4, 8, 16; `values` are those of the successors."""
+    rewards = [1.0, 2.0, 4.0, 8.0, 16.0]
+    length = len(rewards)
+    flags = (jnp.asarray([[step in ends] for step in range(length)]) for ends in (terminated, truncated))
+    found = Found(None, jnp.full((length, 1, 2), 0.5), jnp.asarray(values)[:, None])
+    view = Observation(jnp.zeros((length, 1, 4)))
+    steps = Step(view, jnp.zeros((length, 1), jnp.int32), jnp.asarray(rewards)[:, None], *flags, None, found)
+    return SequenceBatch(steps, jnp.zeros((length, 1), bool), (), jnp.ones((1, 1)), None)
+
+
+# With three unrolled steps, two rewards per target and gamma = 1/2, G_k = r_k + r_{k+1} / 2 + v_{k+1} / 4.
+TARGETS = {
+    # 1 + 1 + 5, 2 + 2 + 7.5, 4 + 4 + 10, 8 + 8 + 12.5
+    "no end": ((), (), [7.0, 11.5, 18.0, 28.5], [1, 1, 1, 1], [1, 2, 4], [1, 1, 1], [1, 1, 1, 1]),
+    # G_1 = 2, G_0 = 1 + 2 / 2, and nothing after it, in an absorbing state that is learned.
+    "terminated": ((1,), (), [2.0, 2.0, 0.0, 0.0], [1, 1, 1, 1], [1, 2, 0], [1, 1, 1], [1, 1, 0, 0]),
+    # G_1 = 2 + 20 / 2, G_0 = 1 + G_1 / 2, and the true successor has the value 20; behind it nothing is learned.
+    "truncated": ((), (1,), [7.0, 12.0, 20.0, None], [1, 1, 1, 0], [1, 2, None], [1, 1, 0], [1, 1, 0, 0]),
+    # The first end counts: what comes after it belongs to other episodes.
+    "both": ((0,), (2,), [1.0, 0.0, 0.0, 0.0], [1, 1, 1, 1], [1, 0, 0], [1, 1, 1], [1, 0, 0, 0]),
+    "truncated first": ((1,), (0,), [6.0, 10.0, None, None], [1, 1, 0, 0], [1, None, None], [1, 0, 0], [1, 0, 0, 0]),
+    # A value after the last unrolled step: G_3 = 8 + 40 / 2, G_2 = 4 + G_3 / 2.
+    "last": ((), (3,), [7.0, 11.5, 18.0, 28.0], [1, 1, 1, 1], [1, 2, 4], [1, 1, 1], [1, 1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_end_with_the_episode(muzero, name):
+    terminated, truncated, value, has_value, reward, has_reward, has_policy = TARGETS[name]
+    targets = muzero.targets(batch_of(terminated, truncated))
+    np.testing.assert_array_equal(targets.has_value[:, 0], np.asarray(has_value, bool))
+    np.testing.assert_array_equal(targets.has_reward[:, 0], np.asarray(has_reward, bool))
+    np.testing.assert_array_equal(targets.has_policy[:, 0], np.asarray(has_policy, bool))
+    for actual, expected in ((targets.value, value), (targets.reward, reward)):
+        learned = [(float(x), y) for x, y in zip(actual[:, 0], expected, strict=True) if y is not None]
+        assert [x for x, _ in learned] == pytest.approx([y for _, y in learned])
+
+
+def test_values_change_sign_where_players_take_turns(muzero):
+    """G_0 = 1 - 2 / 2 + 20 / 4, and the successor of a truncated step is the other player's: 2 - 20 / 2 = -8."""
+    turns = with_discount(muzero, -muzero.discount)
+    assert float(turns.targets(batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
+    targets = turns.targets(batch_of((), (1,)))
+    assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
+
+
+class Known:
+    """A model of latent states `[..., 1]` whose losses are known: 1, 2, 3, … in the unrolled states."""
+
+    def represent(self, params, observation):
+        return params * jnp.ones((len(observation.agent_view), 1))
+
+    def step(self, params, latent, action):
+        del params, action
+        return latent
+
+    def policy_at(self, params, latent, mask):
+        del params, mask
+        return Categorical(logits=jnp.zeros((*latent.shape[:-1], 2)))
+
+    def value_at(self, params, latent):
+        del params
+        return latent[..., 0]
+
+    def value_loss(self, params, latent, target):
+        del params
+        return latent[..., 0] * jnp.arange(1.0, len(target) + 1)[:, None]
+
+    def reward_loss(self, params, latent, target):
+        return 0.0 * self.value_loss(params, latent, target) + 1.0
+
+
+def known_loss(muzero, params, batch):
+    stub = dataclasses.replace(muzero, model=Known())
+    return stub.loss(params, (), batch, jax.random.key(0))
+
+
+def test_unrolled_losses_have_the_weight_of_one_step_together(muzero):
+    """Value losses of 1, 2, 3 and 4 count 1 + (2 + 3 + 4) / 3 = 4, three rewards 1, and four policies 2 log 2."""
+    _, (metrics, errors) = known_loss(muzero, 1.0, batch_of((), ()))
+    assert float(metrics["value_loss"]) == pytest.approx(4.0)
+    assert float(metrics["reward_loss"]) == pytest.approx(1.0)
+    assert float(metrics["policy_loss"]) == pytest.approx(2.0 * np.log(2.0))
+    assert errors.tolist() == [[pytest.approx(6.0)]]
+    # Behind the truncated step 1 is one value, that of its successor; two of three rewards and of four policies stay.
+    _, (metrics, _) = known_loss(muzero, 1.0, batch_of((), (1,)))
+    assert float(metrics["value_loss"]) == pytest.approx(1.0 + (2.0 + 3.0) / 3.0)
+    assert float(metrics["reward_loss"]) == pytest.approx(2.0 / 3.0)
+    assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0) * 4.0 / 3.0)
+
+
+def test_the_gradient_is_halved_at_each_step_of_the_dynamics(muzero):
+    """The value losses p, 2 p, 3 p, 4 p have the gradients 1, 2 / 2, 3 / 4 and 4 / 8, the last three divided by 3."""
+    gradient = jax.grad(lambda params: known_loss(muzero, params, batch_of((), ()))[0])(1.0)
+    assert float(gradient) == pytest.approx(muzero.config.vf_coef * (1.0 + (1.0 + 0.75 + 0.5) / 3.0))
+
+
+def test_latent_states_are_scaled_to_the_unit_interval(muzero):
+    """By hand: 1, 3, 2 lie between 1 and 3; equal units, without a range, are zero."""
+    np.testing.assert_allclose(scale_to_unit(jnp.asarray([[1.0, 3.0, 2.0], [4.0, 4.0, 4.0]])), [[0, 1, 0.5], [0, 0, 0]])
+    observation = Observation(10.0 * jax.random.normal(jax.random.key(0), (16, 4)))
+    params = muzero.model.init(jax.random.key(1), observation)
+    first = muzero.model.represent(params, observation)
+    latent = muzero.unroll(params, observation, jnp.zeros((3, 16), jnp.int32))
+    assert latent.shape == (4, 16, 8)
+    np.testing.assert_allclose(latent[0], first)
+    np.testing.assert_allclose(latent.min(-1), 0.0)
+    np.testing.assert_allclose(latent.max(-1), 1.0)
+
+
+class Searched(MuZero):
+    """A search whose policy is the view, and whose value is 1000 times the view."""
+
+    def tree(self, shared, state, observation, key, num_simulations, greedy=False):
+        return observation.agent_view[:, 0], None
+
+    def describe(self, root, output):
+        return SearchOutput(None, None, None, jnp.stack([root, 1.0 - root], -1), None, None, None, 1000.0 * root)
+
+
+def test_reanalysed_sequences_have_new_targets(muzero):
+    """The first of two sequences is searched again: values are those found in the next step, but after truncation."""
+    one = batch_of((), (2,))
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x], axis=1), one)
+    views = 0.1 * jnp.arange(5.0)[:, None, None] * jnp.ones((5, 2, 4))
+    batch = batch._replace(steps=batch.steps._replace(observation=Observation(views)))
+    fields = {field.name: getattr(muzero, field.name) for field in dataclasses.fields(muzero)}
+    replay = SimpleNamespace(sample=lambda local, key, exponent: batch)
+    searched = Searched(**{**fields, "reanalyse_size": 1, "replay": replay})
+    found = searched.sample(Agent(SearchShared((), (), (), ()), ()), jax.random.key(0), 1.0).steps.extras
+    # Steps 1, 2 and 4 have the values 100, 200 and 400; those of the truncated step 2 and of the last one stay.
+    np.testing.assert_allclose(found.value[:, 0], [100.0, 200.0, 30.0, 400.0, 50.0], rtol=1e-6)
+    np.testing.assert_allclose(found.value[:, 1], [10.0, 20.0, 30.0, 40.0, 50.0])
+    np.testing.assert_allclose(found.weights[:, 0, 0], [0.0, 0.1, 0.2, 0.3, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(found.weights[:, 1], 0.5)
+
+
+def test_the_root_alone_knows_the_legal_actions(muzero):
+    """In the tree, the policy of a latent state has no mask."""
+    observation = Observation(jnp.ones((3, 4)), jnp.asarray([[True, False]] * 3))
+    params = muzero.model.init(jax.random.key(1), observation)
+    root = muzero.simulation.root((params, ()), None, observation, jax.random.key(0))
+    assert (root.prior_logits[:, 1] <= jnp.finfo(jnp.float32).min).all()
+    output, _ = muzero.simulation.step((params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), root.embedding)
+    assert (output.prior_logits > -10.0).all()
+    np.testing.assert_allclose(output.discount, 0.5)
+
+
+INVALID = {
+    "too many": (["system.total_reanalyse_size=16"], "total_reanalyse_size=16 exceeds system.total_batch_size=8"),
+    "widths": (
+        ["network.dynamics_network.pre_torso.layer_sizes=[8,16]"],
+        "dynamics_network.pre_torso returns 16 units, and network.representation_network.pre_torso 8",
+    ),
+    "network": (["network=mlp"], "network.representation_network.* choose network=mlp_muzero"),
+    "window": (
+        ["system.total_buffer_size=32"],
+        r"total_buffer_size=32 .* 5 step.*unroll_steps=3 and system.n_step=2 in blocks of system.sequence_period=1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_what_does_not_fit_is_refused(name):
+    overrides, message = INVALID[name]
+    small = [*SMALL, "arch.total_num_envs=8"] if name != "network" else []
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config(["system=search/ff_mz", "env=gymnax/cartpole", *small, *overrides])))
