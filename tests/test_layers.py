@@ -13,7 +13,7 @@ ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
 LAYERS = (
     ("errors", "interpreter", "overrides", "schema", "versions"),
-    ("call_thread", "processes", "signals"),
+    ("call_thread", "processes", "signals", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.platform"),
     ("utils",),
     ("envs",),

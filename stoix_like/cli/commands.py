@@ -1,4 +1,4 @@
-"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `export`, `report`, `sweep` and their kin.
+"""Commands of `stoix-like` around runs: `runs`, `compare`, `plot`, `export`, `report`, `sweep`, `fetch` and their kin.
 
 Everything but the parsers is imported when a command runs.
 """
@@ -20,7 +20,7 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "plot-search", "ladder", "report", "export", "push", "sweep")
+NAMES = ("runs", "compare", "plot", *_PICTURES, "plot-search", "ladder", "report", "export", "push", "sweep", "fetch")
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs, or their addresses"
 
@@ -119,6 +119,12 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         help="sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials",
     )
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
+
+    fetching = commands.add_parser("fetch", help="download data that a system needs: the weights of Disco103")
+    fetching.add_argument("data", choices=("disco103",), help="disco103: the meta-network of disco_rl/ff_disco103")
+    fetching.add_argument("--out", type=Path, help="the file to write (default: in a directory of this user)")
+    fetching.add_argument("--url", help="another address of the same file: https://…, or file://…")
+    fetching.set_defaults(run=lambda args: show(_fetch(args)))
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -315,3 +321,9 @@ def _sweep(args: argparse.Namespace) -> str:
 
     make_importable()
     return tune.describe(tune.from_command_line(args.overrides))
+
+
+def _fetch(args: argparse.Namespace) -> str:
+    from stoix_like.cli.fetch import fetch
+
+    return fetch(args.data, args.out, args.url)

@@ -21,6 +21,7 @@ ACTION_VALUES = "action values"
 ACTION_VALUE_ATOMS = "the atoms of action values"
 ACTION_VALUE_QUANTILES = "the quantiles of action values"
 ACTION_VALUE_ANY_QUANTILES = "the quantiles of action values at any levels"
+DISCOVERED_PREDICTIONS = "the predictions of a discovered update rule"
 
 # Attributes of heads whose values belong to the system: they determine what the network learns.
 _HYPERPARAMETERS = ("num_atoms", "vmin", "vmax", "num_quantiles", "num_cosines", "sigma_zero")

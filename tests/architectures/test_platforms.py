@@ -1,5 +1,6 @@
 """Programs have other forms on accelerators, with the same results up to rounding."""
 
+import disco
 import jax
 import numpy as np
 import pytest
@@ -34,6 +35,10 @@ RUNS = {
     "r2d2": [
         *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
         *(*REPLAY, "system.burn_in_length=3", "system.total_batch_size=8"),
+    ],
+    "disco103": [
+        *("system=disco_rl/ff_disco103", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
+        *(*REPLAY, "system.total_batch_size=8", *disco.overrides()),
     ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],

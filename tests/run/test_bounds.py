@@ -7,6 +7,7 @@ import resource
 import time
 import typing
 
+import disco
 import pytest
 from omegaconf import OmegaConf
 
@@ -211,9 +212,11 @@ def test_every_extreme_whole_number_is_set_up_or_refused_by_name(value, every_sy
             else "gymnax/cartpole"
         )
         written = f"[{value}]" if is_list else str(value)
-        sign = "++" if key == "system.warmup_steps" else ""
+        sign = "++" if key in ("system.warmup_steps", "system.n_step") else ""
         started = time.process_time()
-        refusal = refused([f"system={system}", f"env={environment}", f"{sign}{key}={written}"])
+        refusal = refused(
+            [f"system={system}", f"env={environment}", *disco.overrides(system), f"{sign}{key}={written}"]
+        )
         named = key.rpartition(".")[2] in refusal or (key.startswith("network") and "network" in refusal)
         assert named or not refusal, f"{system} {key}={written}: {refusal}"
         assert time.process_time() - started < 20, f"{system} {key}={written}"

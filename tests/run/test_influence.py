@@ -1,5 +1,6 @@
 """What hyperparameters act on: found by tracing, and compared with training in which each of them differs tenfold."""
 
+import disco
 import jax
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ MAY_BE_INERT = {
 
 
 def set_up_small(system, *overrides):
-    given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *overrides]
+    given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *disco.overrides(system), *overrides]
     if system.startswith(("ddpg", "sac", "reppo")) and "discrete" not in system:
         given.insert(1, "env=gymnax/pendulum")
     return set_up(parse_config(compose_config(given)))

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import disco
 import pytest
 from omegaconf import OmegaConf
 
@@ -178,7 +179,7 @@ def takes_discrete_actions(network):
 def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
     for network in group_choices("network"):
         for system in fitting_systems(network):
-            config = compose_config(choice := [f"system={system}", f"network={network}"])
+            config = compose_config(choice := [f"system={system}", f"network={network}", *disco.overrides(system)])
             spaces = getattr(type(parse_config(config).system), "action_spaces", (Discrete,))
             discrete = Discrete in spaces and takes_discrete_actions(config.network)
             vectors, images = (

@@ -38,6 +38,10 @@ HEADS = {
     "d4pg": (heads.DistributionalContinuousQNetwork(**ATOMS), [(), (5,), (5,)]),
     "qr_dqn": (heads.QuantileDiscreteQNetwork(**Q, num_quantiles=7), [(), (7, 3)]),
     "iqn": (heads.ImplicitQuantileDiscreteQNetwork(**Q, num_quantiles=7), [(), (7, 3), (7,)]),
+    "discovered": (
+        heads.DiscoveredHead(3, num_predictions=5, num_atoms=7, lstm_size=4, layer_sizes=(8,)),
+        [(), (5,), (3, 5), (3, 7), (3, 3)],
+    ),
     "policy_value": (heads.PolicyValueHead(heads.CategoricalHead(3), heads.ScalarCriticHead()), [(), ()]),
     "linear": (heads.LinearHead(4, pre_shape=(2, 3)), [(2, 3, 4)]),
 }

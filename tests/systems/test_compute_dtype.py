@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,14 +91,12 @@ def test_recurrent_cells_compute_in_bfloat16_with_float32_states(cell, method):
 
 def trace(system, dtype):
     """Return the jaxpr and the shapes of the results of the training program, without compiling it."""
-    environment = "env=probe/action"
+    chosen = [f"system={system}", f"arch.compute_dtype={dtype}", *disco.overrides(system)]
     try:
-        run = parse_config(compose_config([f"system={system}", environment, f"arch.compute_dtype={dtype}"]))
+        run = parse_config(compose_config([*chosen, "env=probe/action"]))
         setup = set_up(run)
     except ConfigError:
-        run = parse_config(
-            compose_config([f"system={system}", "env=probe/continuous_policy", f"arch.compute_dtype={dtype}"])
-        )
+        run = parse_config(compose_config([*chosen, "env=probe/continuous_policy"]))
         setup = set_up(run)
     spec = ProgramSpec(1, setup.plan.envs_per_shard, run.system.rollout_length, run.system.warmup_steps)
     program = make_program(setup.build_system, setup.env, setup.mesh, spec)

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +40,7 @@ ON_POLICY = [
     "vpg/ff_reinforce",
 ]
 REPLAY = [
-    *("awr/ff_awr", "mpo/ff_mpo", "sac/ff_sac_discrete", "q_learning/rec_r2d2"),
+    *("awr/ff_awr", "disco_rl/ff_disco103", "mpo/ff_mpo", "sac/ff_sac_discrete", "q_learning/rec_r2d2"),
     *("search/ff_mz", "search/ff_sampled_mz"),
     *(f"q_learning/{name}" for name in Q_LEARNING),
 ]
@@ -55,7 +56,10 @@ def masked(monkeypatch):
 def prepare(system, *overrides, scenario="masked"):
     environment = ["env=gymnax", "env.env_name=masked", f"env.scenario.name={scenario}"]
     sizes = ["arch.total_num_envs=8", "arch.num_devices=1", "network.actor_network.pre_torso.layer_sizes=[8]"]
-    return set_up(parse_config(compose_config([f"system={system}", *environment, *sizes, *overrides])))
+    if system == "disco_rl/ff_disco103":
+        sizes += ["system.sequence_length=16", "system.sequence_period=16", "system.total_batch_size=8"]
+    given = [f"system={system}", *environment, *sizes, *disco.overrides(system), *overrides]
+    return set_up(parse_config(compose_config(given)))
 
 
 @pytest.mark.slow

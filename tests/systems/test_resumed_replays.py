@@ -1,5 +1,6 @@
 """Tests of resumed runs with a replay buffer."""
 
+import disco
 import pytest
 from comparisons import assert_same_state, without_times
 
@@ -14,6 +15,10 @@ pytestmark = pytest.mark.optimized
 
 REPLAYS = {
     "awr/ff_awr": ["env=gymnax/cartpole", "system.n_step=2"],
+    "disco_rl/ff_disco103": [
+        *("env=gymnax/cartpole", "system.sequence_length=4", "system.sequence_period=4", *disco.overrides()),
+        *("network.actor_network.action_head.lstm_size=8", "network.actor_network.action_head.layer_sizes=[8]"),
+    ],
     "mpo/ff_mpo": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
     "q_learning/ff_rainbow": ["env=gymnax/cartpole", "network.actor_network.action_head.layer_sizes=[8]"],
     "q_learning/rec_r2d2": [

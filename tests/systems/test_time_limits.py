@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +161,17 @@ def model_values(networks, shared, hyperparams):
     return model.value(shared.params, Observation(VIEWS))
 
 
+def discovered_values(networks, shared, hyperparams):
+    """Compute the values of the policy; the atoms are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`."""
+    actor = networks.actor_network
+    head = actor.action_head.clone(num_atoms=hyperparams["num_atoms"])
+    network = FeedForwardActor(head, actor.pre_torso, actor.input_layer)
+    predictions = network.apply(shared.params.online, Observation(VIEWS))
+    atoms = jnp.linspace(hyperparams["vmin"], hyperparams["vmax"], hyperparams["num_atoms"])
+    q = rlax.SIGNED_HYPERBOLIC_PAIR.apply_inv(jax.nn.softmax(predictions.q) @ atoms)
+    return jnp.sum(predictions.policy.probs * q, -1)
+
+
 REPLAY = [
     "arch.total_timesteps=8000",
     "system.rollout_length=4",
@@ -234,6 +246,19 @@ CASES = {
     "mpo/ff_mpo": Case(
         [*(override for override in CONTINUOUS if "total_batch" not in override), *SEQUENCES, "system.num_samples=4"],
         critic_values,
+        atol=0.1,
+    ),
+    # Weights without meaning, and one step per trajectory: action values are all that is tested here.
+    "disco_rl/ff_disco103": Case(
+        [
+            *(override for override in REPLAY if "tau" not in override and "batch" not in override),
+            *("system.total_batch_size=32", "system.sequence_length=4", "system.sequence_period=4", "system.lr=3e-3"),
+            *("system.num_atoms=31", "system.vmin=-2", "system.vmax=2", "system.value_coef=100"),
+            *("system.policy_coef=0.01", "system.y_coef=0.01", "system.z_coef=0.01"),
+            *("network.actor_network.pre_torso.layer_sizes=[32]", f"{HEAD}.lstm_size=16", f"{HEAD}.layer_sizes=[32]"),
+            *disco.overrides(),
+        ],
+        discovered_values,
         atol=0.1,
     ),
     "impala/ff_impala": Case(ON_POLICY, state_values),

@@ -18,6 +18,7 @@ from stoix_like.networks.heads.critics import (
     DistributionalContinuousQNetwork,
     ScalarCriticHead,
 )
+from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.heads.general import LinearHead, PolicyValueHead, policy_head
 from stoix_like.networks.heads.q_networks import (
@@ -45,6 +46,7 @@ __all__ = [
     "CategoricalCriticHead",
     "CategoricalHead",
     "DeterministicHead",
+    "DiscoveredHead",
     "DiscreteQNetworkHead",
     "DiscreteValuedTfpHead",
     "DistributionalContinuousQNetwork",
@@ -65,6 +67,7 @@ __all__ = [
     "NormalAffineTanhDistributionHead",
     "PolicyHead",
     "PolicyValueHead",
+    "Predictions",
     "QuantileCriticHead",
     "QuantileDiscreteQNetwork",
     "ScalarCriticHead",

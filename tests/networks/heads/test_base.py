@@ -9,7 +9,19 @@ from every_head import HEADS, KEY, parts_of
 from jaxtyping import TypeCheckError
 from selections import select
 
-MASKED = ("categorical", "q", "noisy", "dueling", "c51", "dueling_c51", "rainbow", "qr_dqn", "iqn", "policy_value")
+MASKED = (
+    "categorical",
+    "q",
+    "noisy",
+    "dueling",
+    "c51",
+    "dueling_c51",
+    "rainbow",
+    "qr_dqn",
+    "iqn",
+    "discovered",
+    "policy_value",
+)
 
 
 def value_of(part):

@@ -1,0 +1,103 @@
+"""Predictions of an agent that learns by a discovered update rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks import distributions
+from stoix_like.networks.distributions.masks import mask_logits
+from stoix_like.networks.heads.base import Embedding, Mask, PolicyHead, dense
+from stoix_like.networks.requirements import DISCOVERED_PREDICTIONS
+from stoix_like.networks.torso import MLPTorso
+from stoix_like.networks.utils import Initializer
+from stoix_like.utils.jax_utils import prepend_dims
+
+
+class Predictions(NamedTuple):
+    """What an agent of a discovered update rule predicts.
+
+    Attributes:
+        policy: distribution over actions, of logits `[..., A]`.
+        y: logits `[..., Y]` of a prediction about the observation, whose meaning the rule discovered.
+        z: logits `[..., A, Y]` of one about each action, likewise.
+        q: logits `[..., A, K]` of the distribution of each action's value.
+        next_policy: logits `[..., A, A]` of the policy after each action.
+    """
+
+    policy: Any
+    y: Array
+    z: Array
+    q: Array
+    next_policy: Array
+
+
+class DiscoveredHead(PolicyHead, nn.Module):
+    """A policy with the predictions that a discovered update rule reads and trains.
+
+    Those about actions come from one step of an LSTM, whose input is the action.
+
+    Source: Oh et al., Discovering state-of-the-art reinforcement learning algorithms (2025), section "Agent network".
+
+    Attributes:
+        action_dim: number of actions, A.
+        num_predictions: length Y of the predictions whose meaning the rule discovered.
+        num_atoms: number of atoms of the distributions of action values, K.
+        lstm_size: width of the LSTM, in units.
+        layer_sizes: width of each layer between the LSTM and a prediction, in units.
+        kernel_init: initialiser of the weights of the policy and of `y`, or its name.
+    """
+
+    outputs: ClassVar[str | None] = DISCOVERED_PREDICTIONS
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_dim: int
+    num_predictions: int = 600
+    num_atoms: int = 601
+    lstm_size: int = 128
+    layer_sizes: Sequence[int] = (128,)
+    kernel_init: Initializer | str = "truncated_normal(0.01)"
+
+    @nn.compact
+    def __call__(self, embedding: Embedding, action_mask: Mask | None = None) -> Predictions:
+        """Return the predictions.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+        Returns:
+            The policy and the other predictions.
+        """
+        logits = mask_logits(dense(embedding, (self.action_dim,), self.kernel_init), action_mask)
+        y = dense(embedding, (self.num_predictions,), self.kernel_init)
+        hidden = self._after_actions(embedding)
+        sizes = {"z": self.num_predictions, "next_policy": self.action_dim, "q": self.num_atoms}
+        about_actions = {name: self._predict(name, size, hidden) for name, size in sizes.items()}
+        return Predictions(distributions.Categorical(logits=logits), y, **about_actions)
+
+    def _after_actions(self, embedding: Array) -> Float[Array, "*batch A H"]:
+        """Return the states of the LSTM after each action."""
+        size, one_hot = self.lstm_size, jnp.eye(self.action_dim, dtype=embedding.dtype)
+        cell = nn.Dense(size, name="root")(embedding)
+        # The sum of the products of state and input is one product of both, whose width the initialiser counts.
+        from_state = nn.Dense(4 * size, use_bias=False, name="state")(jnp.tanh(cell))
+        of_both = nn.initializers.truncated_normal((size + self.action_dim) ** -0.5)
+        from_action = nn.Dense(4 * size, kernel_init=of_both, name="action")(one_hot)
+        gates = from_state[..., None, :] + prepend_dims(from_action, cell.ndim + 1)
+        take, new, keep, show = jnp.split(gates, 4, axis=-1)
+        cell = jax.nn.sigmoid(keep + 1.0) * cell[..., None, :] + jax.nn.sigmoid(take) * jnp.tanh(new)
+        hidden: Array = jax.nn.sigmoid(show) * jnp.tanh(cell)
+        return hidden
+
+    def _predict(self, name: str, size: int, hidden: Array) -> Array:
+        torso = MLPTorso(self.layer_sizes, kernel_init="lecun_normal", name=f"{name}_torso")
+        prediction: Array = nn.Dense(size, name=name)(torso(hidden))
+        return prediction

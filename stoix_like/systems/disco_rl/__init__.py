@@ -1,0 +1,1 @@
+"""Discovered reinforcement learning: update rules that are networks."""

@@ -1,0 +1,1 @@
+"""Discovered update rules with environments on the accelerator."""

@@ -1,0 +1,241 @@
+"""Disco103, a discovered update rule, with feed-forward networks (Oh et al. 2025, doi:10.1038/s41586-025-09761-x).
+
+A meta-network, whose weights were learned on many tasks, reads replayed trajectories with the agent's predictions, and
+returns targets for its policy and for predictions whose meaning the rule discovered. The agent learns them by
+cross-entropy, besides action values by Retrace, which the meta-network reads, and the policy one step ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+import rlax
+
+from stoix_like import weights
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Metrics,
+    NetworkOutputs,
+    Observation,
+    OnlineAndTarget,
+    PyTree,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks.base import FeedForwardActor
+from stoix_like.networks.distributions.masks import mask_logits
+from stoix_like.networks.heads import Predictions
+from stoix_like.networks.requirements import DISCOVERED_PREDICTIONS, HeadRequirement
+from stoix_like.schema import above, at_least, between
+from stoix_like.systems.disco_rl import meta_network
+from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
+from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
+from stoix_like.systems.distributional import AtomsConfig, configure_head
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
+from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
+    """Hyperparameters of Disco103. The atoms of action values are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs.
+        n_step: see `ReplayConfig`; not used.
+        store_next_observation: see `ReplayConfig`.
+        weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
+        weights_sha256: checksum of the file; None for any weights of a meta-network of these sizes.
+        lr: Adam learning rate.
+        max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
+        policy_coef: weight of the divergence from the target of the policy.
+        y_coef: weight of that of the prediction about the observation.
+        z_coef: weight of that of the prediction about the action.
+        next_policy_coef: weight of the divergence of the predicted next policy.
+        value_coef: weight of the cross-entropy of the action values.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(DISCOVERED_PREDICTIONS, hyperparams=("num_atoms",))
+    }
+    n_step: Annotated[int, between(1, 1)] = 1
+    store_next_observation: bool = True
+    weights: str | None
+    weights_sha256: str | None
+    lr: Annotated[float, above(0.0)]
+    max_abs_update: Annotated[float, above(0.0)]
+    policy_coef: Annotated[float, at_least(0.0)]
+    y_coef: Annotated[float, at_least(0.0)]
+    z_coef: Annotated[float, at_least(0.0)]
+    next_policy_coef: Annotated[float, at_least(0.0)]
+    value_coef: Annotated[float, at_least(0.0)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and that the weights are there; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        weights.load(self.weights, self.weights_sha256)
+
+
+class DiscoShared(NamedTuple):
+    """Parameters, optimiser state, the meta-network's state of the agent's lifetime, and moments of advantages."""
+
+    params: OnlineAndTarget
+    opt_state: Any
+    lifetime: LSTMState
+    moments: Moments
+
+
+@dataclass(frozen=True)
+class Disco103(Algorithm):
+    """An agent that learns by the discovered rule."""
+
+    config: Config
+    axes: Axes
+    network: FeedForwardActor
+    optim: optax.GradientTransformation
+    target: Target
+    replay: SequenceReplay
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent, with an empty replay buffer."""
+        online = self.network.init(key, timestep.observation)
+        params, opt_state = self.target.init(online), self.optim.init(online)
+        shared = DiscoShared(params, opt_state, meta_network.initial_lifetime(), initial_moments())
+        return Agent(shared, self.replay.init(timestep))
+
+    def act(
+        self, shared: DiscoShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[PyTree, jax.Array, PyTree]:
+        """Choose an action for each environment; the extras are the actions and the logits of the policy."""
+        pi = self.network.apply(shared.params.online, state.timestep.observation).policy
+        action = pi.mode() if greedy else pi.sample(seed=key)
+        return state.carry, action, (action, pi.logits)
+
+    def inspect(self, shared: DiscoShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the action values of observations `[B, ...]`."""
+        predictions = self.network.apply(shared.params.online, observation)
+        return NetworkOutputs(predictions.policy, mask_logits(self.values(predictions), observation.action_mask))
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer, with the logits of the behaviour policy."""
+        steps = trajectory.transitions
+        chosen, logits = steps.extras
+        uniform = mask_logits(jnp.zeros_like(logits), steps.observation.action_mask)
+        # A rollout of the warm-up has random actions in place of those that the policy chose.
+        logits = jnp.where(jnp.all(chosen == steps.action), logits, uniform)
+        steps = steps._replace(extras=Remembered((), logits))
+        return agent._replace(local=self.replay.add(agent.local, trajectory._replace(transitions=steps)))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch of trajectories, and average their metrics."""
+        del trajectory
+
+        def step(shared: DiscoShared, sample_key: jax.Array, *_: Any) -> tuple[DiscoShared, Metrics]:
+            return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0))
+
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        return agent._replace(shared=shared), metrics
+
+    def sgd_step(self, shared: DiscoShared, batch: SequenceBatch) -> tuple[DiscoShared, Metrics]:
+        """Take one gradient step; the target parameters follow those before it."""
+        online, opt_state, (lifetime, moments, metrics) = gradient_step(
+            partial(self.loss, shared=shared, batch=batch),
+            self.optim,
+            self.axes,
+            shared.params.online,
+            shared.opt_state,
+        )
+        params = self.target.update(shared.params)._replace(online=online)
+        return DiscoShared(params, opt_state, lifetime, moments), metrics
+
+    def loss(
+        self, params: PyTree, shared: DiscoShared, batch: SequenceBatch
+    ) -> tuple[jax.Array, tuple[LSTMState, Moments, Metrics]]:
+        """Compute the loss; also return the next states of the rule and metrics."""
+        config, steps, mask = self.config, batch.steps, batch.steps.observation.action_mask
+        predictions = self.network.apply(params, steps.observation)
+        constant = jax.lax.stop_gradient(params)
+        online = Pair(jax.lax.stop_gradient(predictions), self.network.apply(constant, steps.next_observation))
+        observations = steps.observation, steps.next_observation
+        target = Pair(*(self.network.apply(shared.params.target, each) for each in observations))
+        q_values = Pair(*map(self.values, online)), Pair(*map(self.values, target))
+        inputs, returns, moments = estimate(config, self.axes, steps, (online, target), q_values, shared.moments)
+        constants = weights.load(config.weights, config.weights_sha256)
+        targets, lifetime = meta_network.apply(constants, inputs, shared.lifetime, self.axes)
+
+        z, q, next_policy = (_of_action(x, steps.action) for x in predictions[2:])
+        atoms = rlax.transform_to_2hot(rlax.signed_hyperbolic(returns), config.vmin, config.vmax, config.num_atoms)
+        bootstrapped = 1.0 - steps.terminated
+        losses = {
+            "policy_loss": divergence(mask_logits(targets.policy, mask), predictions.policy.logits),
+            "y_loss": divergence(targets.y, predictions.y),
+            "z_loss": divergence(targets.z, z),
+            "next_policy_loss": bootstrapped * divergence(online.after.policy.logits, next_policy),
+            "q_loss": optax.softmax_cross_entropy(q, atoms),
+        }
+        coefs = config.policy_coef, config.y_coef, config.z_coef, config.next_policy_coef, config.value_coef
+        metrics = {name: jnp.mean(loss) for name, loss in losses.items()}
+        total = sum(coef * loss for coef, loss in zip(coefs, metrics.values(), strict=True))
+        values = {"entropy": predictions.policy.entropy(), "q_value": inputs.value.now, "q_target": returns}
+        return jnp.asarray(total), (lifetime, moments, metrics | jax.tree.map(jnp.mean, values))
+
+    def values(self, predictions: Predictions) -> jax.Array:
+        """Return the mean action values `[..., A]`, in units of scaled reward."""
+        atoms = jnp.linspace(self.config.vmin, self.config.vmax, self.config.num_atoms)
+        return rlax.signed_parabolic(jnp.dot(jax.nn.softmax(predictions.q), atoms))
+
+
+def divergence(p_logits: jax.Array, q_logits: jax.Array) -> jax.Array:
+    """Compute KL(p || q) of distributions over the last axis."""
+    log_p, log_q = jax.nn.log_softmax(p_logits), jax.nn.log_softmax(q_logits)
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+
+
+def _of_action(x: jax.Array, action: jax.Array) -> jax.Array:
+    """Select the rows `[T, B, K]` of the actions `[T, B]` from `[T, B, A, K]`."""
+    return jnp.take_along_axis(x, action[..., None, None], axis=2)[:, :, 0]
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build an agent that learns by Disco103; the floats of the hyperparameters may be traced."""
+    network = spec.networks.actor_network
+    head = configure_head(
+        network.action_head, {"num_atoms": config.num_atoms, "num_predictions": weights.NUM_PREDICTIONS}
+    )
+
+    def adam(rate: Any) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.scale_by_adam(eps=config.adam_eps),
+            optax.clip(config.max_abs_update),
+            optax.scale_by_learning_rate(rate),
+        )
+
+    agent = Disco103(
+        config,
+        spec.axes,
+        FeedForwardActor(head, network.pre_torso, network.input_layer),
+        optim=make_optimiser(config, spec, config.lr, transform=adam),
+        target=make_soft_target(config.tau),
+        replay=make_sequence_replay(config, spec, (), extras=jnp.zeros((head.action_dim,))),
+    )
+    return make_system(agent, spec)
+
+
+run_experiment, hydra_entry_point = entry_points("disco_rl/ff_disco103", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,51 @@
+"""Tests of Disco103."""
+
+import disco
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from disco import EXPECTED
+
+from stoix_like.base_types import OnlineAndTarget
+from stoix_like.networks.distributions import Categorical
+from stoix_like.systems.disco_rl.anakin.ff_disco103 import DiscoShared, divergence
+from stoix_like.utils.replay import SequenceBatch
+
+
+def batch(steps):
+    return SequenceBatch(steps, disco.ends(), (), jnp.ones((1, disco.B)), None)
+
+
+def test_loss_and_gradients_are_those_of_another_implementation(tmp_path):
+    agent, expected = disco.make(*disco.save(tmp_path / "weights.npz")), EXPECTED["synthetic"]
+    params = OnlineAndTarget(disco.predictions(1.0), disco.predictions(2.0))
+    shared = DiscoShared(params, (), disco.LIFETIME, disco.MOMENTS)
+    loss = jax.jit(jax.value_and_grad(agent.loss, has_aux=True))
+    (total, (lifetime, moments, _)), gradients = loss(params.online, shared, batch(disco.steps()))
+    np.testing.assert_allclose(total, expected["loss"], rtol=1e-5)
+    np.testing.assert_allclose(jnp.stack(moments), EXPECTED["moments"], rtol=1e-5)
+    np.testing.assert_allclose(lifetime.hidden[:6], expected["hidden"], atol=1e-5)
+    found = {
+        "logits": gradients.policy._logits,
+        "y": gradients.y,
+        "z": gradients.z,
+        "q": gradients.q,
+        "aux": gradients.next_policy,
+    }
+    sums = {name: jnp.sum(jnp.abs(gradient)) for name, gradient in found.items()}
+    assert sums == pytest.approx(expected["gradients"], rel=1e-4)
+
+
+@pytest.mark.parametrize("mask", [None, jnp.asarray([[True, False, True]])])
+def test_divergence_of_masked_policies_is_finite(mask):
+    logits = jnp.asarray([[1.0, 2.0, 3.0]])
+    p, q = (Categorical(logits=logits).logits, Categorical(logits=2.0 * logits).logits)
+    if mask is not None:
+        low = jnp.finfo(jnp.float32).min
+        p, q = jnp.where(mask, p, low), jnp.where(mask, q, low)
+    probabilities = np.exp(np.asarray([1.0, 3.0] if mask is not None else [1.0, 2.0, 3.0]))
+    first, second = (each / each.sum() for each in (probabilities, probabilities**2))
+    value, gradient = jax.value_and_grad(lambda q: divergence(p, q)[0])(q)
+    np.testing.assert_allclose(value, np.sum(first * np.log(first / second)), rtol=1e-5)
+    assert np.isfinite(gradient).all()
