@@ -60,8 +60,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure the requested scenarios and print a table."""
     asked = parse_arguments()
-    # The suites themselves are installed beside us.
-    pythons = {"suite": Path(sys.executable)} | find_peers(asked.peers)
+    # The suites themselves and mctx are installed beside us.
+    pythons = {"suite": Path(sys.executable), "mctx": Path(sys.executable)} | find_peers(asked.peers)
     on_cpu = query_device()["platform"] == "cpu"
     # Scenarios without an installed peer belong to the other table.
     default = [name for name, scenario in SCENARIOS.items() if (scenario.on_cpu or not on_cpu)]

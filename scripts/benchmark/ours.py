@@ -23,6 +23,7 @@ import numpy as np
 from peer_suite import draw_legal
 from worker import serve, timed
 
+from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout
 from stoix_like.base_types import RolloutState
 from stoix_like.composition import compose_config
@@ -143,6 +144,30 @@ def steps(overrides: list[str]) -> tuple[Run, float]:
 
     start = jax.jit(env.reset)(jax.random.split(jax.random.key(0), num_envs))
     return _time_program(program, num_envs * num_steps)
+
+
+def search(overrides: list[str]) -> tuple[Run, float]:
+    """Time the simulations of `system.rollout_length` steps that a system with a tree search acts in."""
+    setup = _set_up(overrides)
+    system, plan, config = setup.build_system(), setup.plan, setup.config.system
+    start = jax.jit(lambda key: start_episodes(setup.env, system, jax.random.split(key, plan.envs_per_shard)))
+    shared = jax.jit(lambda key: system.init(key, start(key).timestep).shared)(jax.random.key(0))
+
+    def program(shared: Any, key: jax.Array) -> Any:
+        return rollout(setup.env, system.act, shared, start(key), key, config.rollout_length)[0].timestep
+
+    with timed() as compiling:
+        compiled = jax.jit(program).lower(shared, jax.random.key(0)).compile()
+    seeds = itertools.count(1)
+
+    def run() -> dict[str, Any]:
+        key = jax.random.key(next(seeds))
+        with timed() as clock:
+            jax.block_until_ready(compiled(shared, key))
+        simulations = plan.envs_per_shard * config.rollout_length * config.num_simulations
+        return {"wall": clock.wall, "cpu": clock.cpu, "steps": simulations}
+
+    return run, compiling.wall
 
 
 def _draw_actions(space: Space, key: jax.Array, num_envs: int, mask: jax.Array | None) -> jax.Array:
@@ -318,7 +343,7 @@ def _profiled(run: Run, directory: str) -> dict[str, Any]:
 
 MEASURES = {
     function.__name__: function
-    for function in (train, evaluation, env_only, steps, bridge, net_only, unroll, time_to_first_update)
+    for function in (train, evaluation, env_only, steps, search, bridge, net_only, unroll, time_to_first_update)
 } | {"unroll_in_steps": partial(unroll, in_steps=True)}
 
 if __name__ == "__main__":

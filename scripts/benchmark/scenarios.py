@@ -308,6 +308,35 @@ SCENARIOS |= {
     )
     for name, overrides in BRIDGES.items()
 }
+# Simulations of AlphaZero, environment steps included, and of mctx called by itself.
+SEARCHED = {"cartpole": ("gymnax", "CartPole-v1", 64, 200), "connect_four": ("pgx", "connect_four", 64, 100)}
+SCENARIOS |= {
+    f"search_{env}": Scenario(
+        (
+            *("system=search/ff_az", f"env={suite}/{env}", f"arch.total_num_envs={num_envs}"),
+            *(f"system.rollout_length={num_steps}", "system.warmup_steps=0", "system.sequence_period=4"),
+            *(
+                "system.total_buffer_size=1e5",
+                "system.num_simulations=32",
+                *(("+env.kwargs.opponent=self",) if suite == "pgx" else ()),
+            ),
+        ),
+        "search",
+        peers={
+            "mctx": {
+                **{"suite": suite, "name": name, "num_envs": num_envs},
+                **{"num_steps": num_steps, "num_simulations": 32},
+            }
+        },
+        goal=Goal("cpu", 0.9),
+        on_cpu=False,
+    )
+    for env, (suite, name, num_envs, num_steps) in SEARCHED.items()
+}
+# Training of MuZero on pixels.
+SCENARIOS["muzero_minatar"] = Scenario(
+    ("system=search/ff_mz", "env=gymnax/breakout", "arch.total_num_envs=8", "arch.total_timesteps=4096"), on_cpu=False
+)
 # Names for several scenarios.
 GROUPS = {
     group: tuple(name for name in SCENARIOS if name.startswith(prefix))

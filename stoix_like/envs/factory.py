@@ -11,6 +11,7 @@ Wrappers apply in one order, and those that are off are left out:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -126,7 +127,18 @@ def make_model(env: VectorEnvironment) -> Model | None:
     """
     if not isinstance(env, auto_reset.AutoReset):
         return None
-    return Model(state_of=auto_reset.without_store, step=env.env.step)
+    # A search has no use for returns and lengths of episodes, which every node of its tree would store.
+    return Model(state_of=lambda state: auto_reset.without_store(state).env_state, step=_unrecorded(env.env).step)
+
+
+def _unrecorded(env: VectorEnvironment) -> VectorEnvironment:
+    """Return environments without `RecordEpisode`, above which wrappers change nothing but rewards."""
+    if isinstance(env, wrappers.RecordEpisode):
+        return env.env
+    assert isinstance(env, wrappers.ScaleReward | wrappers.ClipReward)
+    wrapper = copy.copy(env)
+    wrapper.env = _unrecorded(env.env)
+    return wrapper
 
 
 def make_eval(config: EnvConfig, own_env: Any = None, precision: str | None = None) -> VectorEnvironment:

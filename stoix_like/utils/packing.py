@@ -73,11 +73,12 @@ def unpack(tree: Any) -> Any:
 
 def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
     """Pack what is small of each step of a batch, on accelerators; see `pack`."""
+    return tree if on_cpu() else pack_rows(tree, num_dims)
 
-    def is_small(leaf: jax.Array) -> bool:
-        return math.prod(leaf.shape[num_dims:]) <= _LARGEST_ROW
 
-    return tree if on_cpu() else pack(tree, num_dims, is_small)
+def pack_rows(tree: Any, num_dims: int) -> Packed:
+    """Pack what is small of each entry of a batch; see `pack`."""
+    return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= _LARGEST_ROW)
 
 
 def pack_metrics(metrics: Any) -> Packed:

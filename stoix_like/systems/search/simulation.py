@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import mctx
 
 from stoix_like.base_types import Model, Observation, PyTree, RolloutState
+from stoix_like.systems.search.sampled import take_action
 from stoix_like.systems.search.tree import RecurrentFn
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.packing import pack_rows, unpack
 
 
 class Expansion(NamedTuple):
@@ -47,28 +49,25 @@ class _KeyData:
 
 
 class Node(NamedTuple):
-    """A state of the environments in a search tree.
+    """A state of the environments in a search tree, where it is packed: mctx reads and writes each array by itself.
 
     Attributes:
         state: of the model, with the data of PRNG keys in place of the keys.
         actions: see `Expansion`.
-        value: `[N]`.
-        terminated: `[N]` bool, whether the episode terminated here or before: nothing follows.
-        truncated: `[N]` bool, whether it was truncated here or before: what follows is worth `value`.
+        beyond: `[N]`, what all that follows is worth once the episode is over: nothing where it terminated, the value
+            of the state where it was truncated; NaN before that.
     """
 
     state: PyTree
     actions: jax.Array | None
-    value: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
+    beyond: jax.Array
 
 
 class Simulation(NamedTuple):
     """A search in the environments.
 
     Attributes:
-        root: `(params, RolloutState, observation, key) -> RootFnOutput`, whose embedding is a `Node`.
+        root: `(params, RolloutState, observation, key) -> RootFnOutput`, whose embedding is a packed `Node`.
         step: the recurrent function of mctx.
     """
 
@@ -79,8 +78,8 @@ class Simulation(NamedTuple):
 def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale: Scalar) -> Simulation:
     """Build the functions with which mctx searches in the environments.
 
-    Behind a truncated step, all actions lead nowhere, without a reward or a discount: the value of the truncated state
-    is what simulations bring back.
+    Behind the end of an episode all actions lead nowhere, without a reward or a discount: what simulations bring back
+    is the value of a truncated state, and zero of a terminated one.
 
     Args:
         model: the environments.
@@ -93,25 +92,25 @@ def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale
     """
 
     def root(params: Any, state: RolloutState, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
-        new, no = expand(params, observation, key), jnp.zeros(state.timestep.reward.shape, bool)
-        node = Node(_without_keys(model.state_of(state.env_state)), new.actions, new.value, no, no)
-        return mctx.RootFnOutput(prior_logits=new.prior_logits, value=new.value, embedding=node)
+        new = expand(params, observation, key)
+        node = Node(_without_keys(model.state_of(state.env_state)), new.actions, jnp.full_like(new.value, jnp.nan))
+        return mctx.RootFnOutput(prior_logits=new.prior_logits, value=new.value, embedding=pack_rows(node, 1))
 
-    def step(params: Any, key: jax.Array, index: jax.Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        step_key, expand_key = jax.random.split(key)
-        action = index if node.actions is None else jax.vmap(lambda actions, i: actions[i])(node.actions, index)
+    def step(params: Any, key: jax.Array, index: jax.Array, packed: Any) -> tuple[mctx.RecurrentFnOutput, Any]:
+        node, (step_key, expand_key) = unpack(packed), jax.random.split(key)
+        action = index if node.actions is None else take_action(node.actions, index)
         state, timestep = model.step(jax.random.split(step_key, len(index)), _with_keys(node.state), action)
         new = expand(params, timestep.observation, expand_key)
-        value = jnp.where(node.truncated, node.value, new.value)
-        going = ~(node.terminated | node.truncated)
+        is_over, terminated = ~jnp.isnan(node.beyond), timestep.terminated
+        ended = jnp.where(terminated, 0.0, jnp.where(timestep.truncated, new.value, jnp.nan))
         output = mctx.RecurrentFnOutput(
-            reward=jnp.where(going, timestep.reward * reward_scale, 0.0),
-            discount=jnp.where(going & ~timestep.terminated, discount, jnp.where(node.truncated, 1.0, 0.0)),
+            reward=jnp.where(is_over, 0.0, timestep.reward * reward_scale),
+            discount=jnp.where(is_over, 1.0, jnp.where(terminated, 0.0, discount)),
             prior_logits=new.prior_logits,
-            value=value,
+            value=jnp.where(is_over, node.beyond, new.value),
         )
-        ends = node.terminated | (going & timestep.terminated), node.truncated | (going & timestep.truncated)
-        return output, Node(_without_keys(state), new.actions, value, *ends)
+        beyond = jnp.where(is_over, node.beyond, ended)
+        return output, pack_rows(Node(_without_keys(state), new.actions, beyond), 1)
 
     return Simulation(root, step)
 

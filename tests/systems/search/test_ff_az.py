@@ -15,6 +15,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.setup import set_up
 from stoix_like.systems.search.anakin.ff_az import Found
+from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import Remembered, SequenceBatch, Step
 
 SMALL = [
@@ -102,7 +103,7 @@ def test_no_node_of_a_game_leads_to_an_illegal_move():
         return az.tree(shared, state, state.timestep.observation, key, 64)[1].search_tree
 
     tree = tree_of_the_first_move(jax.random.key(0))
-    games = env.env.native_state(tree.embeddings.state)
+    games = env.env.env.native_state(unpack(tree.embeddings).state)
     counts, legal = np.asarray(tree.children_visits), np.asarray(games.legal_action_mask)
     moves = 9 - legal.sum(-1)
     going = np.asarray(~games.terminated) & np.asarray(tree.node_visits > 0)

@@ -13,6 +13,7 @@ from stoix_like.envs.environment import restart, transition
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.systems.search import tree
 from stoix_like.systems.search.simulation import Expansion, make_simulation
+from stoix_like.utils.packing import unpack
 
 GAMMA = 0.5
 # Of the start: action 0 terminates with reward 1, action 1 truncates with reward 0, action 2 leads to state 3, where
@@ -74,7 +75,7 @@ def test_values_end_where_the_episode_terminates_and_bootstrap_where_it_is_trunc
     assert (np.asarray(found.visits) > 1).all()
     np.testing.assert_allclose(found.action_values[:, :2], [[1.0, 2.0]] * 2, rtol=1e-6)
     assert (np.asarray(found.action_values[:, 2]) < GAMMA * 2.0).all()
-    in_third = np.asarray(nodes.embeddings.state["position"]) == 3
+    in_third = np.asarray(unpack(nodes.embeddings).state["position"]) == 3
     assert in_third.sum() > 4
     assert (np.asarray(nodes.children_visits)[in_third][:, 2] == 0).all()
     np.testing.assert_array_equal(found.action, [1, 1])
@@ -94,6 +95,6 @@ def test_rewards_are_scaled():
 
 def test_keys_of_the_environment_stay_with_its_state():
     _, nodes = plan(num_simulations=2)
-    data = np.asarray(nodes.embeddings.state["key"].data)
+    data = np.asarray(unpack(nodes.embeddings).state["key"].data)
     expected = jax.random.key_data(jax.random.split(jax.random.key(0), 2))
     np.testing.assert_array_equal(data, np.repeat(np.asarray(expected)[:, None], 3, axis=1))

@@ -22,6 +22,7 @@ from stoix_like.systems.search.anakin import ff_az
 from stoix_like.systems.search.sampled import sample_actions, sampled_policy_loss, sampled_prior, take_action
 from stoix_like.systems.search.simulation import Expansion
 from stoix_like.systems.search.tree import describe
+from stoix_like.utils.packing import unpack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class SampledAlphaZero(ff_az.AlphaZero[Config]):
 
     def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
         """Describe what a search found about the samples of the root."""
-        candidates = root.embedding.actions
+        candidates = unpack(root.embedding).actions
         return describe(root, output, take_action(candidates, output.action), candidates)
 
     def policy_loss(self, pi: Any, found: ff_az.Found) -> jax.Array:
