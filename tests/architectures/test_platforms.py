@@ -14,7 +14,8 @@ SMALL = ["arch.total_num_envs=8", "arch.compile_cache=false"]
 ROLLOUT = ["system.rollout_length=16"]
 REPLAY = ["system.warmup_steps=16", "system.rollout_length=8", "system.epochs=2", "system.total_batch_size=32"]
 SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_updates=1"]
-MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2"]
+# Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
+MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],

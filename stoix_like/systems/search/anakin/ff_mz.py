@@ -32,6 +32,7 @@ from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
 from stoix_like.utils.jax_utils import scale_gradient
 from stoix_like.utils.normalizer import make_normalizer
+from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 
@@ -108,6 +109,7 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
         """Replace what the search found in the first sequences of a batch `[W, B]`; the last step keeps its value."""
         size, steps = self.reanalyse_size, batch.steps
         observation = jax.tree.map(lambda x: x[:, :size].reshape(-1, *x.shape[2:]), steps.observation)
+        shared = shared._replace(params=unpack(shared.params))
         output = self.describe(*self.tree(shared, None, observation, key, self.config.num_simulations))
         found = Found(output.candidates, output.weights, output.value)
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
