@@ -41,6 +41,10 @@ RUNS = {
         *("system=disco_rl/ff_disco103", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
         *(*REPLAY, "system.total_batch_size=8", *disco.overrides()),
     ],
+    "spo": [
+        *("system=spo/ff_spo", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
+        *(*REPLAY, "system.total_batch_size=8", "system.num_particles=4", "system.evaluation_particles=4"),
+    ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],

@@ -158,6 +158,7 @@ def test_every_system_has_a_network_that_fits():
         "ppo/ff_dpo",
         "ppo/ff_ppo",
         "ppo/ff_ppo_penalty",
+        "spo/ff_spo",
         "vpg/ff_a2c",
         "vpg/ff_reinforce",
     ]

@@ -34,6 +34,11 @@ REPLAYS = {
         *("env=gymnax/pendulum", "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2"),
         *("system.num_samples=4", "system.sequence_period=2"),
     ],
+    "spo/ff_spo": [
+        *("env=gymnax/pendulum", "system.sequence_length=4", "system.sequence_period=2", "system.num_particles=4"),
+        *("system.evaluation_particles=4", "network.critic_network.pre_torso.layer_sizes=[8]"),
+        "system.normalize_observations=true",
+    ],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
     "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2", "system.normalize_observations=true"],
 }

@@ -161,13 +161,18 @@ def model_values(networks, shared, hyperparams):
     return model.value(shared.params, Observation(VIEWS))
 
 
+def spo_values(networks, shared, hyperparams):
+    """Compute the values of the states."""
+    del hyperparams
+    return make_networks(networks).value(shared.params.networks.online, Observation(VIEWS))
+
+
 def discovered_values(networks, shared, hyperparams):
     """Compute the values of the policy; the atoms are on the scale of `rlax.SIGNED_HYPERBOLIC_PAIR`."""
     actor = networks.actor_network
-    head = actor.action_head.clone(num_atoms=hyperparams["num_atoms"])
-    network = FeedForwardActor(head, actor.pre_torso, actor.input_layer)
+    network = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
     predictions = network.apply(shared.params.online, Observation(VIEWS))
-    atoms = jnp.linspace(hyperparams["vmin"], hyperparams["vmax"], hyperparams["num_atoms"])
+    atoms = jnp.linspace(hyperparams["vmin"], hyperparams["vmax"], actor.action_head.num_atoms)
     q = rlax.SIGNED_HYPERBOLIC_PAIR.apply_inv(jax.nn.softmax(predictions.q) @ atoms)
     return jnp.sum(predictions.policy.probs * q, -1)
 
@@ -240,6 +245,13 @@ SEARCH = [
 CASES = {
     "search/ff_az": Case([*SEARCH, "system.prioritised=true"], state_values),
     "search/ff_sampled_az": Case([*SEARCH, "system.num_samples=3", "+env.kwargs.continuous=true"], state_values),
+    "spo/ff_spo": Case(
+        [
+            *(override for override in SEARCH if "simulations" not in override and "n_step" not in override),
+            *("system.num_particles=4", "system.evaluation_particles=0", "system.search_depth=3", "system.tau=0.5"),
+        ],
+        spo_values,
+    ),
     "reppo/ff_reppo": Case(REPPO, critic_values, atol=0.1),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
     "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
@@ -256,6 +268,7 @@ CASES = {
             *("system.num_atoms=31", "system.vmin=-2", "system.vmax=2", "system.value_coef=100"),
             *("system.policy_coef=0.01", "system.y_coef=0.01", "system.z_coef=0.01"),
             *("network.actor_network.pre_torso.layer_sizes=[32]", f"{HEAD}.lstm_size=16", f"{HEAD}.layer_sizes=[32]"),
+            f"{HEAD}.num_atoms=31",
             *disco.overrides(),
         ],
         discovered_values,

@@ -1,0 +1,1 @@
+"""Sequential Monte Carlo policy optimisation with environments on the accelerator."""

@@ -1,0 +1,250 @@
+"""Sequential Monte Carlo policy optimisation with feed-forward networks (Macfarlane et al. 2024, arXiv:2402.07963).
+
+Expectation maximisation whose E-step is a search: particles follow the policy in the environment itself, weighted by
+the exponential of their advantages, and resampled. The policy learns the weights of their first actions, within bounds
+on its change; the temperature of the weights is learned, as in MPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import (
+    ActorCriticOptStates,
+    Agent,
+    Axes,
+    Metrics,
+    NetworkOutputs,
+    Observation,
+    OnlineAndTarget,
+    RolloutState,
+    SearchOutput,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
+from stoix_like.schema import above, at_least, between
+from stoix_like.systems.actor_critic import ActorCriticNetworks, make_networks
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
+from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
+from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
+from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
+from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
+from stoix_like.utils.normalizer import Normalizer, make_normalizer
+from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
+from stoix_like.utils.training import join_optimisers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(SMCConfig, DualConfig, SequenceConfig, TargetConfig):
+    """Hyperparameters of SPO.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs; a critic without a torso of its own shares that of the actor.
+        policy_hyperparams: see `SystemConfig`.
+        needs_model: see `SystemConfig`.
+        n_step: see `ReplayConfig`; not used.
+        store_next_observation: see `ReplayConfig`.
+        actor_lr: Adam learning rate of the policy.
+        critic_lr: Adam learning rate of the critic.
+        gae_lambda: mixing parameter of the value targets, in [0, 1].
+        vf_coef: weight of the value loss.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Box, Discrete, MultiDiscrete)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
+    }
+    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_particles": 0}
+    needs_model: ClassVar[bool] = True
+    n_step: Annotated[int, between(1, 1)] = 1
+    store_next_observation: bool = True
+    actor_lr: Annotated[float, above(0.0)]
+    critic_lr: Annotated[float, above(0.0)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    normalize_observations: bool
+
+
+class SPOParams(NamedTuple):
+    """Parameters of policy and critic, with their targets, and the duals."""
+
+    networks: OnlineAndTarget
+    duals: Duals
+
+
+class SPOShared(NamedTuple):
+    """Parameters, optimiser states of the networks and of the duals, and statistics of observations."""
+
+    params: SPOParams
+    opt_states: Any
+    statistics: Any
+
+
+@dataclass(frozen=True)
+class SPO(Algorithm):
+    """SPO with its hyperparameters, networks and optimisers."""
+
+    config: Config
+    axes: Axes
+    networks: ActorCriticNetworks
+    optim: optax.GradientTransformation
+    target: Target
+    normalizer: Normalizer
+    replay: SequenceReplay
+    searcher: Search
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent, with an empty replay buffer."""
+        statistics, online = self.normalizer.init(timestep.observation), self.networks.init(key, timestep.observation)
+        duals = init_duals(self.config, self.networks.policy(online, timestep.observation))
+        params = SPOParams(self.target.init(online), duals)
+        return Agent(SPOShared(params, self.optim.init((online, duals)), statistics), self.replay.init(timestep))
+
+    def search(
+        self, shared: SPOShared, state: RolloutState, key: jax.Array, num_particles: int, greedy: bool = False
+    ) -> tuple[SearchOutput, Found]:
+        """Search from the states of the environments, with the current policy."""
+
+        def networks(observation: Observation) -> tuple[Any, jax.Array]:
+            return self.networks.both(shared.params.networks.online, self.normalize(shared, observation))
+
+        temperature, observation = positive(shared.params.duals.temperature), state.timestep.observation
+        return self.searcher(networks, temperature, key, state, observation, num_particles, greedy)
+
+    def normalize(self, shared: SPOShared, observation: Observation) -> Observation:
+        """Normalise observations by the current statistics."""
+        return self.normalizer.apply(shared.statistics, observation)
+
+    def act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, Any, Any]:
+        """Choose actions by a search; the extras are what it found."""
+        output, found = self.search(shared, state, key, self.config.num_particles, greedy)
+        return state.carry, output.action, Remembered((), found)
+
+    def evaluate(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, Any, Any]:
+        """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
+        if self.config.evaluation_particles:
+            return state.carry, self.search(shared, state, key, self.config.evaluation_particles, greedy)[0].action, ()
+        pi = self.inspect(shared, state.timestep.observation).policy
+        return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+
+    def inspect(self, shared: SPOShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of observations `[B, ...]`, without a search."""
+        return NetworkOutputs(*self.networks.both(shared.params.networks.online, self.normalize(shared, observation)))
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout, with what its searches found, to the replay buffer and to the statistics."""
+        statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
+        return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
+        del trajectory
+
+        def step(shared: SPOShared, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Any, Metrics]:
+            del count
+            return self.sgd_step(shared, self.replay.sample(agent.local, sample_key, 1.0), loss_key)
+
+        shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)
+        return agent._replace(shared=shared), metrics
+
+    def sgd_step(self, shared: SPOShared, batch: SequenceBatch, key: jax.Array) -> tuple[SPOShared, Metrics]:
+        """Take one gradient step on policy, critic and duals, and a step of the targets towards them."""
+        networks, duals = shared.params
+        loss = partial(self.loss, shared=shared, batch=batch, key=key)
+        (online, duals), opt_states, metrics = gradient_step(
+            loss, self.optim, self.axes, (networks.online, duals), shared.opt_states
+        )
+        params = SPOParams(self.target.update(networks._replace(online=online)), duals)
+        return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def loss(self, learned: Any, shared: SPOShared, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute the losses of policy, multipliers, temperature and critic on sequences `[W, B]`."""
+        (online, duals), target, config = learned, shared.params.networks.target, self.config
+        steps, found = batch.steps, batch.steps.extras
+        observation = self.normalize(shared, steps.observation)
+        pi, value = self.networks.both(online, observation)
+        candidates, weights, advantages = (jnp.moveaxis(x, 2, 0) for x in found)
+        policy_loss, metrics = constrained_policy_loss(
+            config,
+            duals,
+            pi,
+            self.networks.policy(target, observation),
+            lambda pi: mpo_policy_loss(pi.log_prob(candidates), weights),
+        )
+        temperature = positive(duals.temperature)
+        temperature_loss, _ = mpo_temperature_loss(advantages, temperature, config.epsilon)
+        value_loss = 0.5 * jnp.mean(jnp.square(self.value_target(shared, batch) - value))
+        metrics |= {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "temperature": temperature,
+            "entropy": jnp.mean(pi.entropy(seed=key)),
+            "value": jnp.mean(value),
+        }
+        return policy_loss + temperature_loss + config.vf_coef * value_loss, metrics
+
+    def value_target(self, shared: SPOShared, batch: SequenceBatch) -> jax.Array:
+        """Compute lambda-returns by the target critic."""
+        steps, critic = batch.steps, partial(self.networks.value, shared.params.networks.target)
+        assert steps.next_observation is not None
+        _, target = batch_truncated_generalized_advantage_estimation(
+            steps.reward,
+            self.config.gamma * (1.0 - steps.terminated),
+            self.config.gae_lambda,
+            v_tm1=critic(self.normalize(shared, steps.observation)),
+            v_t=critic(self.normalize(shared, steps.next_observation)),
+            truncation_t=steps.truncated,
+            stop_target_gradients=True,
+            time_major=True,
+        )
+        return target
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build SPO; the floats of the hyperparameters may be traced."""
+    assert spec.model is not None
+    action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.num_particles
+    nothing = jnp.zeros((num_particles,))
+    found = Found(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
+    optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
+    spo = SPO(
+        config,
+        spec.axes,
+        networks=make_networks(spec.networks),
+        optim=join_optimisers(join_optimisers(*optims, states=ActorCriticOptStates), optax.adam(config.dual_lr)),
+        target=make_soft_target(config.tau),
+        normalizer=make_normalizer(config.normalize_observations, spec.axes),
+        replay=make_sequence_replay(config, spec, (), found),
+        searcher=Search(config, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config)),
+    )
+    greedy, particles = spec.evaluation_greedy, config.evaluation_particles
+    system = make_system(spo, spec)._replace(eval_act=partial(spo.evaluate, greedy=greedy))
+    if not particles:
+        return system
+
+    def describe(shared: SPOShared, state: RolloutState, key: jax.Array) -> SearchOutput:
+        return spo.search(shared, state, key, particles, greedy)[0]
+
+    return system._replace(search=describe)
+
+
+run_experiment, hydra_entry_point = entry_points("spo/ff_spo", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

@@ -1,0 +1,291 @@
+"""Sequential Monte Carlo in the environments: particles that follow a policy, weighted by their advantages.
+
+Shape letters: N environments, K particles of each, S = N K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Model, Observation, PyTree, RolloutState, SearchOutput, SystemConfig
+from stoix_like.schema import Range, at_least, between, one_of
+from stoix_like.utils.jax_utils import Scalar
+
+Networks = Callable[[Observation], tuple[Any, jax.Array]]
+"""`(observation [S, ...]) -> (policy, value [S])`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SMCConfig(SystemConfig):
+    """Hyperparameters of the search.
+
+    Attributes:
+        num_particles: particles per step of training, K; each starts with an action of its own.
+        evaluation_particles: particles per step of an evaluation; 0 acts by the policy network alone.
+        search_depth: steps of each particle.
+        search_lambda: decay of the temporal differences that make up a particle's advantage, in [0, 1].
+        resampling: `period`: every `resample_period` steps; `ess`: where the effective sample size is small.
+        resample_period: steps between two resamplings.
+        resample_threshold: effective sample size below which particles are resampled, as a share of their number.
+    """
+
+    num_particles: Annotated[int, between(2, 2**16)]
+    evaluation_particles: Annotated[int, between(0, 2**16)]
+    search_depth: Annotated[int, between(1, 2**12)]
+    search_lambda: Annotated[float, between(0.0, 1.0)]
+    resampling: Annotated[str, one_of("period", "ess")]
+    resample_period: Annotated[int, at_least(1)]
+    resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
+
+
+class Proposal(NamedTuple):
+    """How particles choose actions.
+
+    Attributes:
+        sample: `(policy, key) -> (action [S, ...], log_ratio [S])`; the logarithm of the ratio of the policy's
+            probability of the action to that of the proposal corrects the weight.
+    """
+
+    sample: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def _sample_policy(pi: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    action = pi.sample(seed=key)
+    return action, jnp.zeros(action.shape[:1])
+
+
+FROM_POLICY = Proposal(_sample_policy)
+"""Particles follow the policy."""
+
+
+class Resampling(NamedTuple):
+    """When particles are resampled, and which ones are kept.
+
+    Attributes:
+        due: `(steps, log_weight [N, K]) -> [N]` bool, after a number of steps.
+        draw: `(key, weight [N, K]) -> [N, K]`, the particles that take the places of all, by their weights.
+    """
+
+    due: Callable[[jax.Array, jax.Array], jax.Array]
+    draw: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def make_resampling(config: SMCConfig) -> Resampling:
+    """Build the resampling of a configuration."""
+
+    def after_period(steps: jax.Array, log_weight: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(steps % config.resample_period == 0, log_weight.shape[:1])
+
+    def where_few_are_left(steps: jax.Array, log_weight: jax.Array) -> jax.Array:
+        del steps
+        size = 1.0 / jnp.sum(jnp.square(jax.nn.softmax(log_weight)), axis=-1)
+        return size < config.resample_threshold * log_weight.shape[-1]
+
+    return Resampling(after_period if config.resampling == "period" else where_few_are_left, draw_systematically)
+
+
+def draw_systematically(key: jax.Array, weight: jax.Array) -> jax.Array:
+    """Draw particles in proportion to their weights, at evenly spaced points with a random offset.
+
+    A particle of weight w takes K w places, rounded up or down.
+    Source: Douc et al. 2005, "Comparison of resampling schemes for particle filtering", section 2.4.
+
+    Args:
+        key: one key.
+        weight: `[N, K]`, of sum one.
+
+    Returns:
+        `[N, K]` indices, ascending.
+    """
+    num_envs, num_particles = weight.shape
+    offset = jax.random.uniform(key, (num_envs, 1))
+    points = (jnp.arange(num_particles)[None] + offset) / num_particles
+    ends = jnp.cumsum(weight, axis=-1)
+    indices = jax.vmap(jnp.searchsorted)(ends / ends[:, -1:], points)
+    return jnp.minimum(indices, num_particles - 1)
+
+
+class Particles(NamedTuple):
+    """The particles after some steps; `[N, K, ...]` each.
+
+    Attributes:
+        state: of the model.
+        observation: of this state.
+        value: of this state.
+        root: the particle, of those that started, whose first action was this one's.
+        log_weight: logarithm of the weight, up to a constant.
+        advantage: of the actions so far, in units of scaled reward.
+        going: bool, whether the episode has not ended.
+    """
+
+    state: PyTree
+    observation: Observation
+    value: jax.Array
+    root: jax.Array
+    log_weight: jax.Array
+    advantage: jax.Array
+    going: jax.Array
+
+
+class Found(NamedTuple):
+    """What a search found in N states, of which the policy and the temperature learn.
+
+    Attributes:
+        candidates: `[N, K, ...]`, the first actions.
+        weights: `[N, K]`, their probabilities.
+        advantages: `[N, K]` of the particles at the end.
+    """
+
+    candidates: jax.Array
+    weights: jax.Array
+    advantages: jax.Array
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search with its parts."""
+
+    config: SMCConfig
+    model: Model
+    gamma: Scalar
+    reward_scale: Scalar
+    proposal: Proposal
+    resampling: Resampling
+
+    def __call__(
+        self,
+        networks: Networks,
+        temperature: jax.Array,
+        key: jax.Array,
+        state: RolloutState,
+        observation: Observation,
+        num_particles: int,
+        greedy: bool,
+    ) -> tuple[SearchOutput, Found]:
+        """Search from N states of the environments.
+
+        Args:
+            networks: policy and critic.
+            temperature: of the weights, in units of scaled reward.
+            key: one key.
+            state: to start from.
+            observation: `[N, ...]`, the input of the networks.
+            num_particles: K.
+            greedy: whether to choose the action of the largest weight, instead of by the weights.
+
+        Returns:
+            A description of the search with the actions chosen, and what to learn from it.
+        """
+        choose_key, key = jax.random.split(key)
+        start = self._start(networks, state, observation, num_particles)
+        steps = jnp.arange(1, self.config.search_depth + 1), jax.random.split(key, self.config.search_depth)
+
+        def step(particles: Particles, inputs: tuple[jax.Array, jax.Array]) -> tuple[Particles, jax.Array]:
+            return self._step(networks, temperature, particles, *inputs)
+
+        end, actions = jax.lax.scan(step, start, steps)
+        weights, counts = _by_root(end, jax.nn.softmax(end.log_weight)), _by_root(end, jnp.ones_like(end.log_weight))
+        found = Found(_split(actions[0], num_particles), weights, end.advantage)
+        value = start.value[:, 0]
+        advantages = _by_root(end, end.advantage * jax.nn.softmax(end.log_weight)) / weights
+        output = SearchOutput(
+            action=_choose(found, choose_key, greedy),
+            candidates=found.candidates,
+            prior=jnp.full_like(weights, 1.0 / num_particles),
+            weights=weights,
+            visits=counts.astype(jnp.int32),
+            action_values=jnp.where(counts > 0, value[:, None] + advantages, jnp.nan),
+            prior_value=value,
+            value=value + jnp.sum(jax.nn.softmax(end.log_weight) * end.advantage, axis=-1),
+        )
+        return output, found
+
+    def _start(
+        self, networks: Networks, state: RolloutState, observation: Observation, num_particles: int
+    ) -> Particles:
+        _, value = networks(observation)
+        shape = *value.shape, num_particles
+
+        def repeat(x: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(x[:, None], (*shape, *x.shape[1:]))
+
+        model_state = self.model.state_of(state.env_state)
+        model_state, observation, value = jax.tree.map(repeat, (model_state, observation, value))
+        root, nothing = jnp.broadcast_to(jnp.arange(num_particles)[None], shape), jnp.zeros(shape)
+        return Particles(model_state, observation, value, root, nothing, nothing, jnp.ones(shape, bool))
+
+    def _step(
+        self, networks: Networks, temperature: jax.Array, particles: Particles, steps: jax.Array, key: jax.Array
+    ) -> tuple[Particles, jax.Array]:
+        """Let the particles act once, and resample them; a particle whose episode has ended keeps its weight.
+
+        The temporal difference of a truncated step bootstraps with the value of its true successor, that of a
+        terminated one has no bootstrap value.
+        """
+        action_key, model_key, key = jax.random.split(key, 3)
+        num_particles = particles.going.shape[1]
+        pi, _ = networks(_join(particles.observation))
+        action, log_ratio = self.proposal.sample(pi, action_key)
+        keys = jax.random.split(model_key, len(action))
+        state, timestep = self.model.step(keys, _join(particles.state), action)
+        _, next_value = networks(timestep.observation)
+        reward, terminated, truncated, log_ratio, next_value = _split(
+            (timestep.reward, timestep.terminated, timestep.truncated, log_ratio, next_value), num_particles
+        )
+        state, observation = _split((state, timestep.observation), num_particles)
+        bootstrap = jnp.where(terminated, 0.0, next_value)
+        error = self.reward_scale * reward + self.gamma * bootstrap - particles.value
+        decay = (self.gamma * self.config.search_lambda) ** (steps - 1)
+        gain = jnp.where(particles.going, decay * error, 0.0)
+        moved = Particles(
+            state,
+            observation,
+            next_value,
+            particles.root,
+            particles.log_weight + gain / temperature + jnp.where(particles.going, log_ratio, 0.0),
+            particles.advantage + gain,
+            particles.going & ~(terminated | truncated),
+        )
+        return self._resample(moved, steps, key), action
+
+    def _resample(self, particles: Particles, steps: jax.Array, key: jax.Array) -> Particles:
+        """Resample the particles of those environments where it is due; the last weights are those to learn from."""
+        due = self.resampling.due(steps, particles.log_weight) & (steps < self.config.search_depth)
+        drawn = self.resampling.draw(key, jax.nn.softmax(particles.log_weight))
+        drawn = jnp.where(due[:, None], drawn, jnp.arange(drawn.shape[1])[None])
+        kept = jax.tree.map(lambda x: jax.vmap(lambda x, indices: x[indices])(x, drawn), particles)
+        return kept._replace(log_weight=jnp.where(due[:, None], 0.0, kept.log_weight))
+
+
+def _join(tree: PyTree) -> PyTree:
+    """Return `[N, K, ...]` as `[S, ...]`."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
+
+
+def _split(tree: PyTree, num_particles: int) -> PyTree:
+    """Return `[S, ...]` as `[N, K, ...]`."""
+    return jax.tree.map(lambda x: x.reshape(-1, num_particles, *x.shape[1:]), tree)
+
+
+def _by_root(particles: Particles, x: jax.Array) -> jax.Array:
+    """Sum an array `[N, K]` of particles over those with the same root: `[N, K]` of roots."""
+    num_particles = x.shape[1]
+    is_root = particles.root[:, :, None] == jnp.arange(num_particles)[None, None]
+    return jnp.sum(jnp.where(is_root, x[:, :, None], 0.0), axis=1)
+
+
+def _choose(found: Found, key: jax.Array, greedy: bool) -> jax.Array:
+    """Choose an action of each environment by the weights, or the one of the largest weight."""
+    if greedy:
+        num_envs, num_particles = found.weights.shape
+        equal = found.candidates[:, :, None] == found.candidates[:, None]
+        equal = equal.reshape(num_envs, num_particles, num_particles, -1).all(-1)
+        index = jnp.argmax(jnp.sum(jnp.where(equal, found.weights[:, None], 0.0), axis=-1), axis=-1)
+    else:
+        index = jax.random.categorical(key, jnp.log(found.weights))
+    return jax.vmap(lambda actions, i: actions[i])(found.candidates, index)

@@ -1,0 +1,87 @@
+"""Tests of SPO."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from off_policy_runs import timestep
+from programs import train
+
+from stoix_like.base_types import Axes, Observation, RolloutState
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.run.setup import set_up
+from stoix_like.systems.spo.smc import Found
+from stoix_like.utils.replay import SequenceBatch, Step
+
+SMALL = [
+    *("system=spo/ff_spo", "arch.total_num_envs=4", "arch.num_devices=1", "system.num_particles=4"),
+    *("system.rollout_length=4", "system.sequence_length=4", "system.sequence_period=4", "system.warmup_steps=4"),
+    *("system.total_batch_size=4", "system.epochs=1", "system.total_buffer_size=64"),
+    *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
+]
+
+
+def prepare(*overrides):
+    setup = set_up(parse_config(compose_config([*SMALL, "env=probe/policy", *overrides])))
+    return dataclasses.replace(setup.build_system().init.__self__, axes=Axes()), setup
+
+
+def test_losses_are_those_of_the_weights_and_of_lambda_returns():
+    """A network of zeros has a uniform policy, of cross-entropy log 2, and values of 0.
+
+    With lambda 1 and gamma 0.5, the returns of the rewards 1 and 4 are 1 + 2 and 4; where the first step is truncated,
+    1 and 4. Equal advantages leave the loss of the temperature at epsilon times the temperature, 0.5.
+    """
+    spo, _ = prepare("system.gamma=0.5", "system.gae_lambda=1", "system.epsilon=0.5")
+    shared = spo.init(jax.random.key(0), timestep([0] * 4, [False] * 4)).shared
+    zero = jax.tree.map(jnp.zeros_like, shared.params.networks)
+    shared = shared._replace(params=shared.params._replace(networks=zero))
+    nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
+    found = Found(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
+    view = Observation(jnp.zeros((2, 1, 1)))
+    for truncated, squares in ((False, 9.0 + 16.0), (True, 1.0 + 16.0)):
+        ends = no.at[0].set(truncated)
+        steps = Step(view, nothing, jnp.asarray([[1.0], [4.0]]), no, ends, view, found)
+        batch = SequenceBatch(steps, no, (), jnp.ones((1, 1)), None)
+        loss, metrics = spo.loss((zero.online, shared.params.duals), shared, batch, jax.random.key(1))
+        assert float(metrics["value_loss"]) == pytest.approx(0.25 * squares)
+        # The penalty is zero, and the multiplier costs its bound.
+        bound = spo.config.init_alpha * spo.config.epsilon_policy
+        assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0) + bound, rel=1e-4)
+        assert float(loss) == pytest.approx(np.log(2.0) + bound + 0.5 + 0.25 * squares, rel=1e-4)
+
+
+def test_evaluations_without_particles_act_by_the_policy():
+    spo, setup = prepare("system.evaluation_particles=0")
+    system = setup.build_system()
+    assert system.search is None
+    state = RolloutState(None, timestep([0] * 4, [False] * 4), ())
+    shared = spo.init(jax.random.key(0), state.timestep).shared
+    _, action, extras = system.eval_act(shared, state, jax.random.key(1))
+    np.testing.assert_array_equal(action, system.inspect(shared, state.timestep.observation).policy.mode())
+    assert extras == ()
+
+
+def test_environments_on_the_host_are_refused():
+    with pytest.raises(ConfigError, match="system=spo/ff_spo steps the environment inside its search"):
+        set_up(parse_config(compose_config(["system=spo/ff_spo", "env=gymnasium/cartpole"])))
+
+
+def test_games_for_two_are_refused():
+    with pytest.raises(ConfigError, match="spo/ff_spo"):
+        set_up(parse_config(compose_config(["system=spo/ff_spo", "env=pgx/tic_tac_toe", "+env.kwargs.opponent=self"])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resampling", ["period", "ess"])
+def test_it_learns_the_action_of_a_probe(resampling):
+    budget = ["arch.total_timesteps=4096", "system.actor_lr=1e-2", "system.epochs=4", "system.epsilon_policy=0.1"]
+    setup, state = train([*SMALL, "env=probe/policy", *budget, f"system.resampling={resampling}"])
+    pi = setup.build_system().inspect(state.shared, Observation(jnp.asarray([[-1.0], [1.0]]))).policy
+    best = [int(np.argmax(row)) for row in np.asarray(pi.probs)]
+    assert best[0] != best[1]
+    assert (np.asarray(pi.probs).max(-1) > 0.8).all()

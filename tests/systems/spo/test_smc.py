@@ -1,0 +1,143 @@
+"""Tests of sequential Monte Carlo, in a model whose advantages are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.networks.distributions import Categorical
+from stoix_like.systems.spo.smc import FROM_POLICY, Search, draw_systematically, make_resampling
+
+GAMMA, VALUE, K = 0.5, 10.0, 64
+
+
+def counting_model(terminates, truncates):
+    """Return a model whose state counts steps: actions are rewards, and the second step ends the episode, or none."""
+
+    def step(keys, state, action):
+        assert len(keys) == len(state) == len(action)
+        state = state + 1
+        ends, nothing = state == 2, jnp.zeros(state.shape)
+        view = Observation(state[:, None].astype(jnp.float32))
+        metrics = EpisodeMetrics(nothing, state, ends)
+        # What follows the end is undefined.
+        reward = jnp.where(state > 2, jnp.nan, action) if terminates or truncates else action
+        return state, TimeStep(view, reward.astype(jnp.float32), ends & terminates, ends & truncates, view, metrics)
+
+    return Model(lambda env_state: env_state, step)
+
+
+def networks(observation):
+    """Return a uniform policy over the actions 0 and 1, and a constant value."""
+    shape = observation.agent_view.shape[:1]
+    return Categorical(logits=jnp.zeros((*shape, 2))), jnp.full(shape, VALUE)
+
+
+def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks):
+    config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
+    model = counting_model(terminates, truncates)
+    searcher = Search(config, model, GAMMA, 1.0, FROM_POLICY, make_resampling(config))
+    nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
+    view = Observation(jnp.zeros((3, 1)))
+    first = TimeStep(view, nothing, no, no, view, EpisodeMetrics(nothing, nothing.astype(jnp.int32), no))
+    state = RolloutState(jnp.zeros((3,), jnp.int32), first, ())
+
+    @jax.jit
+    def run(key):
+        return searcher(given, jnp.float32(temperature), key, state, view, K, greedy)
+
+    return run(jax.random.key(0))
+
+
+def first_actions(found):
+    return np.asarray(found.candidates)
+
+
+@pytest.mark.parametrize("kind", ["continuing", "truncated", "terminated"])
+def test_advantages_bootstrap_at_truncations_and_not_at_terminations(kind):
+    """Without resampling, a particle with the rewards a, b, c has the temporal differences
+
+        a + 5 - 10, then b + 5 - 10 or, of a terminated step, b - 10; then c + 5 - 10, or nothing after the end,
+
+    which count 1, 1/2 and 1/4; the advantages of all continuations of a first action lie between two bounds.
+    """
+    ends = {"terminates": kind == "terminated", "truncates": kind == "truncated"}
+    _, found = search("search_depth=3", "resample_period=9", **ends)
+    a = first_actions(found)
+    second = -10.0 if kind == "terminated" else -5.0
+    last = {-1.25, -1.0} if kind == "continuing" else {0.0}
+    allowed = np.asarray([0.5 * (b + second) + end for b in (0.0, 1.0) for end in last])
+    rest = np.asarray(found.advantages) - (a - 5.0)
+    assert np.isclose(rest[..., None], allowed).any(-1).all()
+    assert all(np.isclose(rest, value).any() for value in allowed)
+
+
+def test_weights_are_exponentials_of_advantages():
+    """One step: the action 1 has e^(1 / temperature) times the weight of the action 0."""
+    output, found = search("search_depth=1", temperature=0.5)
+    share = first_actions(found).mean(-1)
+    expected = np.exp(2.0) * share / (np.exp(2.0) * share + 1.0 - share)
+    np.testing.assert_allclose((found.weights * found.candidates).sum(-1), expected, rtol=1e-5)
+    np.testing.assert_allclose(output.value, VALUE + (found.weights * found.advantages).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(output.prior_value, VALUE)
+    np.testing.assert_array_equal(output.visits, 1)
+
+
+@pytest.mark.parametrize("overrides", [["resample_period=1"], ["resampling=ess", "resample_threshold=0.9"]])
+def test_resampling_multiplies_particles_of_large_weight(overrides):
+    """At a low temperature, all particles after the first step descend from those that took the action 1."""
+    output, found = search("search_depth=2", *overrides, temperature=0.05)
+    a = first_actions(found)
+    assert (np.asarray(output.visits)[a == 0] == 0).all()
+    np.testing.assert_array_equal(output.visits.sum(-1), K)
+    np.testing.assert_allclose((found.weights * a).sum(-1), 1.0, rtol=1e-5)
+    assert np.isnan(np.asarray(output.action_values)[a == 0]).all()
+    assert np.isfinite(np.asarray(output.action_values)[np.asarray(output.visits) > 0]).all()
+
+
+def test_particles_of_similar_weights_are_not_resampled():
+    output, _ = search("search_depth=2", "resampling=ess", temperature=100.0)
+    np.testing.assert_array_equal(output.visits, 1)
+
+
+def test_a_greedy_search_takes_the_action_of_the_largest_weight_in_all():
+    """The weights of equal actions add up: a strong preference of the policy for 0 outweighs the advantage of 1."""
+
+    def prefers_zero(observation):
+        shape = observation.agent_view.shape[:1]
+        return Categorical(logits=jnp.tile(jnp.asarray([[3.0, 0.0]]), (*shape, 1))), jnp.full(shape, VALUE)
+
+    output, found = search("search_depth=1", greedy=True, given=prefers_zero)
+    assert (first_actions(found) == 1).any()
+    np.testing.assert_array_equal(output.action, 0)
+    np.testing.assert_array_equal(search("search_depth=1", greedy=True)[0].action, 1)
+
+
+def test_another_proposal_corrects_the_weights():
+    """A proposal that always takes 1 where the policy would in half of the cases: the ratio is one half for all."""
+    config = parse_config(compose_config(["system=spo/ff_spo", "system.search_depth=1"])).system
+    ratios = jnp.log(jnp.arange(1.0, 5.0))
+
+    def sample(pi, key):
+        del key
+        return jnp.ones(pi.batch_shape, jnp.int32), jnp.broadcast_to(ratios, (3, 4)).ravel()
+
+    proposal = FROM_POLICY._replace(sample=sample)
+    searcher = Search(config, counting_model(False, False), GAMMA, 1.0, proposal, make_resampling(config))
+    view, no = Observation(jnp.zeros((3, 1))), jnp.zeros((3,), bool)
+    first = TimeStep(view, jnp.zeros((3,)), no, no, view, None)
+    state = RolloutState(jnp.zeros((3,), jnp.int32), first, ())
+    _, found = searcher(networks, jnp.float32(1.0), jax.random.key(0), state, view, 4, False)
+    np.testing.assert_allclose(found.weights, np.tile(np.arange(1.0, 5.0) / 10.0, (3, 1)), rtol=1e-5)
+
+
+def test_systematic_draws_are_proportional():
+    weight = jnp.asarray([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0], [0.3, 0.3, 0.3, 0.1]])
+    for seed in range(5):
+        drawn = draw_systematically(jax.random.key(seed), weight)
+        counts = np.asarray([[np.sum(row == i) for i in range(4)] for row in np.asarray(drawn)])
+        np.testing.assert_array_equal(counts[:2], [[2, 1, 1, 0], [0, 0, 4, 0]])
+        assert (np.abs(counts[2] - 4 * np.asarray(weight[2])) < 1.0).all()
