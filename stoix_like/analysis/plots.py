@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -354,6 +354,29 @@ def heat_map(
     axes.set_ylabel(second)
     axes.set_title(_title_of(members))
     axes.figure.colorbar(image, ax=axes, label=f"{kind} mean episode return")
+    return axes
+
+
+def elo(ladders: Mapping[str, Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
+    """Plot the ratings of the checkpoints of runs over environment steps, with their intervals.
+
+    Args:
+        ladders: by label, results of `stoix_like.inference.ladder.ladder`.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+    """
+    axes = new_axes(ax)
+    for label, record in ladders.items():
+        columns = ("env_steps", "elo", "elo_ci_low", "elo_ci_high")
+        steps, ratings, low, high = ([player[name] for player in record["players"]] for name in columns)
+        (line,) = axes.plot(steps, ratings, marker="o", markersize=4, label=label)
+        axes.fill_between(steps, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel(X_AXES["env_steps"])
+    axes.set_ylabel("Elo above the first checkpoint")
+    axes.set_title("Checkpoints against each other, 95 % bootstrap intervals")
+    _legend(axes)
     return axes
 
 

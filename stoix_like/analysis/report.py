@@ -22,6 +22,7 @@ from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
 from stoix_like.storage.recorded_runs import Member, Run, flatten, identity, is_below, started
+from stoix_like.storage.run_files import read_ladders
 
 _STYLE = """
 :root{color-scheme:light dark}
@@ -59,6 +60,7 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
     parts = [
         *map(_summary, compare_all(algorithms)),
         _section("Learning curves", _curves(algorithms)),
+        _section("Ladder", _ladders(algorithms)),
         _section("Final returns", _returns(algorithms)),
         _section("Differences between the configurations", _differences(algorithms)),
         _section("Best policy", _best_policy(algorithms, animation)),
@@ -114,6 +116,27 @@ def _curves(algorithms: Sequence[Algorithm]) -> str:
             for draw in figures.population_panels(algorithms, kind)
         ]
     return "\n".join(_figure(panel) for panel in panels)
+
+
+def _ladders(algorithms: Sequence[Algorithm]) -> str:
+    """Draw the ratings of checkpoints, and list those of members; empty without ladders."""
+    found = [(run.directory.name, record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
+    rated = {name: record for name, record in found if record["of"] == "checkpoints"}
+    parts = [_figure(lambda figure: plots.elo(rated, ax=figure.add_subplot()))] if rated else []
+    for name, record in found:
+        if record["of"] == "members":
+            rows = [
+                [
+                    str(player["member"]),
+                    f"{player['elo']:.0f} [{player['elo_ci_low']:.0f}, {player['elo_ci_high']:.0f}]",
+                    f"{player['score']:.1%}",
+                ]
+                for player in record["players"]
+            ]
+            parts.append(
+                f"<p>Members of <code>{html.escape(name)}</code>:</p>" + _table(["member", "Elo", "score"], rows)
+            )
+    return "\n".join(parts)
 
 
 def _figure(draw: Callable[[Figure], Any]) -> str:

@@ -27,9 +27,9 @@ from stoix_like.run import records
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.population import Population, count_members, make_population
 from stoix_like.storage.files import check_directory, write_json
+from stoix_like.storage.run_files import EVALUATIONS
 from stoix_like.versions import versions
 
-DIRECTORY = "evaluations"
 INTERVAL = f"95 % percentile bootstrap of the mean over episodes, {records.NUM_RESAMPLES} resamples"
 # Episodes per member and call, to bound memory.
 _BATCH_SIZE = 1024
@@ -128,7 +128,7 @@ def evaluate(
         if simulations is not None:
             record["simulations"] = simulations
         stem = f"{which}{_member_suffix(population, trained)}-seed{seed}-{episodes}episodes"
-        path = write_results(run.run_dir / DIRECTORY, stem, record)
+        path = write_results(run.run_dir / EVALUATIONS, stem, record)
         if animation is not None:
             with _print_write_errors():
                 record["render"] = _render(run.setup, trained, _best(played), render_key, animation)

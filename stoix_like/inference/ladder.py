@@ -15,15 +15,14 @@ from stoix_like.architectures.evaluator import Episodes
 from stoix_like.architectures.matches import make_matches
 from stoix_like.envs import factory
 from stoix_like.errors import ConfigError
-from stoix_like.inference.evaluation import DIRECTORY, MAX_EPISODES, check_seed, write_results
+from stoix_like.inference.evaluation import MAX_EPISODES, check_seed, write_results
 from stoix_like.inference.load import TrainedRun, choose_member, load_member, load_shared, open_run, take_member
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.storage import checkpoint
+from stoix_like.storage.run_files import EVALUATIONS, LADDER
 from stoix_like.utils.ratings import elo_intervals, fit_elo, tabulate
 from stoix_like.versions import versions
 
-STEM = "ladder"
-"""The first part of the names of the results, in `evaluations/`."""
 _NUM_RESAMPLES = 500
 _INTERVAL = f"95 % percentile bootstrap over pairs of games with the same opening, {_NUM_RESAMPLES} resamples"
 # Pairs of games that are played at once, to bound memory.
@@ -116,8 +115,8 @@ def ladder(
         **_rate(players, pairings, played),
         "versions": versions(),
     }
-    stem = f"{STEM}-{record['of']}-seed{seed}-{games}games"
-    return {**record, "path": write_results(run.run_dir / DIRECTORY, stem, record)}
+    stem = f"{LADDER}-{record['of']}-seed{seed}-{games}games"
+    return {**record, "path": write_results(run.run_dir / EVALUATIONS, stem, record)}
 
 
 def describe(record: Mapping[str, Any]) -> str:

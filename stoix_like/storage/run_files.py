@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -23,7 +24,11 @@ METRICS = "metrics.jsonl"
 UPDATES = "updates.jsonl"
 SUMMARY = "summary.json"
 FAILURE = "failure.txt"
+EVALUATIONS = "evaluations"
+LADDER = "ladder"
+"""The first part of the names of ladders in `EVALUATIONS`."""
 _MAX_SUMMARY_BYTES = 2**28
+_MAX_LADDER_BYTES = 2**26
 _MAX_FAILURE_BYTES = 2**20
 _MAX_METRICS_BYTES = 2**32
 
@@ -60,6 +65,24 @@ def holds_run(run_dir: Path) -> bool:
         run_dir: the directory.
     """
     return (run_dir / CONFIG).exists()
+
+
+def read_ladders(run_dir: Path) -> list[dict[str, Any]]:
+    """Read the newest ladder of checkpoints and the newest one of members, see `stoix_like.inference.ladder`.
+
+    Args:
+        run_dir: the directory.
+
+    Returns:
+        Their results, as far as there are any that can be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    paths = [path for path in (run_dir / EVALUATIONS).glob(f"{LADDER}-*.json") if path.is_file()]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(read_bytes(path, _MAX_LADDER_BYTES))
+            found[record["of"]] = record
+    return list(found.values())
 
 
 def is_locked(run_dir: Path) -> bool:

@@ -1,5 +1,8 @@
 """The report in one page."""
 
+import json
+
+import numpy as np
 import pytest
 from lazily import Lazy
 from recorded import write_run
@@ -33,6 +36,39 @@ def test_the_report_of_a_grid_shows_colours_and_tests_no_single_seeds(tmp_path):
     assert "6 pair(s) of algorithms are not tested" in text
     # Curves, profiles, a heat map and two slices.
     assert text.count("<figure>") == 5
+
+
+def ladder_of(names, values, of):
+    players = [
+        {
+            name: value,
+            "env_steps": value,
+            "elo": elo,
+            "elo_ci_low": elo - 20.0,
+            "elo_ci_high": elo + 20.0,
+            "score": 0.25,
+        }
+        for name, value, elo in zip(names, values, (0.0, 123.4), strict=True)
+    ]
+    return json.dumps({"of": of, "players": players})
+
+
+def test_ladders_are_drawn(tmp_path):
+    write_run(tmp_path / "a")
+    (tmp_path / "a/evaluations").mkdir()
+    ladder = tmp_path / "a/evaluations/ladder-checkpoints-seed0-100games.json"
+    ladder.write_text(ladder_of(["env_steps"] * 2, [100, 200], "checkpoints"))
+    (tmp_path / "a/evaluations/ladder-members-seed0-100games.json").write_text(
+        ladder_of(["member"] * 2, [0, 1], "members")
+    )
+    (tmp_path / "a/evaluations/ladder-torn.json").write_text("{")
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    text = (tmp_path / "report.html").read_text()
+    assert "<h2>Ladder</h2>" in text
+    assert "Elo above the first checkpoint" in text
+    assert "<td>123 [103, 143]</td><td>25.0%</td>" in text
+    ax = plots.elo({"a": json.loads(ladder.read_text())})
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[100, 0.0], [200, 123.4]])
 
 
 def test_text_of_runs_cannot_leave_its_place_in_the_report(tmp_path):
