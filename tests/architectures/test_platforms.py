@@ -16,6 +16,8 @@ REPLAY = ["system.warmup_steps=16", "system.rollout_length=8", "system.epochs=2"
 SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_updates=1"]
 # Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
 MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
+ALPHAZERO = [*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"]
+MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2"]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
@@ -49,6 +51,8 @@ RUNS = {
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],
+    "alphazero": ["system=search/ff_az", "env=gymnax/cartpole", *ALPHAZERO, *SHARDS],
+    "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
     "awr": ["system=awr/ff_awr", "env=gymnax/cartpole", "network=mlp_shared", *REPLAY],

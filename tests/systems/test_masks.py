@@ -41,7 +41,7 @@ ON_POLICY = [
 ]
 REPLAY = [
     *("awr/ff_awr", "disco_rl/ff_disco103", "mpo/ff_mpo", "sac/ff_sac_discrete", "q_learning/rec_r2d2"),
-    *("search/ff_mz", "search/ff_sampled_mz", "spo/ff_spo"),
+    *("search/ff_az", "search/ff_sampled_az", "search/ff_mz", "search/ff_sampled_mz", "spo/ff_spo"),
     *(f"q_learning/{name}" for name in Q_LEARNING),
 ]
 DISCRETE = [*ON_POLICY, *REPLAY]

@@ -26,6 +26,14 @@ REPLAYS = {
         *("system.burn_in_length=2", "system.sequence_length=6", "network.actor_network.rnn_layer.cell_type=lru"),
     ],
     "q_learning/ff_iqn": ["env=gymnax/cartpole", "system.prioritised=true", "system.target_update_period=5"],
+    "search/ff_az": [
+        *("env=pgx/tic_tac_toe", "+env.kwargs.opponent=self", "system.num_simulations=4", "system.n_step=2"),
+        *("system.sequence_length=4", "system.sequence_period=4", "system.prioritised=true"),
+    ],
+    "search/ff_sampled_az": [
+        *("env=gymnax/pendulum", "system.num_simulations=4", "system.n_step=2", "system.num_samples=4"),
+        *("system.sequence_length=4", "system.sequence_period=2", "system.normalize_observations=true"),
+    ],
     "search/ff_mz": [
         *("env=gymnax/cartpole", "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2"),
         *("system.prioritised=true", "system.total_reanalyse_size=8", "system.normalize_observations=true"),
