@@ -25,6 +25,8 @@ pytestmark = pytest.mark.optimized
         ("sac_mountain_car_continuous", 90.0),
         ("td3_mountain_car_continuous", 90.0),
         ("sac_discrete_cartpole", 475.0),
+        ("az_cartpole", 475.0),
+        ("sampled_az_pendulum", -220.0),
         ("spo_cartpole", 475.0),
         ("spo_pendulum", -220.0),
     ],
