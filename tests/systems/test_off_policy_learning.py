@@ -1,5 +1,6 @@
 """Training runs of the configured experiments, which take minutes."""
 
+import disco
 import pytest
 
 from stoix_like.composition import compose_config
@@ -9,6 +10,14 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
 pytestmark = pytest.mark.optimized
+
+
+@pytest.mark.slow
+def test_disco103_learns_catch_with_the_published_weights():
+    """Within 400 updates."""
+    if not disco.PUBLISHED.exists():
+        pytest.skip("the published weights are not here")
+    train("disco103_catch", 0.99, f"system.weights={disco.PUBLISHED}")
 
 
 @pytest.mark.slow
@@ -32,7 +41,11 @@ pytestmark = pytest.mark.optimized
     ],
 )
 def test_experiment_reaches_the_minimum_return(experiment, minimum_return):
-    overrides = [f"+experiment={experiment}", "arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1"]
+    train(experiment, minimum_return)
+
+
+def train(experiment, minimum_return, *more):
+    overrides = [f"+experiment={experiment}", "arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
     assert loop.summary()["absolute/episode_return_mean"] >= minimum_return
