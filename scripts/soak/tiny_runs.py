@@ -54,6 +54,9 @@ SIZES = {
     "burn_in_length": 4,
     "sequence_length": 4,
     "sequence_period": 4,
+    "unroll_steps": 2,
+    "n_step": 2,
+    "num_simulations": 4,
 }
 # Sebulba has no warm-up: its first rollout holds a batch.
 HOST_SIZES = {**SIZES, "warmup_steps": 0, "rollout_length": 32}
