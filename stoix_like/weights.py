@@ -71,12 +71,12 @@ def default_path() -> Path:
     return data / "stoix_like" / "disco_103.npz"
 
 
-def load(path: str | None, sha256: str | None) -> dict[str, np.ndarray]:
+def load(path: str | None, sha256: str) -> dict[str, np.ndarray]:
     """Read the weights.
 
     Args:
         path: the file; None for `default_path`.
-        sha256: the checksum of its content; None for any file with these arrays.
+        sha256: the checksum of its content.
 
     Returns:
         The arrays by name, see `SHAPES`.
@@ -93,7 +93,7 @@ def load(path: str | None, sha256: str | None) -> dict[str, np.ndarray]:
         reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise ConfigError(f"{key}: the file {place} {reason}: {_ADVICE}") from None
     found = hashlib.sha256(content).hexdigest()
-    if sha256 is not None and found != sha256:
+    if found != sha256:
         raise ConfigError(f"{key}: the sha256 of {place} is {found}, not system.weights_sha256={sha256}: {_ADVICE}")
     try:
         return _arrays(content)

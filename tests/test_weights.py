@@ -1,7 +1,5 @@
 """Tests of the file of weights."""
 
-import hashlib
-
 import disco
 import numpy as np
 import pytest
@@ -25,11 +23,10 @@ def test_published_weights_are_loaded():
 def test_a_file_is_loaded_once_it_changed(tmp_path):
     path, arrays = tmp_path / "weights.npz", disco.synthetic()
     disco.save(path)
-    np.testing.assert_array_equal(weights.load(str(path), None)["lstm/linear/b"], arrays["lstm/linear/b"])
+    np.testing.assert_array_equal(weights.load(str(path), disco.digest(path))["lstm/linear/b"], arrays["lstm/linear/b"])
     arrays["lstm/linear/b"] = arrays["lstm/linear/b"] + 1.0
     disco.save(path, arrays)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    np.testing.assert_array_equal(weights.load(str(path), digest)["lstm/linear/b"], arrays["lstm/linear/b"])
+    np.testing.assert_array_equal(weights.load(str(path), disco.digest(path))["lstm/linear/b"], arrays["lstm/linear/b"])
 
 
 def test_no_path_stands_for_the_directory_of_the_user(tmp_path, monkeypatch):
@@ -37,10 +34,11 @@ def test_no_path_stands_for_the_directory_of_the_user(tmp_path, monkeypatch):
     with pytest.raises(
         ConfigError, match=r"^system.weights=null: the file .* does not exist: `stoix-like fetch disco1"
     ):
-        weights.load(None, None)
+        weights.load(None, weights.SHA256)
     (tmp_path / "stoix_like").mkdir()
-    disco.save(tmp_path / "stoix_like/disco_103.npz")
-    assert set(weights.load(None, None)) == set(weights.SHAPES)
+    path = tmp_path / "stoix_like/disco_103.npz"
+    disco.save(path)
+    assert set(weights.load(None, disco.digest(path))) == set(weights.SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_other_arrays_are_refused(change, reason, tmp_path):
     change(arrays)
     disco.save(path, arrays)
     with pytest.raises(ConfigError, match=rf"does not hold the arrays of Disco103 \(.*{reason}.*: `stoix-like fetch"):
-        weights.load(str(path), None)
+        weights.load(str(path), disco.digest(path))
 
 
 def test_another_file_is_refused(tmp_path):
@@ -67,6 +65,6 @@ def test_another_file_is_refused(tmp_path):
     ):
         weights.load(str(path), weights.SHA256)
     with pytest.raises(ConfigError, match="does not hold the arrays"):
-        weights.load(str(path), None)
+        weights.load(str(path), disco.digest(path))
     with pytest.raises(ConfigError, match="cannot be read"):
-        weights.load(str(tmp_path), None)
+        weights.load(str(tmp_path), weights.SHA256)

@@ -1,6 +1,7 @@
 """Weights of the sizes of Disco103, and trajectories of predictions for its update rule."""
 
 import functools
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -35,10 +36,15 @@ def synthetic():
     return arrays
 
 
+def digest(path):
+    """Return the checksum of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def save(path, arrays=None):
     """Write weights to a file, and return overrides with which Disco103 learns by them."""
     np.savez(path, **(synthetic() if arrays is None else arrays))
-    return [f"system.weights={path}", "system.weights_sha256=null"]
+    return [f"system.weights={path}", f"system.weights_sha256={digest(path)}"]
 
 
 @functools.cache

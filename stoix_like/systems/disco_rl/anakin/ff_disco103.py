@@ -58,7 +58,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
         n_step: see `ReplayConfig`; not used.
         store_next_observation: see `ReplayConfig`.
         weights: path of the meta-network's weights; None for those of `stoix-like fetch disco103`.
-        weights_sha256: checksum of the file; None for any weights of a meta-network of these sizes.
+        weights_sha256: checksum of the file.
         lr: Adam learning rate.
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
         policy_coef: weight of the divergence from the target of the policy.
@@ -75,7 +75,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
     n_step: Annotated[int, between(1, 1)] = 1
     store_next_observation: bool = True
     weights: str | None
-    weights_sha256: str | None
+    weights_sha256: str
     lr: Annotated[float, above(0.0)]
     max_abs_update: Annotated[float, above(0.0)]
     policy_coef: Annotated[float, at_least(0.0)]
