@@ -15,7 +15,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
 from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
-from stoix_like.systems.search.anakin.ff_mz import MuZero
+from stoix_like.systems.search.anakin.ff_mz import MuZero, build
 from stoix_like.systems.search.world_model import scale_to_unit
 from stoix_like.utils.replay import SequenceBatch, Step
 
@@ -84,6 +84,17 @@ def test_values_change_sign_where_players_take_turns(muzero):
     assert float(turns.targets(batch_of((), ())).value[0, 0]) == pytest.approx(5.0)
     targets = turns.targets(batch_of((), (1,)))
     assert targets.value[:3, 0].tolist() == pytest.approx([1.0 + 4.0, -8.0, 20.0])
+
+
+def test_games_for_two_have_a_negative_discount():
+    """In the targets, and in the tree."""
+    setup = small_setup()
+    muzero = build(setup.config.system, setup.spec._replace(num_players=2)).init.__self__
+    assert muzero.discount == -0.5
+    params = muzero.model.init(jax.random.key(1), Observation(jnp.ones((3, 4))))
+    node = jnp.ones((3, 8))
+    output, _ = muzero.simulation.step((params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), node)
+    np.testing.assert_allclose(output.discount, -0.5)
 
 
 class Known:
