@@ -127,6 +127,11 @@ class Recorded:
 
 def estimates(agent, steps):
     """Return what the meta-network reads, the returns, and the moments, see `estimate`."""
-    both = pair(predictions(1.0)), pair(predictions(2.0))
-    q_values = tuple(Pair(*map(agent.values, each)) for each in both)
-    return estimate(agent.config, Axes(), steps, both, q_values, MOMENTS)
+
+    @jax.jit
+    def compute(online, target, steps):
+        both = pair(online), pair(target)
+        q_values = tuple(Pair(*map(agent.values, each)) for each in both)
+        return estimate(agent.config, Axes(), steps, both, q_values, MOMENTS)
+
+    return compute(predictions(1.0), predictions(2.0), steps)

@@ -43,11 +43,12 @@ def test_losses_are_those_of_the_weights_and_of_lambda_returns():
     nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
     found = Found(jnp.asarray([[[0, 1, 1]]] * 2), jnp.full((2, 1, 3), 1.0 / 3.0), jnp.zeros((2, 1, 3)))
     view = Observation(jnp.zeros((2, 1, 1)))
+    compute = jax.jit(spo.loss)
     for truncated, squares in ((False, 9.0 + 16.0), (True, 1.0 + 16.0)):
         ends = no.at[0].set(truncated)
         steps = Step(view, nothing, jnp.asarray([[1.0], [4.0]]), no, ends, view, found)
         batch = SequenceBatch(steps, no, (), jnp.ones((1, 1)), None)
-        loss, metrics = spo.loss((zero.online, shared.params.duals), shared, batch, jax.random.key(1))
+        loss, metrics = compute((zero.online, shared.params.duals), shared, batch, jax.random.key(1))
         assert float(metrics["value_loss"]) == pytest.approx(0.25 * squares)
         # The penalty is zero, and the multiplier costs its bound.
         bound = spo.config.init_alpha * spo.config.epsilon_policy

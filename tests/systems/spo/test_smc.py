@@ -130,7 +130,12 @@ def test_another_proposal_corrects_the_weights():
     view, no = Observation(jnp.zeros((3, 1))), jnp.zeros((3,), bool)
     first = TimeStep(view, jnp.zeros((3,)), no, no, view, None)
     state = RolloutState(jnp.zeros((3,), jnp.int32), first, ())
-    _, found = searcher(networks, jnp.float32(1.0), jax.random.key(0), state, view, 4, False)
+
+    @jax.jit
+    def run(key):
+        return searcher(networks, jnp.float32(1.0), key, state, view, 4, False)[1]
+
+    found = run(jax.random.key(0))
     np.testing.assert_allclose(found.weights, np.tile(np.arange(1.0, 5.0) / 10.0, (3, 1)), rtol=1e-5)
 
 
