@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Model, Observation, PyTree, RolloutState, SearchOutput, SystemConfig
-from stoix_like.schema import Range, at_least, between, one_of
+from stoix_like.schema import Range, between, one_of
 from stoix_like.utils.jax_utils import Scalar
 
 Networks = Callable[[Observation], tuple[Any, jax.Array]]
@@ -39,7 +39,7 @@ class SMCConfig(SystemConfig):
     search_depth: Annotated[int, between(1, 2**12)]
     search_lambda: Annotated[float, between(0.0, 1.0)]
     resampling: Annotated[str, one_of("period", "ess")]
-    resample_period: Annotated[int, at_least(1)]
+    resample_period: Annotated[int, between(1, 2**12)]
     resample_threshold: Annotated[float, Range(0.0, 1.0, without_low=True)]
 
 
