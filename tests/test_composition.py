@@ -70,7 +70,7 @@ def test_composing_restores_the_hydra_of_the_caller():
         (["env=true"], "env=true is not known: choose from"),
         (["network=1e9"], "network=1e9 is not known: choose from"),
         (["checkpoint=[1]"], r"checkpoint=\[1\] is not known: choose from"),
-        (["experiment=1"], "experiment=1 is not known: choose from"),
+        (["experiment=7"], "experiment=7 is not known: choose from"),
         (["env=[gymnax/cartpol]"], "gymnax/cartpol"),
         (["env={a:1}"], "env"),
         (["env@arch=gymnax"], "env@arch"),
