@@ -14,7 +14,7 @@ from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.run.setup import set_up
-from stoix_like.systems.search.anakin.ff_az import Found
+from stoix_like.systems.search.planner import Found
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import Remembered, SequenceBatch, Step
 

@@ -14,8 +14,8 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
-from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
 from stoix_like.systems.search.anakin.ff_mz import MuZero, build
+from stoix_like.systems.search.planner import Found, SearchShared
 from stoix_like.systems.search.world_model import scale_to_unit
 from stoix_like.utils.replay import SequenceBatch, Step
 

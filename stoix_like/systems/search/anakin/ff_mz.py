@@ -16,15 +16,14 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import Agent, Metrics, Observation, SearchOutput, System, SystemSpec
+from stoix_like.base_types import Agent, Observation, SearchOutput, System, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.search.anakin import ff_az
-from stoix_like.systems.search.anakin.ff_az import Found, SearchShared
+from stoix_like.systems.search.planner import Found, Losses, Planner, PlannerConfig, SearchShared, assemble
 from stoix_like.systems.search.sampled import Step
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import RecurrentFn, expected_value
@@ -37,7 +36,7 @@ from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WorldModelConfig, ff_az.BaseConfig):
+class Config(WorldModelConfig, PlannerConfig):
     """Hyperparameters of MuZero.
 
     Attributes:
@@ -85,7 +84,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 @dataclass(frozen=True)
-class MuZero(ff_az.AlphaZero[ConfigT]):
+class MuZero(Planner[ConfigT]):
     """MuZero with its hyperparameters, model and optimiser; `reanalyse_size` is that of one shard."""
 
     model: WorldModel
@@ -121,9 +120,7 @@ class MuZero(ff_az.AlphaZero[ConfigT]):
         extras = jax.tree.map(lambda new, old: jnp.concatenate([new, old[:, size:]], axis=1), found, steps.extras)
         return batch._replace(steps=steps._replace(extras=extras))
 
-    def loss(
-        self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array
-    ) -> tuple[jax.Array, tuple[Metrics, jax.Array]]:
+    def loss(self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Losses]:
         """Compute the losses of all heads on unrolled sequences; also the absolute errors `[1, B]` of root values."""
         config, num_unrolled = self.config, self.config.unroll_steps
         observation = jax.tree.map(lambda x: x[: num_unrolled + 1], batch.steps.observation)
@@ -224,7 +221,7 @@ def build(config: Config, spec: SystemSpec) -> System:
 
     assert isinstance(spec.action_space, Discrete)
     found = Found(None, jnp.zeros((spec.action_space.n,)), jnp.zeros(()))
-    return ff_az.assemble(MuZero(**make_parts(config, spec, found, make_root, over_actions)), spec)
+    return assemble(MuZero(**make_parts(config, spec, found, make_root, over_actions)), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_mz", build)

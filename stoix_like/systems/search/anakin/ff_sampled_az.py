@@ -19,6 +19,7 @@ from stoix_like.schema import between
 from stoix_like.systems.actor_critic import ActorCriticNetworks
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.search.anakin import ff_az
+from stoix_like.systems.search.planner import Found, assemble
 from stoix_like.systems.search.sampled import sample_actions, sampled_policy_loss, sampled_prior, take_action
 from stoix_like.systems.search.simulation import Expansion
 from stoix_like.systems.search.tree import describe
@@ -46,7 +47,7 @@ class SampledAlphaZero(ff_az.AlphaZero[Config]):
         candidates = unpack(root.embedding).actions
         return describe(root, output, take_action(candidates, output.action), candidates)
 
-    def policy_loss(self, pi: Any, found: ff_az.Found) -> jax.Array:
+    def policy_loss(self, pi: Any, found: Found) -> jax.Array:
         """Compute cross-entropies to the probabilities that the search found for samples (section 5.2)."""
         assert found.candidates is not None
         return sampled_policy_loss(pi, found.candidates, found.weights)
@@ -66,8 +67,8 @@ def build(config: Config, spec: SystemSpec) -> System:
 
     action = jax.eval_shape(space.sample, jax.random.key(0))
     candidates = jnp.zeros((num_samples, *action.shape), action.dtype)
-    found = ff_az.Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(()))
-    return ff_az.assemble(SampledAlphaZero(**ff_az.make_parts(config, spec, found, expand)), spec)
+    found = Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(()))
+    return assemble(SampledAlphaZero(**ff_az.make_parts(config, spec, found, expand)), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_sampled_az", build)

@@ -18,7 +18,8 @@ from stoix_like.base_types import SearchOutput, System, SystemSpec
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.schema import between
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.search.anakin import ff_az, ff_mz
+from stoix_like.systems.search.anakin import ff_mz
+from stoix_like.systems.search.planner import Found, assemble
 from stoix_like.systems.search.sampled import over_samples, sampled_policy_loss, sampled_root, take_action
 from stoix_like.systems.search.tree import describe, expected_value
 
@@ -45,7 +46,7 @@ class SampledMuZero(ff_mz.MuZero[Config]):
         found = describe(root, output, take_action(candidates, output.action), candidates)
         return found._replace(value=expected_value(found))
 
-    def policy_loss(self, pi: Any, found: ff_az.Found) -> jax.Array:
+    def policy_loss(self, pi: Any, found: Found) -> jax.Array:
         """Compute cross-entropies to the probabilities that the search found for samples (section 5.2)."""
         assert found.candidates is not None
         return sampled_policy_loss(pi, found.candidates, found.weights)
@@ -56,9 +57,9 @@ def build(config: Config, spec: SystemSpec) -> System:
     space, num_samples = spec.action_space, config.num_samples
     action = jax.eval_shape(space.sample, jax.random.key(0))
     candidates = jnp.zeros((num_samples, *action.shape), action.dtype)
-    found = ff_az.Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(()))
+    found = Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(()))
     make_root, over_actions = partial(sampled_root, space, num_samples), partial(over_samples, space, num_samples)
-    return ff_az.assemble(SampledMuZero(**ff_mz.make_parts(config, spec, found, make_root, over_actions)), spec)
+    return assemble(SampledMuZero(**ff_mz.make_parts(config, spec, found, make_root, over_actions)), spec)
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_sampled_mz", build)

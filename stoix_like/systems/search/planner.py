@@ -1,0 +1,232 @@
+"""What AlphaZero and MuZero share: they act by searches, store what these found, and learn it from sequences."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import mctx
+import optax
+
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Metrics,
+    NetworkOutputs,
+    Observation,
+    RolloutState,
+    SearchOutput,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.envs.spaces import Discrete
+from stoix_like.schema import at_least
+from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.launch import Algorithm, make_system
+from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
+from stoix_like.systems.search.simulation import Simulation
+from stoix_like.systems.search.tree import SearchConfig, describe, search
+from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
+from stoix_like.utils.normalizer import Normalizer
+from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay
+from stoix_like.utils.successors import successor_values
+
+Losses = tuple[Metrics, jax.Array]
+"""Metrics by name, and the absolute errors of values, whose mean over the first axis is that of sequences `[B]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig(SearchConfig, BlockReplayConfig, OffPolicyConfig):
+    """Hyperparameters of systems that learn what their searches found.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        policy_hyperparams: see `SystemConfig`.
+        plays_both_seats: see `SystemConfig`.
+        needs_successors: see `SystemConfig`.
+        store_next_observation: see `ReplayConfig`; the values of successors are stored.
+        vf_coef: weight of the value loss.
+        ent_coef: weight of the entropy bonus.
+        normalize_observations: whether observations are normalised by their running mean and standard deviation.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    policy_hyperparams: ClassVar[Mapping[str, float]] = {"evaluation_simulations": 0}
+    plays_both_seats: ClassVar[bool] = True
+    needs_successors: ClassVar[bool] = False
+    store_next_observation: bool = False
+    vf_coef: Annotated[float, at_least(0.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    normalize_observations: bool
+
+
+ConfigT = TypeVar("ConfigT", bound=PlannerConfig)
+
+
+class SearchShared(NamedTuple):
+    """The shared state of an agent: parameters, optimiser states, statistics of observations, updates so far."""
+
+    params: Any
+    opt_states: Any
+    statistics: Any
+    updates: jax.Array
+
+
+class Found(NamedTuple):
+    """What a search found in a state, of which the networks learn.
+
+    Attributes:
+        candidates: `[..., K, *action]`, the actions considered; None for all discrete ones.
+        weights: `[..., K]`, their probabilities.
+        value: `[...]` of the state; in the replay buffer of its true successor, of which it is a bootstrap value.
+    """
+
+    candidates: jax.Array | None
+    weights: jax.Array
+    value: jax.Array
+
+
+@dataclass(frozen=True)
+class Planner(Algorithm, Generic[ConfigT]):
+    """A system that acts by searches; its `discount` is negative where players take turns."""
+
+    config: ConfigT
+    axes: Axes
+    networks: Any
+    optim: optax.GradientTransformation
+    normalizer: Normalizer
+    replay: SequenceReplay
+    discount: Scalar
+    num_updates: int
+    simulation: Simulation
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent, with an empty replay buffer."""
+        params, statistics = self.networks.init(key, timestep.observation), self.normalizer.init(timestep.observation)
+        shared = SearchShared(params, self.optim.init(params), statistics, jnp.zeros((), jnp.int32))
+        return Agent(shared, self.replay.init(timestep))
+
+    def tree(
+        self,
+        shared: SearchShared,
+        state: Any,
+        observation: Observation,
+        key: jax.Array,
+        num_simulations: int,
+        greedy: bool = False,
+    ) -> tuple[mctx.RootFnOutput, mctx.PolicyOutput[Any]]:
+        """Search from observations `[B, ...]` of a `RolloutState`, which a learned model does not need."""
+        root_key, key = jax.random.split(key)
+        params = shared.params, shared.statistics
+        root = self.simulation.root(params, state, observation, root_key)
+        return root, search(self.config, params, key, root, self.simulation.step, num_simulations, greedy)
+
+    def search(
+        self, shared: SearchShared, state: RolloutState, key: jax.Array, num_simulations: int, greedy: bool = False
+    ) -> SearchOutput:
+        """Search from the states of the environments, and describe what was found."""
+        return self.describe(*self.tree(shared, state, state.timestep.observation, key, num_simulations, greedy))
+
+    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
+        """Describe what a search found; the index of an action is the action."""
+        return describe(root, output, output.action)
+
+    def act(
+        self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[Any, jax.Array, Any]:
+        """Choose actions by a search; the extras are what it found."""
+        found = self.search(shared, state, key, self.config.num_simulations, greedy)
+        return state.carry, found.action, Remembered((), Found(found.candidates, found.weights, found.value))
+
+    def evaluate(
+        self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool
+    ) -> tuple[Any, jax.Array, Any]:
+        """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
+        if self.config.evaluation_simulations:
+            return state.carry, self.search(shared, state, key, self.config.evaluation_simulations, greedy).action, ()
+        observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
+        pi = self.networks.policy(shared.params, observation)
+        return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+
+    def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of observations `[B, ...]`, without a search."""
+        pi, value = self.networks.both(shared.params, self.normalizer.apply(shared.statistics, observation))
+        return NetworkOutputs(pi, value)
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer, with the values of true successors, and to the statistics.
+
+        The value of a successor is the one that the search found in the next step; where the episode was truncated, and
+        after the last step, that of the critic.
+        """
+        steps, shared = trajectory.transitions, agent.shared
+        found: Found = steps.extras.extras
+        values = self.networks.value(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
+        beyond = successor_values(values, found.value, steps.truncated)
+        following = jnp.concatenate([found.value[1:], values[-1:]])
+        found = found._replace(value=jnp.where(steps.truncated, beyond, following))
+        steps = steps._replace(extras=Remembered((), found))
+        statistics = self.normalizer.update(shared.statistics, steps.observation)
+        local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
+        return Agent(shared._replace(statistics=statistics), local)
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
+        del trajectory
+        config = self.config
+        exponent = config.importance_exponent(agent.shared.updates, self.num_updates)
+
+        def step(agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
+            del count
+            (params, opt_states, *others), local = agent
+            batch = self.sample(agent, sample_key, exponent)
+            loss = partial(self.loss, statistics=agent.shared.statistics, batch=batch, key=loss_key)
+            params, opt_states, (metrics, errors) = gradient_step(loss, self.optim, self.axes, params, opt_states)
+            if batch.indices is not None:
+                priorities = (jnp.mean(errors, axis=0) + 1e-6) ** config.priority_exponent
+                local = self.replay.set_priorities(local, batch.indices, priorities)
+            return Agent(SearchShared(params, opt_states, *others), local), metrics
+
+        agent, metrics = replay_epochs(step, agent, key, config.epochs)
+        return agent._replace(shared=agent.shared._replace(updates=agent.shared.updates + 1)), metrics
+
+    def sample(self, agent: Agent, key: jax.Array, importance_exponent: Any) -> SequenceBatch:
+        """Sample a batch of sequences."""
+        return self.replay.sample(agent.local, key, importance_exponent)
+
+    @abstractmethod
+    def loss(self, params: Any, statistics: Any, batch: SequenceBatch, key: jax.Array) -> tuple[jax.Array, Losses]:
+        """Compute the loss of sequences `[W, B]`, with its metrics, and the absolute errors of values."""
+
+    def policy_loss(self, pi: Any, found: Found) -> jax.Array:
+        """Compute cross-entropies to the probabilities that the search found."""
+        return -jnp.sum(found.weights * pi.logits, axis=-1)
+
+    def value_target(self, batch: SequenceBatch) -> jax.Array:
+        """Compute n-step returns of rewards and of the values that the search found."""
+        steps = batch.steps
+        return batch_n_step_bootstrapped_returns(
+            steps.reward,
+            self.discount * (1.0 - steps.terminated),
+            steps.extras.value,
+            self.config.n_step,
+            truncation_t=steps.truncated,
+            time_major=True,
+        )
+
+
+def assemble(algorithm: Planner[Any], spec: SystemSpec) -> System:
+    """Return the functions of a system; evaluation searches with simulations of its own."""
+    greedy, simulations = spec.evaluation_greedy, algorithm.config.evaluation_simulations
+    system = make_system(algorithm, spec)._replace(eval_act=partial(algorithm.evaluate, greedy=greedy))
+    if not simulations:
+        return system
+    return system._replace(search=partial(algorithm.search, num_simulations=simulations, greedy=greedy))
