@@ -35,6 +35,7 @@ def test_disco103_learns_catch_with_the_published_weights():
         ("td3_mountain_car_continuous", 90.0),
         ("sac_discrete_cartpole", 475.0),
         ("mz_cartpole", 475.0),
+        ("sampled_mz_cartpole", 475.0),
         ("az_cartpole", 475.0),
         ("sampled_az_pendulum", -220.0),
         ("spo_cartpole", 475.0),
