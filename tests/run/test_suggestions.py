@@ -158,11 +158,14 @@ def test_every_system_has_a_network_that_fits():
         "ppo/ff_dpo",
         "ppo/ff_ppo",
         "ppo/ff_ppo_penalty",
+        "search/ff_sampled_az",
         "spo/ff_spo",
         "vpg/ff_a2c",
         "vpg/ff_reinforce",
     ]
-    assert fitting_systems("cnn") == fitting_systems("mlp_continuous") == stochastic
+    assert fitting_systems("mlp_continuous") == stochastic
+    # All discrete actions are searched, or sampled ones of any kind.
+    assert fitting_systems("cnn") == sorted([*stochastic, "search/ff_az"])
     assert {system for network in group_choices("network") for system in fitting_systems(network)} == set(
         group_choices("system")
     )
