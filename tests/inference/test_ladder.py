@@ -55,6 +55,7 @@ def test_checkpoints_are_rated_by_their_games(run, capsys):
     assert "6 matches of 40 games" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_neighbours_and_the_first_checkpoint_alone(run):
     record = ladder(run, 2, neighbours=1, trust=True)
     assert [match["players"] for match in record["matches"]] == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 2]]
@@ -116,6 +117,7 @@ def test_runs_of_one_player_are_refused(tmp_path_factory):
         evaluate(pendulum, opponent="random")
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_ladder(run, capsys):
     cli.main(["ladder", str(run), "--games", "4", "--openings", "1", "--neighbours", "1", "--trust"])
     printed = capsys.readouterr().out

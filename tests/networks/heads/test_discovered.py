@@ -3,9 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from every_head import HEADS, KEY
 
 
+@pytest.mark.slow
 def test_predictions_about_actions_are_those_of_an_lstm_cell():
     """The cell takes the action from the state that the embedding determines."""
     head = HEADS["discovered"][0]
