@@ -17,7 +17,6 @@ SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_update
 # Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
 MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
 ALPHAZERO = [*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"]
-MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2"]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],

@@ -1,5 +1,8 @@
 """Tests of Disco103."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import disco
 import jax
 import jax.numpy as jnp
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 from disco import EXPECTED
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import Agent, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.disco_rl.anakin.ff_disco103 import DiscoShared, divergence
 from stoix_like.utils.replay import SequenceBatch
@@ -49,3 +52,19 @@ def test_divergence_of_masked_policies_is_finite(mask):
     value, gradient = jax.value_and_grad(lambda q: divergence(p, q)[0])(q)
     np.testing.assert_allclose(value, np.sum(first * np.log(first / second)), rtol=1e-5)
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_random_actions_are_stored_with_the_probabilities_of_random_legal_actions(random):
+    """In a warm-up, the actions are not those that the policy chose."""
+    added = []
+    replay = SimpleNamespace(add=lambda local, trajectory: added.append(trajectory.transitions.extras.extras))
+    agent = dataclasses.replace(disco.make(), replay=replay)
+    chosen, logits = jnp.asarray([[0], [1]]), jnp.asarray([[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]]])
+    view = Observation(jnp.zeros((2, 1, 1)), jnp.asarray([[[True, True, False]]] * 2))
+    action = 1 - chosen if random else chosen
+    nothing, no = jnp.zeros((2, 1)), jnp.zeros((2, 1), bool)
+    steps = Transition(view, action, nothing, no, no, view, no, (chosen, logits))
+    agent.observe(Agent((), ()), Trajectory(steps, ()))
+    low = jnp.finfo(jnp.float32).min
+    np.testing.assert_array_equal(added[0], jnp.asarray([[[0.0, 0.0, low]]] * 2) if random else logits)

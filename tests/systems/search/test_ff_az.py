@@ -16,18 +16,18 @@ from stoix_like.utils.replay import SequenceBatch, Step
 
 
 def test_the_loss_is_a_cross_entropy_and_half_a_squared_error():
-    """A uniform policy over two actions has the cross-entropy log 2 with any weights; values are off by 3."""
+    """A uniform policy has the cross-entropy log 2, and values are off by 3; importance weights are one half."""
     _, az = prepare("env=probe/policy", "system.vf_coef=0.5", "system.n_step=1", "system.normalize_observations=false")
     agent = az.init(jax.random.key(0), timestep([0] * 4, [False] * 4))
     params = jax.tree.map(jnp.zeros_like, agent.shared.params)
     no, nothing = jnp.zeros((2, 4), bool), jnp.zeros((2, 4))
     found = Found(None, jnp.broadcast_to(jnp.asarray([0.25, 0.75]), (2, 4, 2)), nothing)
     view = Observation(jnp.zeros((2, 4, 1)))
-    batch = SequenceBatch(Step(view, nothing, nothing + 3.0, no, no, None, found), no, (), jnp.ones((1, 4)), None)
+    batch = SequenceBatch(Step(view, nothing, nothing + 3.0, no, no, None, found), no, (), jnp.full((1, 4), 0.5), None)
     loss, (metrics, errors) = az.loss(params, (), batch, jax.random.key(1))
-    assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0))
-    assert float(metrics["value_loss"]) == pytest.approx(4.5)
-    assert float(loss) == pytest.approx(np.log(2.0) + 0.5 * 4.5)
+    assert float(metrics["policy_loss"]) == pytest.approx(0.5 * np.log(2.0))
+    assert float(metrics["value_loss"]) == pytest.approx(0.5 * 4.5)
+    assert float(loss) == pytest.approx(0.5 * np.log(2.0) + 0.25 * 4.5)
     np.testing.assert_allclose(errors, 3.0)
 
 

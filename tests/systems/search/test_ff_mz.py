@@ -135,11 +135,31 @@ def test_unrolled_losses_have_the_weight_of_one_step_together(muzero):
     assert float(metrics["reward_loss"]) == pytest.approx(1.0)
     assert float(metrics["policy_loss"]) == pytest.approx(2.0 * np.log(2.0))
     assert errors.tolist() == [[pytest.approx(6.0)]]
+    halved = batch_of((), ())._replace(weight=jnp.full((1, 1), 0.5))
+    _, (metrics, _) = known_loss(muzero, 1.0, halved)
+    assert [float(metrics[name]) for name in ("value_loss", "reward_loss")] == pytest.approx([2.0, 0.5])
+    assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0))
     # Behind the truncated step 1 is one value, that of its successor; two of three rewards and of four policies stay.
     _, (metrics, _) = known_loss(muzero, 1.0, batch_of((), (1,)))
     assert float(metrics["value_loss"]) == pytest.approx(1.0 + (2.0 + 3.0) / 3.0)
     assert float(metrics["reward_loss"]) == pytest.approx(2.0 / 3.0)
     assert float(metrics["policy_loss"]) == pytest.approx(np.log(2.0) * 4.0 / 3.0)
+
+
+def test_unrolled_policies_know_the_legal_actions_of_the_root_alone(muzero):
+    """As in the search: what is never legal later would otherwise never be learned to be so."""
+    masks = []
+
+    class Masked(Known):
+        def policy_at(self, params, latent, mask):
+            masks.append(mask)
+            return super().policy_at(params, latent, mask)
+
+    batch = batch_of((), ())
+    view = batch.steps.observation._replace(action_mask=jnp.asarray([[[True, False]]] * 5))
+    batch = batch._replace(steps=batch.steps._replace(observation=view))
+    dataclasses.replace(muzero, model=Masked()).loss(1.0, (), batch, jax.random.key(0))
+    np.testing.assert_array_equal(masks[0][:, 0], [[True, False], [True, True], [True, True], [True, True]])
 
 
 def test_the_gradient_is_halved_at_each_step_of_the_dynamics(muzero):

@@ -1,6 +1,7 @@
 """What planners store of searches, and the targets that follow."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from off_policy_runs import timestep
 from searched_runs import prepare
 
+from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition
 from stoix_like.systems.search.planner import Found
 from stoix_like.utils.replay import Remembered, SequenceBatch, Step
@@ -56,3 +58,51 @@ def test_targets_change_their_sign_with_the_player_to_move(opponent, sign):
     g = sign * 0.5
     last = 4 + g * 8
     np.testing.assert_allclose(target, [[1 + g * (2 + g * 8), 1 + g * 2], [2 + g * last, 2.0], [last, last]])
+
+
+def test_searches_normalise_observations_at_the_root_and_in_the_tree():
+    setup, az = prepare("env=gymnax/cartpole", "system.normalize_observations=true")
+    model, action = setup.spec.model, jnp.zeros(4, jnp.int32)
+
+    @jax.jit
+    def values(key):
+        state = start_episodes(setup.env, setup.build_system(), jax.random.split(key, 4))
+        first = state.timestep.observation
+        seen = Observation(3.0 + 5.0 * jax.random.normal(key, (8, 4, 4)))
+        params = az.networks.init(key, first), az.normalizer.update(az.normalizer.init(first), seen)
+        root = az.simulation.root(params, state, first, key)
+        output, _ = az.simulation.step(params, key, action, root.embedding)
+        _, after = model.step(jax.random.split(key, 4), model.state_of(state.env_state), action)
+        expected = [az.networks.value(params[0], az.normalizer.apply(params[1], x)) for x in (first, after.observation)]
+        return (root.value, output.value), expected
+
+    np.testing.assert_allclose(*values(jax.random.key(0)), rtol=1e-4, atol=1e-6)
+
+
+def test_evaluations_search_with_simulations_of_their_own(monkeypatch):
+    _, az = prepare("env=probe/value", "system.num_simulations=5", "system.evaluation_simulations=3")
+
+    def search(self, shared, state, key, num_simulations, greedy=False):
+        return SimpleNamespace(action=num_simulations, candidates=greedy, weights=None, value=None)
+
+    monkeypatch.setattr(type(az), "search", search)
+    state = SimpleNamespace(carry=())
+    assert az.evaluate((), state, None, True)[1] == 3
+    assert az.act((), state, None)[1] == 5
+
+
+def test_priorities_are_those_of_the_mean_errors_of_values(monkeypatch):
+    """Means of 4 and 16 in two steps, with the exponent 1/2."""
+    _, az = prepare("env=probe/value", "system.prioritised=true", "system.priority_exponent=0.5")
+    errors = jnp.asarray([[1.0, 4.0], [7.0, 28.0]])
+
+    def loss(self, params, statistics, batch, key):
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params)), ({"loss": jnp.zeros(())}, errors)
+
+    monkeypatch.setattr(type(az), "loss", loss)
+    batch = SequenceBatch((), (), (), jnp.ones((1, 2)), jnp.arange(2))
+    replay = az.replay._replace(sample=lambda *_: batch, set_priorities=lambda local, indices, priorities: priorities)
+    az = dataclasses.replace(az, replay=replay)
+    agent = az.init(jax.random.key(0), timestep([0], [False]))._replace(local=jnp.zeros(2))
+    agent, _ = az.update(agent, None, jax.random.key(1))
+    np.testing.assert_allclose(agent.local, [2.0, 4.0], rtol=1e-5)

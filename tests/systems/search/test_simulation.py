@@ -20,8 +20,8 @@ GAMMA = 0.5
 # action 0 costs 1, action 2 is illegal and worth 100, and the others are free; all of them lead back to state 3.
 VALUES = jnp.asarray([0.0, 7.0, 4.0, 2.0])
 TAKEN = {
-    **{"search_method": "gumbel", "max_depth": None, "num_considered_actions": 3, "gumbel_scale": 0.0},
-    **{"value_scale": 0.1, "maxvisit_init": 50.0, "dirichlet_fraction": 0.0, "dirichlet_alpha": 0.3},
+    **{"search_method": "gumbel", "max_depth": None, "num_considered_actions": 3, "gumbel_scale": 100.0},
+    **{"value_scale": 0.1, "maxvisit_init": 50.0, "dirichlet_fraction": 0.9, "dirichlet_alpha": 0.3},
     **{"pb_c_init": 10.0, "pb_c_base": 19652.0, "search_temperature": 1.0},
 }
 
@@ -47,11 +47,11 @@ def expand(params, observation, key):
     return Expansion(mask_logits(logits, observation.action_mask), value)
 
 
-def plan(num_simulations=24, discount=GAMMA, reward_scale=1.0, **values):
-    """Search from two environments at the start."""
+def plan(num_simulations=24, discount=GAMMA, reward_scale=1.0, position=0, **values):
+    """Search from two environments, without the noise of training."""
     model = Model(state_of=lambda state: state, step=jax.vmap(step_one))
     simulation = make_simulation(model, expand, discount, reward_scale)
-    env_state = {"position": jnp.zeros((2,), jnp.int32), "key": jax.random.split(jax.random.key(0), 2)}
+    env_state = {"position": jnp.full((2,), position, jnp.int32), "key": jax.random.split(jax.random.key(0), 2)}
     state = RolloutState(env_state, jax.vmap(lambda state: restart(observe(state)))(env_state), ())
     config: Any = SimpleNamespace(**{**TAKEN, **values})
 
@@ -78,6 +78,15 @@ def test_values_end_where_the_episode_terminates_and_bootstrap_where_it_is_trunc
     in_third = np.asarray(unpack(nodes.embeddings).state["position"]) == 3
     assert in_third.sum() > 4
     assert (np.asarray(nodes.children_visits)[in_third][:, 2] == 0).all()
+    np.testing.assert_array_equal(found.action, [1, 1])
+
+
+@pytest.mark.parametrize("method", ["gumbel", "puct"])
+def test_no_simulation_begins_with_an_illegal_action(method):
+    """In state 3, action 2 is illegal, and worth 100."""
+    found, _ = plan(position=3, search_method=method)
+    np.testing.assert_array_equal(found.visits[:, 2], 0)
+    np.testing.assert_array_equal(found.weights[:, 2], 0.0)
     np.testing.assert_array_equal(found.action, [1, 1])
 
 

@@ -56,6 +56,23 @@ def test_losses_are_those_of_the_weights_and_of_lambda_returns():
         assert float(loss) == pytest.approx(np.log(2.0) + bound + 0.5 + 0.25 * squares, rel=1e-4)
 
 
+def test_searches_normalise_observations():
+    spo, _ = prepare("system.normalize_observations=true")
+    spo = dataclasses.replace(
+        spo, searcher=lambda networks, temperature, key, state, observation, *_: networks(observation)
+    )
+    state = RolloutState(None, timestep([1] * 4, [False] * 4), ())
+    shared = spo.init(jax.random.key(0), state.timestep).shared
+    views = Observation(
+        3.0 + 5.0 * jax.random.normal(jax.random.key(1), (8, *state.timestep.observation.agent_view.shape))
+    )
+    shared = shared._replace(statistics=spo.normalizer.update(shared.statistics, views))
+    _, value = spo.search(shared, state, jax.random.key(2), 4)
+    observation = spo.normalizer.apply(shared.statistics, state.timestep.observation)
+    np.testing.assert_allclose(value, spo.networks.value(shared.params.networks.online, observation), rtol=1e-5)
+    assert abs(observation.agent_view - state.timestep.observation.agent_view).min() > 0.1
+
+
 def test_evaluations_without_particles_act_by_the_policy():
     spo, setup = prepare("system.evaluation_particles=0")
     system = setup.build_system()

@@ -36,10 +36,10 @@ def networks(observation):
     return Categorical(logits=jnp.zeros((*shape, 2))), jnp.full(shape, VALUE)
 
 
-def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks):
+def search(*overrides, terminates=False, truncates=False, temperature=1.0, greedy=False, given=networks, scale=1.0):
     config = parse_config(compose_config(["system=spo/ff_spo", *(f"system.{key}" for key in overrides)])).system
     model = counting_model(terminates, truncates)
-    searcher = Search(config, model, GAMMA, 1.0, FROM_POLICY, make_resampling(config))
+    searcher = Search(config, model, GAMMA, scale, FROM_POLICY, make_resampling(config))
     nothing, no = jnp.zeros((3,)), jnp.zeros((3,), bool)
     view = Observation(jnp.zeros((3, 1)))
     first = TimeStep(view, nothing, no, no, view, EpisodeMetrics(nothing, nothing.astype(jnp.int32), no))
@@ -76,14 +76,20 @@ def test_advantages_bootstrap_at_truncations_and_not_at_terminations(kind):
 
 
 def test_weights_are_exponentials_of_advantages():
-    """One step: the action 1 has e^(1 / temperature) times the weight of the action 0."""
-    output, found = search("search_depth=1", temperature=0.5)
+    """One step: the action 1 has e^(1 / temperature) times the weight of the action 0. It is not resampled after it."""
+    output, found = search("search_depth=1", "resample_period=1", temperature=0.5)
     share = first_actions(found).mean(-1)
     expected = np.exp(2.0) * share / (np.exp(2.0) * share + 1.0 - share)
     np.testing.assert_allclose((found.weights * found.candidates).sum(-1), expected, rtol=1e-5)
     np.testing.assert_allclose(output.value, VALUE + (found.weights * found.advantages).sum(-1), rtol=1e-5)
     np.testing.assert_allclose(output.prior_value, VALUE)
     np.testing.assert_array_equal(output.visits, 1)
+
+
+def test_advantages_are_of_scaled_rewards_and_decay_with_lambda():
+    """Two steps with lambda 0: the temporal difference of the first alone, 2 a + 5 - 10."""
+    _, found = search("search_depth=2", "resample_period=9", "search_lambda=0", scale=2.0)
+    np.testing.assert_allclose(found.advantages, 2.0 * first_actions(found) - 5.0)
 
 
 @pytest.mark.parametrize("overrides", [["resample_period=1"], ["resampling=ess", "resample_threshold=0.9"]])
