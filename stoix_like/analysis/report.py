@@ -120,7 +120,7 @@ def _curves(algorithms: Sequence[Algorithm]) -> str:
 
 def _ladders(algorithms: Sequence[Algorithm]) -> str:
     """Draw the ratings of checkpoints, and list those of members; empty without ladders."""
-    found = [(run.directory.name, record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
+    found = [(str(run.directory), record) for run in _runs(algorithms) for record in read_ladders(run.directory)]
     rated = {name: record for name, record in found if record["of"] == "checkpoints"}
     parts = [_figure(lambda figure: plots.elo(rated, ax=figure.add_subplot()))] if rated else []
     for name, record in found:

@@ -1,6 +1,7 @@
 """The report in one page."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -54,6 +55,7 @@ def ladder_of(names, values, of):
 
 
 def test_ladders_are_drawn(tmp_path):
+    """Those of two runs with the same name, too."""
     write_run(tmp_path / "a")
     (tmp_path / "a/evaluations").mkdir()
     ladder = tmp_path / "a/evaluations/ladder-checkpoints-seed0-100games.json"
@@ -62,8 +64,11 @@ def test_ladders_are_drawn(tmp_path):
         ladder_of(["member"] * 2, [0, 1], "members")
     )
     (tmp_path / "a/evaluations/ladder-torn.json").write_text("{")
+    write_run(tmp_path / "b/a", seed=1)
+    shutil.copytree(tmp_path / "a/evaluations", tmp_path / "b/a/evaluations")
     report.write([tmp_path], tmp_path / "report.html", animation=False)
     text = (tmp_path / "report.html").read_text()
+    assert [f"Members of <code>{tmp_path / name}</code>" in text for name in ("a", "b/a")] == [True, True]
     assert "<h2>Ladder</h2>" in text
     assert "Elo above the first checkpoint" in text
     assert "<td>123 [103, 143]</td><td>25.0%</td>" in text
