@@ -53,8 +53,9 @@ _NOT_DRAWN = frozenset({"shogi"})
 _PRESETS = {"go_9x9": {"size": 9, "komi": 7.5}, "go_19x19": {"size": 19, "komi": 7.5}}
 
 
-# The opponent with which actions are moves of both players.
+# The opponent with which actions are moves of both players, which training alone knows.
 _SELF = "self"
+_KEY = "env.kwargs.opponent"
 
 # Games in which the players move in turn; in others, the opponent may have several moves in a row, or none.
 _IN_TURN = frozenset(
@@ -221,7 +222,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
                 f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
             )
         return Vectorize(PgxEnvironment(env, None))
-    opponent = _find_opponent(kwargs.get("opponent", "random"), env, "env.kwargs.opponent")
+    opponent = _find_opponent(kwargs.get("opponent", "random"), env, _KEY)
     return Vectorize(PgxEnvironment(env, opponent))
 
 
@@ -235,8 +236,9 @@ def _find_opponent(opponent: Any, env: Any, key: str) -> Opponent:
 
 
 def _import_opponent(opponent: Any, key: str) -> Opponent:
+    names = f"random, {_SELF}," if key == _KEY else "random"
     key = f"{key}={opponent}"
-    wanted = "it must be random or the import path of a function (key, game) -> action"
+    wanted = f"it must be {names} or the import path of a function (key, game) -> action"
     if not isinstance(opponent, str):
         raise ConfigError(f"{key} is not an opponent: {wanted}")
     if opponent in typing.get_args(pgx.BaselineModelId):

@@ -201,7 +201,7 @@ def test_constructor_arguments_and_import_paths():
         ("go_9x9", {"kwargs": {"size": 0}}, "env.kwargs={'size': 0} is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"komi": float("nan")}}, "env.kwargs.komi=nan is invalid for go_9x9"),
         ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
-        ("hex", {"kwargs": {"opponent": "nobody"}}, "env.kwargs.opponent=nobody cannot be imported.*must be random or"),
+        ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody cannot be imported.*must be random, self, or"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
         ("hex", {"kwargs": {"opponent": "math.sin"}}, "env.kwargs.opponent=math.sin cannot be called"),
         ("backgammon", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent=self does not fit backgammon.*chess, co"),
