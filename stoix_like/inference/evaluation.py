@@ -21,6 +21,7 @@ from stoix_like.inference.load import TrainedRun, load_member, load_shared, open
 from stoix_like.inference.searches import with_simulations
 from stoix_like.loggers.formats import center_name, format_number
 from stoix_like.policies.setup import InferenceSetup
+from stoix_like.policies.visits import check_seed
 from stoix_like.rendering.animation import check_path, write_animation
 from stoix_like.rendering.episode import Recorder
 from stoix_like.run import records
@@ -205,19 +206,6 @@ def _check(episodes: int, seed: int) -> None:
     if episodes > MAX_EPISODES:
         raise ConfigError(f"episodes={episodes} is too large: use at most {MAX_EPISODES}")
     check_seed(seed)
-
-
-def check_seed(seed: int) -> None:
-    """Check the seed of an evaluation.
-
-    Args:
-        seed: the seed.
-
-    Raises:
-        ConfigError: it is out of range.
-    """
-    if not 0 <= seed < 2**32:
-        raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
 
 def _check_total(episodes: int, members: int) -> None:

@@ -17,6 +17,7 @@ from stoix_like.envs.legends import Legend
 from stoix_like.envs.spaces import Space
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_member, open_run
+from stoix_like.policies.visits import check_seed
 
 
 class SearchedEpisode(NamedTuple):
@@ -84,8 +85,9 @@ def search_episode(
         The episode.
 
     Raises:
-        ConfigError: the run does not search, or see `load_policy`.
+        ConfigError: the run does not search, the seed is out of range, or see `load_policy`.
     """
+    check_seed(seed)
     run = open_run(run_dir, trust)
     setup = run.setup._replace(config=with_simulations(run.setup.config, simulations))
     chosen = load_member(run, which, member)

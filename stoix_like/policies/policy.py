@@ -21,7 +21,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
 from stoix_like.policies.setup import InferenceSetup
-from stoix_like.policies.visits import Visits, play
+from stoix_like.policies.visits import Visits, check_seed, play
 
 # Sampled actions per observation, of whose deviation `Policy.inspect` tells.
 _NUM_SAMPLES = 256
@@ -148,8 +148,7 @@ class Policy(Exportable):
         """
         if episodes < 1:
             raise ConfigError(f"episodes={episodes} must be at least 1")
-        if not 0 <= seed < 2**32:
-            raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
+        check_seed(seed)
         return play(self._env, self._system, self._shared, episodes, self._max_steps, seed)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from stoix_like.architectures.acting import act_and_step, start_episodes
 from stoix_like.base_types import Observation, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
 
 # Steps per compiled call; the lengths of the episodes are unknown in advance.
 _CHUNK = 128
@@ -45,6 +46,19 @@ class _Step(NamedTuple):
     action: jax.Array
     reward: jax.Array
     valid: jax.Array
+
+
+def check_seed(seed: int) -> None:
+    """Check the seed of an evaluation.
+
+    Args:
+        seed: the seed.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed={seed} is out of range: it must be at least 0 and below 2**32")
 
 
 def play(env: VectorEnvironment, system: System, shared: Any, episodes: int, max_steps: int, seed: int) -> Visits:

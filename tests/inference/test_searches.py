@@ -30,6 +30,11 @@ def test_the_number_of_simulations_is_that_of_evaluations():
         with_simulations(parse_config(compose_config([])), 3)
 
 
+def test_a_seed_that_is_out_of_range_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="seed=-1 is out of range"):
+        search_episode(tmp_path, seed=-1)
+
+
 @pytest.mark.slow
 def test_a_trained_run_is_searched_evaluated_and_exported(tmp_path):
     """Without simulations, episodes are those of the exported policy, which never searches."""
