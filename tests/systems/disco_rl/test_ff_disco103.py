@@ -12,7 +12,9 @@ from disco import EXPECTED
 
 from stoix_like.base_types import Agent, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.networks.distributions import Categorical
+from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.systems.disco_rl.anakin.ff_disco103 import DiscoShared, divergence
+from stoix_like.systems.disco_rl.meta_network import RuleTargets
 from stoix_like.utils.replay import SequenceBatch
 
 
@@ -52,6 +54,22 @@ def test_divergence_of_masked_policies_is_finite(mask):
     value, gradient = jax.value_and_grad(lambda q: divergence(p, q)[0])(q)
     np.testing.assert_allclose(value, np.sum(first * np.log(first / second)), rtol=1e-5)
     assert np.isfinite(gradient).all()
+
+
+def test_targets_of_the_policy_are_masked(tmp_path, monkeypatch):
+    """Uniform targets and policies over three legal actions of four do not diverge."""
+    shape = disco.T, disco.B
+    targets = RuleTargets(*(jnp.zeros((*shape, size)) for size in (disco.A, 600, 600)))
+    monkeypatch.setattr("stoix_like.systems.disco_rl.meta_network.apply", lambda *_: (targets, disco.LIFETIME))
+    agent, steps = disco.make(*disco.save(tmp_path / "weights.npz")), disco.steps()
+    mask = ~jax.nn.one_hot((steps.action + 1) % disco.A, disco.A, dtype=bool)
+    steps = steps._replace(observation=steps.observation._replace(action_mask=mask))
+    everywhere = jnp.concatenate([mask, jnp.ones_like(mask[:1])])
+    policy = Categorical(logits=mask_logits(jnp.zeros(everywhere.shape), everywhere))
+    params = OnlineAndTarget(*[disco.predictions(1.0)._replace(policy=policy)] * 2)
+    shared = DiscoShared(params, (), disco.LIFETIME, disco.MOMENTS)
+    _, (_, _, metrics) = jax.jit(agent.loss)(params.online, shared, batch(steps))
+    assert float(metrics["policy_loss"]) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("random", [False, True])
