@@ -34,6 +34,8 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=300, help="of connect four, of each kind")
     args = parser.parse_args()
     name = open_run(args.run_dir, trust=True).setup.config.env.scenario.name
+    if name not in ("tic_tac_toe", "connect_four"):
+        parser.error(f"{args.run_dir} plays {name}: use a run on tic_tac_toe or connect_four")
     if name == "tic_tac_toe":
         for simulations in args.simulations:
             results = solved_games.against_perfect_player(args.run_dir, args.games, simulations, args.which)
