@@ -335,7 +335,8 @@ SCENARIOS |= {
 }
 # Training of MuZero on pixels.
 SCENARIOS["muzero_minatar"] = Scenario(
-    ("system=search/ff_mz", "env=gymnax/breakout", "arch.total_num_envs=8", "arch.total_timesteps=4096"), on_cpu=False
+    ("+experiment=mz_breakout", "arch.total_timesteps=16384", "arch.num_eval_episodes=8", "arch.max_eval_steps=200"),
+    on_cpu=False,
 )
 # Names for several scenarios.
 GROUPS = {
