@@ -27,7 +27,7 @@ from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
 
 # Keys of wrappers that would mix the two players of a game.
-_FOR_ONE_PLAYER = ("sticky_actions", "action_repeat", "frame_stack", "step_count", "time_in_observation")
+_FOR_ONE_PLAYER = ("sticky_actions", "action_repeat", "frame_stack", "step_count", "time_in_observation", "time_limit")
 
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
