@@ -30,7 +30,7 @@ def served(tmp_path, monkeypatch):
 
     requests = []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield directory, f"http://127.0.0.1:{server.server_port}", requests
     server.shutdown()
     server.server_close()
