@@ -76,9 +76,9 @@ def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
     return tree if on_cpu() else pack_rows(tree, num_dims)
 
 
-def pack_rows(tree: Any, num_dims: int) -> Packed:
-    """Pack what is small of each entry of a batch; see `pack`."""
-    return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= _LARGEST_ROW)
+def pack_rows(tree: Any, num_dims: int, largest: int = _LARGEST_ROW) -> Packed:
+    """Pack what has few numbers for each entry of a batch, at most `largest`; see `pack`."""
+    return pack(tree, num_dims, lambda leaf: math.prod(leaf.shape[num_dims:]) <= largest)
 
 
 def pack_metrics(metrics: Any) -> Packed:
