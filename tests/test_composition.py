@@ -19,7 +19,16 @@ def test_every_yaml_file_belongs_to_a_group_or_is_the_primary_one():
     root = composition.config_dir()
     for path in root.rglob("*.yaml"):
         top = path.relative_to(root).parts[0]
-        assert top in (*GROUPS, "experiment", "config.yaml"), path
+        assert top in (*GROUPS, "experiment", "search", "config.yaml"), path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["search/ff_az", "search/ff_sampled_az", "search/ff_mz", "search/ff_sampled_mz"])
+def test_every_length_of_a_search_fits_the_systems_that_search(system):
+    for choice in group_choices("search"):
+        config = parse_config(compose_config([f"system={system}", f"+search={choice}"])).system
+        config.check(config.rollout_length, 1)
+        assert config.num_simulations == config.evaluation_simulations
 
 
 def test_the_default_run_directory_follows_the_primary_configuration():
