@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between
 from stoix_like.systems.off_policy import TargetConfig
+from stoix_like.utils.loss import mean_distribution, smallest_distribution
 
 Head = TypeVar("Head", bound=Any)
 
@@ -43,6 +47,26 @@ class AtomsConfig(SystemConfig):
 @dataclass(frozen=True, kw_only=True)
 class CategoricalConfig(AtomsConfig, TargetConfig):
     """Hyperparameters of systems with a replay buffer that learn a categorical distribution of returns."""
+
+
+class Reduction(NamedTuple):
+    """How several critics become one.
+
+    Attributes:
+        value: `(q [B, C]) -> q [B]`.
+        distribution: `(q [B, C], logits [B, K, C]) -> logits [B, K]`, of a target.
+    """
+
+    value: Callable[[jax.Array], jax.Array]
+    distribution: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+FIRST = Reduction(lambda q: q[:, 0], lambda q, logits: logits[..., 0])
+REDUCTIONS = {
+    "min": Reduction(lambda q: jnp.min(q, axis=-1), smallest_distribution),
+    "mean": Reduction(lambda q: jnp.mean(q, axis=-1), lambda q, logits: mean_distribution(logits)),
+}
+"""The values of `system.critic_reduction`."""
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:

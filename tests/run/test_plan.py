@@ -27,7 +27,11 @@ def test_the_ratio_of_gradient_steps_to_environment_steps_is_reported():
 
 
 @pytest.mark.parametrize(
-    "system", ["sac/ff_sac", "sac/ff_tqc", "sac/ff_crossq", "ddpg/ff_td3", "ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"]
+    "system",
+    [
+        *("sac/ff_sac", "sac/ff_sac_c51", "sac/ff_tqc", "sac/ff_crossq", "ddpg/ff_td3", "ddpg/ff_td3_c51"),
+        *("ddpg/ff_ddpg", "ddpg/ff_d4pg", "mpo/ff_mpo"),
+    ],
 )
 def test_continuous_control_makes_one_gradient_step_per_environment_step_by_default(system):
     assert any(note.startswith("1 gradient steps per environment step") for note in plan(f"system={system}").notes)

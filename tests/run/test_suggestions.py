@@ -47,6 +47,7 @@ OTHERS = [
     (("system=q_learning/ff_rainbow", *IMAGES, "network=cnn"), "choose network=cnn_rainbow"),
     (("system=sac/ff_sac_discrete", *IMAGES, "network=cnn"), "choose network=cnn_sac_discrete"),
     ((*SAC, *CONTINUOUS, "network=mlp_ddpg"), "choose network=mlp_sac"),
+    (("system=sac/ff_sac_c51", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_sac_c51"),
     (("system=sac/ff_tqc", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_tqc"),
     (("system=reppo/ff_reppo", *CONTINUOUS, "network=mlp_sac"), "choose network=mlp_reppo"),
     (("system=sac/ff_sac_discrete", *VECTORS, "network=mlp"), "choose network=mlp_sac_discrete"),
@@ -82,7 +83,7 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
     ("overrides", "systems"),
     [
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
-        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac or sac/ff_tqc"),
+        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51 or sac/ff_tqc"),
         # No Q-learning acts continuously: those of the default family.
         ((*DQN, *CONTINUOUS), "ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty or ppo/rec_ppo"),
     ],

@@ -21,11 +21,13 @@ NETWORKS = {
     "sac/ff_tqc": "NormalAffineTanhDistributionHead",
     "sac/ff_crossq": "NormalAffineTanhDistributionHead",
     "sac/ff_sac": "NormalAffineTanhDistributionHead",
+    "sac/ff_sac_c51": "NormalAffineTanhDistributionHead",
     "sac/ff_sac_discrete": "CategoricalHead",
     "mpo/ff_mpo": "policy_head",
     "ddpg/ff_ddpg": "DeterministicHead",
     "ddpg/ff_td3": "DeterministicHead",
     "ddpg/ff_d4pg": "DeterministicHead",
+    "ddpg/ff_td3_c51": "DeterministicHead",
 }
 
 

@@ -283,6 +283,8 @@ CASES = {
     "vpg/ff_reinforce": Case([*ON_POLICY, "+env.kwargs.continuous=true"], state_values),
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),
     "sac/ff_sac_discrete": Case([*ACTOR_CRITIC, *ENTROPY], critic_values),
+    # 101 atoms, likewise.
+    "sac/ff_sac_c51": Case([*CONTINUOUS, *ENTROPY, *ATOMS, "system.num_atoms=101"], critic_values, atol=0.1),
     "sac/ff_tqc": Case(
         [*CONTINUOUS, *ENTROPY, "system.num_critics=2", "system.num_dropped_quantiles=1"], critic_values, atol=0.1
     ),
@@ -301,6 +303,9 @@ CASES = {
     # 51 atoms, the number of the configured head, with which the tests compute values.
     "ddpg/ff_d4pg": Case(
         [*CONTINUOUS, *NOISE, *ATOMS, "system.num_atoms=51", "system.n_step=2"], critic_values, atol=0.1
+    ),
+    "ddpg/ff_td3_c51": Case(
+        [*CONTINUOUS, *NOISE, *ATOMS, "system.num_atoms=51", "system.critic_reduction=mean"], critic_values, atol=0.1
     ),
     "q_learning/ff_dqn": Case(DQN, q_values),
     "q_learning/ff_ddqn": Case(

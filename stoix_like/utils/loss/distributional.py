@@ -46,6 +46,68 @@ def categorical_td_learning_per_example(
 categorical_td_learning = mean_of(categorical_td_learning_per_example)
 
 
+def categorical_critics_loss_per_example(
+    v_logits_tm1: Float[Array, "B atoms C"],
+    v_atoms: Float[Array, "B atoms"],
+    r_t: Float[Array, "B"],
+    d_t: Float[Array, "B"],
+    v_logits_t: Float[Array, "B atoms"],
+) -> Float[Array, "B"]:
+    """Compute the cross-entropies of several critics and one projected Bellman target.
+
+        L = sum_c categorical_td_learning(v_logits_tm1[c], v_atoms, r_t, d_t, v_logits_t, v_atoms)
+
+    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2.
+
+    Args:
+        v_logits_tm1: `[B, atoms, C]` online logits of the actions taken, for each critic.
+        v_atoms: `[B, atoms]` values of the atoms, ascending.
+        r_t: `[B]` rewards.
+        d_t: `[B]` discounts.
+        v_logits_t: `[B, atoms]` target logits at the successor, such as `smallest_distribution`.
+
+    Returns:
+        The losses, one per example.
+    """
+    check_shapes("v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B]", (v_logits_tm1, v_atoms, r_t, d_t))
+    losses = [
+        categorical_td_learning_per_example(v_logits_tm1[..., critic], v_atoms, r_t, d_t, v_logits_t, v_atoms)
+        for critic in range(v_logits_tm1.shape[-1])
+    ]
+    return sum(losses[1:], losses[0])
+
+
+def smallest_distribution(v: Float[Array, "B C"], logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
+    """Return the logits of the critic with the smallest mean, for each example.
+
+        logits[argmin_c v[c]]
+
+    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2; clipped double Q-learning by means.
+
+    Args:
+        v: `[B, C]` means of the distributions.
+        logits: `[B, atoms, C]` their logits.
+
+    Returns:
+        The logits.
+    """
+    return jnp.take_along_axis(logits, jnp.argmin(v, axis=-1)[:, None, None], axis=-1)[..., 0]
+
+
+def mean_distribution(logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
+    """Return the logits of the mixture of several distributions in equal parts, whose mean is the mean of their means.
+
+        log sum_c softmax(logits[c])
+
+    Args:
+        logits: `[B, atoms, C]` logits of the distributions.
+
+    Returns:
+        The logits.
+    """
+    return jax.nn.logsumexp(jax.nn.log_softmax(logits, axis=1), axis=-1)
+
+
 def categorical_double_q_learning(
     q_logits_tm1: Float[Array, "B A atoms"],
     q_atoms_tm1: Float[Array, "B atoms"],

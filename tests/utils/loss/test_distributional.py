@@ -150,3 +150,18 @@ def test_targets_outside_of_the_atoms_are_counted():
     atoms = jnp.broadcast_to(jnp.array([-1.0, 0.0, 2.0]), (5, 3))
     targets = jnp.array([-1.5, -1.0, 0.3, 2.0, 2.1])
     np.testing.assert_array_equal(ls.is_outside(targets, atoms), [1.0, 0.0, 0.0, 0.0, 1.0])
+
+
+def test_critics_learn_the_distribution_with_the_smallest_mean_or_the_mixture():
+    """Two critics on the atoms 0, 1: means 0.2 and 0.6 in the first row, 0.9 and 0.5 in the second."""
+    p = jnp.asarray([[0.2, 0.6], [0.9, 0.5]])
+    logits = jnp.log(jnp.stack([1.0 - p, p], axis=1))
+    chosen = jax.nn.softmax(ls.smallest_distribution(p, logits))
+    np.testing.assert_allclose(chosen, [[0.8, 0.2], [0.5, 0.5]], rtol=1e-6)
+    # Scaled logits are those of the same distributions.
+    mixture = jax.nn.softmax(ls.mean_distribution(logits + jnp.asarray([3.0, -1.0])[None, None]))
+    np.testing.assert_allclose(mixture, [[0.6, 0.4], [0.3, 0.7]], rtol=1e-5)
+    # Without reward and discount, all target mass is on 0: -log 0.5 for each of two uniform critics.
+    uniform, atoms = jnp.zeros((2, 2, 2)), jnp.asarray([[0.0, 1.0]] * 2)
+    losses = ls.categorical_critics_loss_per_example(uniform, atoms, jnp.zeros(2), jnp.zeros(2), logits[..., 0])
+    np.testing.assert_allclose(losses, [2.0 * np.log(2.0)] * 2, rtol=1e-6)

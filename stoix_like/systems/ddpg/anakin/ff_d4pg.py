@@ -17,9 +17,9 @@ from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.distributional import CategoricalConfig, configure_head
+from stoix_like.systems.distributional import FIRST, CategoricalConfig, Reduction, configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.utils.loss import categorical_td_learning_per_example, is_outside
+from stoix_like.utils.loss import categorical_critics_loss_per_example, is_outside
 from stoix_like.utils.replay import Batch
 
 
@@ -38,27 +38,31 @@ class Config(ff_ddpg.Config, CategoricalConfig):
 
 
 class D4PG(ff_ddpg.DDPG[Config]):
-    """DDPG whose critic learns the distribution of returns."""
+    """DDPG whose critics learn the distribution of returns; D4PG has a single one."""
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the critics become one, for targets and for the policy."""
+        return FIRST
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
-        q_t, logits_t, atoms_t = self.distribution(params.q_params.target, batch.next_observation, action)
+        q_t, logits_t, _ = self.distribution(params.q_params.target, batch.next_observation, action)
         q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
-        losses = categorical_td_learning_per_example(
-            logits_tm1, atoms_tm1, batch.reward, batch.discount, logits_t, atoms_t
-        )
+        atoms, target_logits = atoms_tm1[..., 0], self.reduction.distribution(q_t, logits_t)
+        losses = categorical_critics_loss_per_example(logits_tm1, atoms, batch.reward, batch.discount, target_logits)
         loss = jnp.mean(batch.weight * losses)
-        clipped = jnp.mean(is_outside(batch.reward + batch.discount * q_t, atoms_tm1))
+        clipped = jnp.mean(is_outside(batch.reward + batch.discount * self.reduction.value(q_t), atoms))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the means `[B, 1]` of the return distributions."""
-        return self.distribution(q_params, observation, action)[0][:, None]
+        return self.reduction.value(self.distribution(q_params, observation, action)[0])[:, None]
 
     def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
-        """Compute means `[B]`, logits and atoms `[B, K]` of the critic."""
-        return jax.tree.map(lambda x: x[..., 0], self.critics.apply(q_params, observation, {"action": action}))
+        """Compute means `[B, C]`, logits and atoms `[B, K, C]` of the critics."""
+        return self.critics.apply(q_params, observation, {"action": action})
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -1,0 +1,81 @@
+"""Soft actor-critic with categorical critics (C51, Bellemare, Dabney & Munos 2017, arXiv:1707.06887).
+
+With large batches, and the mean of the critics, this is FastSAC (Seo et al. 2025, arXiv:2505.22642).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Metrics, Observation, System, SystemSpec
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.schema import one_of
+from stoix_like.systems.distributional import REDUCTIONS, CategoricalConfig, configure_head
+from stoix_like.systems.launch import entry_points
+from stoix_like.systems.off_policy import make_soft_target
+from stoix_like.systems.sac.anakin import ff_sac
+from stoix_like.systems.sac.sac_types import SACParams
+from stoix_like.utils.loss import categorical_critics_loss_per_example, is_outside
+from stoix_like.utils.replay import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_sac.BaseConfig, CategoricalConfig):
+    """Hyperparameters of SAC with categorical critics.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        critic_reduction: what targets and the policy use of the critics: the distribution with the smallest mean
+            (`min`), or their mixture in equal parts (`mean`).
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
+    }
+    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
+
+
+class CategoricalSAC(ff_sac.SAC[Config]):
+    """SAC whose critics learn the distribution of soft returns."""
+
+    def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
+        target, reduction = params.q_params.target, REDUCTIONS[self.config.critic_reduction]
+        (q_t, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
+        q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
+        reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
+        atoms, target_logits = atoms_tm1[..., 0], reduction.distribution(q_t, logits_t)
+        losses = categorical_critics_loss_per_example(logits_tm1, atoms, reward, batch.discount, target_logits)
+        loss = jnp.mean(batch.weight * losses)
+        clipped = jnp.mean(is_outside(reward + batch.discount * reduction.value(q_t), atoms))
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
+
+    def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the value of each action, as the policy maximises it."""
+        q, _, _ = self.q_values(params.q_params.online, observation, action, None)
+        return REDUCTIONS[self.config.critic_reduction].value(q)
+
+    def evaluate_policy(
+        self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute the value `[B, 1]` of one sampled action per observation, and its log-probability `[B]`."""
+        (q, _, _), log_prob = super().evaluate_policy(params, q_params, observation, key)
+        return REDUCTIONS[self.config.critic_reduction].value(q)[:, None], log_prob
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build SAC with categorical critics; see `ff_sac.assemble`."""
+    head = configure_head(spec.networks.q_network.critic_head, config.support)
+    return ff_sac.assemble(config, spec, CategoricalSAC, make_soft_target(config.tau), head)
+
+
+run_experiment, hydra_entry_point = entry_points("sac/ff_sac_c51", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
