@@ -132,6 +132,12 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         "--opponent", help="of self-play: random, or the import path of a function (default: env.eval_opponent)"
     )
     parser.add_argument(
+        "--randomize",
+        action=argparse.BooleanOptionalAction,
+        help="draw parameters of the physics model, of a run with env.randomization (default: as in training's"
+        " evaluations)",
+    )
+    parser.add_argument(
         "--simulations", type=int, help="of systems that search: simulations per step; 0: the policy network alone"
     )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
@@ -151,6 +157,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         seed=args.seed,
         render=args.render,
         opponent=args.opponent,
+        randomize=args.randomize,
         simulations=args.simulations,
         trust=args.trust,
     )

@@ -104,7 +104,7 @@ class AutoReset(StatefulWrapper):
         )
 
     def _draw(self, keys: jax.Array) -> Start:
-        env_state, timestep = self.env.reset(jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM))
+        env_state, timestep = self.env.reset(_of_resets(keys))
         return Start(env_state, timestep.observation)
 
 
@@ -113,7 +113,14 @@ class FreshReset(AutoReset):
 
     def replace_ended(self, keys: jax.Array, store: PyTree, done: jax.Array, current: Start) -> tuple[Start, PyTree]:
         """See `AutoReset.replace_ended`."""
-        return self._replace_by_drawn(done, current, lambda: self._draw(keys)), store
+        if not self.env.keeps_parameters:
+            return self._replace_by_drawn(done, current, lambda: self._draw(keys)), store
+
+        def draw() -> Start:
+            env_state, timestep = self.env.next_episodes(_of_resets(keys), current.env_state)
+            return Start(env_state, timestep.observation)
+
+        return self._replace_by_drawn(done, current, draw), store
 
 
 class PoolReset(AutoReset):
@@ -207,7 +214,7 @@ class HostReset(Wrapper):
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
-        starts, first = self.env.next_episodes(env_state)
+        starts, first = self.env.next_episodes(keys, env_state)
         done = timestep.terminated | timestep.truncated
         current = _select(done, Start(starts, first.observation), Start(env_state, timestep.observation))
         return current.env_state, timestep._replace(observation=current.observation)
@@ -216,6 +223,10 @@ class HostReset(Wrapper):
 def without_store(state: State) -> State:
     """Return the state of environments without their automatic reset, if they have one."""
     return state.env_state if isinstance(state, AutoResetState) else state
+
+
+def _of_resets(keys: jax.Array) -> jax.Array:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, _RESET_STREAM)
 
 
 def _select(done: jax.Array, starts: Start, current: Start) -> Start:

@@ -77,6 +77,8 @@ class VectorEnvironment(ABC):
     """The space of `Observation.agent_view` in one environment, without the axis N."""
     action_space: Space
     """The space of the action in one environment, without the axis N."""
+    keeps_parameters: bool = False
+    """Whether the state of an environment holds parameters that the next episode keeps."""
     on_host: bool = False
     """Whether the environments run on the host: they reset themselves, and a checkpoint cannot hold their state."""
 
@@ -117,19 +119,20 @@ class VectorEnvironment(ABC):
         del key
         return state
 
-    def next_episodes(self, state: State) -> tuple[State, TimeStep]:
-        """Return the episodes that environments on the host have started after those that ended in the last step.
+    def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
+        """Start the episodes after those that ended in the last step; by default, like `reset`.
+
+        Environments on the host have started them already.
 
         Args:
-            state: the state after the step.
+            keys: `[N]` typed PRNG keys.
+            state: the state after the step, which the next episodes may depend on, see `keeps_parameters`.
 
         Returns:
             The state and the first time step `[N, ...]`, used only where an episode ended.
-
-        Raises:
-            NotImplementedError: unless `on_host`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not reset itself")
+        del state
+        return self.reset(keys)
 
     def release(self, state: State) -> None:  # noqa: B027
         """Give back what environments on the host hold, after their last step; by default, do nothing.

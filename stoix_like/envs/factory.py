@@ -2,8 +2,8 @@
 
 Wrappers apply in one order, and those that are off are left out:
 
-    suite → custom wrappers → random starts (training) → sticky actions → action repeat → time limit
-          → rescaled actions → clipped actions
+    suite → domain randomisation → custom wrappers → random starts (training) → sticky actions → action repeat
+          → time limit → rescaled actions → clipped actions
           → flattened observations → selected entries → clipped observations → frame stack → remaining time → step count
           → episode metrics (of the suite's own rewards)                                  evaluation stops here
           → scaled rewards → clipped rewards → automatic reset                            training
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from stoix_like.base_types import Model
-from stoix_like.envs import auto_reset, own, wrappers
+from stoix_like.envs import auto_reset, own, randomization, wrappers
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
@@ -82,6 +82,9 @@ class EnvConfig:
     eval_opponent: str = "random"
     observation_clip: Annotated[float | None, above(0.0)] = None
     time_in_observation: bool = False
+    randomization: str | None = None
+    randomize_every: Annotated[str, one_of(*randomization.AUTO_RESETS)] = "reset"
+    randomize_evaluation: bool = False
     wrappers: tuple[dict[str, Any], ...] = ()
     _target_: str = ""
 
@@ -230,11 +233,24 @@ def _make_episodes(
             f"env.eval_opponent={config.eval_opponent} has no effect: it is for games in which a system plays both"
             " seats, env.kwargs.opponent=self"
         )
+    env = _randomize(env, config, evaluation)
     if precision is not None and not env.on_host:
         env = wrappers.MatmulPrecision(env, precision)
     if random_start_steps:
         env = wrappers.RandomStarts(env, random_start_steps)
     return wrappers.RecordEpisode(_wrap_observations(_wrap_steps(env, config), config))
+
+
+def _randomize(env: VectorEnvironment, config: EnvConfig, evaluation: bool) -> VectorEnvironment:
+    if config.randomization is None:
+        for key in ("randomize_every", "randomize_evaluation"):
+            if (value := getattr(config, key)) != getattr(EnvConfig, key):
+                raise ConfigError(f"env.{key}={value} has no effect without a randomisation: set env.randomization")
+        return env
+    if evaluation and not config.randomize_evaluation:
+        return env
+    environment, mode = f"{config.env_name}/{config.scenario.name}", None if evaluation else config.auto_reset
+    return randomization.randomize(env, config.randomization, config.randomize_every, environment, mode)
 
 
 def _check_two_players(config: EnvConfig) -> None:

@@ -107,7 +107,7 @@ class HostEnvironment(VectorEnvironment):
         spec = self.step_spec(num_envs)
         return self.stepped(*_call_host(partial(self._step, spec), (_ids(num_envs), spec), state.batch, action))
 
-    def next_episodes(self, state: HostState) -> tuple[HostState, TimeStep]:
+    def next_episodes(self, keys: jax.Array, state: HostState) -> tuple[HostState, TimeStep]:
         """See `VectorEnvironment.next_episodes`."""
         return self._start(state.batch, state.start)
 

@@ -85,5 +85,5 @@ class _Answered(VectorEnvironment):
         self.action = action
         return self._host.stepped(state.batch, self._answer)
 
-    def next_episodes(self, state: HostState) -> tuple[HostState, TimeStep]:
-        return self._host.next_episodes(state)
+    def next_episodes(self, keys: jax.Array, state: HostState) -> tuple[HostState, TimeStep]:
+        return self._host.next_episodes(keys, state)

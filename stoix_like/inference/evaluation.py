@@ -79,6 +79,7 @@ def evaluate(
     seed: int = 0,
     render: str | Path | None = None,
     opponent: str | None = None,
+    randomize: bool | None = None,
     simulations: int | None = None,
     trust: bool = False,
     env: Any = None,
@@ -98,6 +99,8 @@ def evaluate(
         seed: seed of the start states and of sampled actions, below 2**32.
         render: path of a gif or mp4 file that shows one more episode, of the best member if `member` is `all`.
         opponent: of a run of self-play, whom to play against, as `env.eval_opponent`; None: as in training.
+        randomize: whether to draw the parameters of the physics model for each episode, of a run with
+            `env.randomization`; None: as in training's evaluations.
         simulations: of systems that search, simulations per step, 0 for the policy alone; None: as in training.
         trust: allow the run's configuration to name code from outside this package.
         env: the environment of a run that was trained on an object passed from Python.
@@ -116,6 +119,7 @@ def evaluate(
     _check(episodes, seed)
     run = open_run(run_dir, trust, env)
     run = run if opponent is None else _with_opponent(run, opponent)
+    run = run if randomize is None else _with_env(run, randomize_evaluation=randomize)
     run = run._replace(setup=run.setup._replace(config=with_simulations(run.setup.config, simulations)))
     _check_total(episodes, count_members(run.setup.config) if member == "all" else 1)
     animation = None if render is None else _make_animation(run, Path(render))
@@ -229,7 +233,12 @@ def _with_opponent(run: TrainedRun, opponent: str) -> TrainedRun:
             f"opponent={opponent} has no effect on {setup.environment_name}: it is for games in which the system plays"
             " both seats, env.kwargs.opponent=self"
         )
-    config = setup.config._replace(env=dataclasses.replace(setup.config.env, eval_opponent=opponent))
+    return _with_env(run, eval_opponent=opponent)
+
+
+def _with_env(run: TrainedRun, **changes: Any) -> TrainedRun:
+    setup = run.setup
+    config = setup.config._replace(env=dataclasses.replace(setup.config.env, **changes))
     env = factory.make_eval(config.env, config.own_env, config.matmul_precision)
     return run._replace(setup=setup._replace(config=config, env=env))
 
@@ -301,6 +310,7 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
         "environment": config.environment_name,
         "greedy": config.arch.evaluation_greedy,
         **({"opponent": config.env.eval_opponent} if of_games else {}),
+        **({"randomized": config.env.randomize_evaluation} if config.env.randomization is not None else {}),
         "interval": INTERVAL,
         "episodes_cut": int((~played.finished).sum()),
         "versions": versions(),

@@ -34,10 +34,15 @@ _NAMES = {
     "callbacks": ("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
 }
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
-# Import paths of functions, see `stoix_like.envs.suites.pgx`, but for these.
+# Import paths of functions, see `stoix_like.envs.suites.pgx` and `stoix_like.envs.randomization`, but for these.
 _OPPONENTS = ("env.kwargs.opponent", "env.eval_opponent")
+_FUNCTIONS = (*_OPPONENTS, "env.randomization")
 # An environment that is passed from Python is never imported.
-_HARMLESS = (("env._target_", ""), *((key, name) for key in _OPPONENTS for name in ("random", "self")))
+_HARMLESS = (
+    ("env._target_", ""),
+    *((key, name) for key in _OPPONENTS for name in ("random", "self")),
+    *(("env.randomization", value) for value in (None, "registered")),
+)
 _MIRROR = "checkpoint.mirror"
 _LOGGER_CHOICE = re.compile(r"logger=\w+")
 _SYSTEMS = "stoix_like.systems"
@@ -110,7 +115,7 @@ def _refusals(pairs: Sequence[tuple[str, Any]], overrides: Sequence[str] = ()) -
             )
         elif names[:2] == ["system", "module"] and not (names[2:] == [] and _is_below(value, _SYSTEMS)):
             yield f"{key}={value} is imported when the run is loaded, but only {_SYSTEMS} is trusted"
-        elif key in _OPPONENTS:
+        elif key in _FUNCTIONS:
             yield f"{key}={value} is imported when the run is loaded, but no function of this kind is trusted"
         elif names[0] == "env" and isinstance(value, str) and ":" in value:
             yield f"{key}={value} names a module that is imported when the run is loaded, but no such module is trusted"
@@ -179,7 +184,7 @@ def _doubt(record: _Record) -> str | None:
 def _modules(pairs: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Yield the foreign modules that a configuration names, and the packages that contain them."""
     for key, value in pairs:
-        names_code = key in ("system.module", "env.scenario.name", *_OPPONENTS) or key.endswith("_target_")
+        names_code = key in ("system.module", "env.scenario.name", *_FUNCTIONS) or key.endswith("_target_")
         if names_code and next(_refusals([(key, value)]), None) is not None:
             parts = str(value).partition(":")[0].split(".")
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from brax import envs as brax_envs
+from brax.envs.wrappers.training import DomainRandomizationVmapWrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
-from stoix_like.envs.suites.physics import PhysicsEnvironment, fit_parameters
+from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
 
 # mujoco-mjx logs the device whenever brax traces a step, which would bury the progress of a run.
@@ -59,12 +60,19 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)
         env = construct(cls, kwargs, name)
-    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose)), limit)
+    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose, _physics(env))), limit)
 
 
 def _model(env: Any) -> Any:
     # One environment, for tests, has no bodies.
     return env.sys.mj_model if hasattr(env, "sys") else None
+
+
+def _physics(env: Any) -> Physics | None:
+    if not hasattr(env, "sys"):
+        return None
+    replaced = DomainRandomizationVmapWrapper(env, lambda system: (system, None)).v_env_fn
+    return Physics(env.sys, replaced, lambda: None)
 
 
 def _pose(state: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,20 @@ from stoix_like.errors import ConfigError
 from stoix_like.schema import INT32_MAX
 
 
+class Physics(NamedTuple):
+    """The model of a simulation.
+
+    Attributes:
+        model: a pytree of its parameters.
+        replaced: returns a context in which the environment computes with another model.
+        registered: returns the function of the suite that draws parameters, see `envs.randomization`; None without one.
+    """
+
+    model: Any
+    replaced: Callable[[Any], AbstractContextManager[Any]]
+    registered: Callable[[], Any]
+
+
 class PhysicsEnvironment(Environment):
     """An environment whose `reset(raw_key)` and `step(state, action)` return states with `obs`, `reward` and `done`.
 
@@ -28,12 +43,15 @@ class PhysicsEnvironment(Environment):
         env: the environment, without the wrappers of its suite.
         model: its model of MuJoCo, for drawing; None if it has none.
         pose: see `scenes.bodies.find_scene`.
+        physics: the model that it computes with; None if it has none.
     """
 
     truncates_after = INT32_MAX
 
-    def __init__(self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]]) -> None:
-        self._env, self._model, self._pose = env, model, pose
+    def __init__(
+        self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]], physics: Physics | None = None
+    ) -> None:
+        self._env, self._model, self._pose, self.physics = env, model, pose, physics
         raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
         with jax.numpy_rank_promotion("allow"):
             self._shapes = jax.eval_shape(env.reset, raw_key)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mujoco_playground import dm_control_suite, locomotion, manipulation
+from mujoco_playground import dm_control_suite, locomotion, manipulation, registry, wrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
-from stoix_like.envs.suites.physics import PhysicsEnvironment, fit_parameters
+from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
 from stoix_like.errors import ConfigError
 
@@ -52,7 +52,9 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
             f" env.params.sim_dt={chosen['sim_dt']}"
         )
-    return TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose)), chosen["episode_length"])
+    replaced = wrapper.BraxDomainRandomizationVmapWrapper(env, lambda model: (model, None)).v_env_fn
+    physics = Physics(env.mjx_model, replaced, lambda: registry.get_domain_randomizer(name))
+    return TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose, physics)), chosen["episode_length"])
 
 
 def _pose(state: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -110,9 +111,16 @@ class RandomStarts(Wrapper):
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""
+        return self._play(keys, self.env.reset)
+
+    def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        return self._play(keys, lambda keys: self.env.next_episodes(keys, state))
+
+    def _play(self, keys: jax.Array, begin: Callable[[jax.Array], tuple[State, TimeStep]]) -> tuple[State, TimeStep]:
         keys, random_keys = _fold_in(keys, 0), _fold_in(keys, 1)
         num_steps = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.max_steps + 1))(random_keys)
-        start = self.env.reset(keys)
+        start = begin(keys)
 
         def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             (state, timestep), active = carry
@@ -122,7 +130,7 @@ class RandomStarts(Wrapper):
             active = active & (i < num_steps) & ~(successor.terminated | successor.truncated)
             return _where(active, (state, successor), carry[0]), active
 
-        everywhere = jnp.ones(keys.shape, bool)
+        everywhere = jnp.ones(random_keys.shape, bool)
         (state, timestep), _ = jax.lax.fori_loop(0, self.max_steps, step, (start, everywhere))
         return state, start[1]._replace(observation=timestep.observation, next_observation=timestep.next_observation)
 

@@ -39,14 +39,15 @@ class Wrapper(VectorEnvironment):
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self.on_host = env.on_host
+        self.keeps_parameters = env.keeps_parameters
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""
         return self.on_start(*self.env.reset(keys))
 
-    def next_episodes(self, state: State) -> tuple[State, TimeStep]:
+    def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.next_episodes`."""
-        return self.on_start(*self.env.next_episodes(self.inner_state(state)))
+        return self.on_start(*self.env.next_episodes(keys, self.inner_state(state)))
 
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
@@ -99,6 +100,7 @@ class Wrapper(VectorEnvironment):
         """See `VectorEnvironment.rebased`."""
         wrapper = copy.copy(self)
         wrapper.env = self.env.rebased(base)
+        wrapper.keeps_parameters = base.keeps_parameters
         return wrapper
 
     @property

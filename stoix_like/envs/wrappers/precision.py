@@ -30,6 +30,11 @@ class MatmulPrecision(Wrapper):
         with jax.default_matmul_precision(self._precision):
             return super().reset(keys)
 
+    def next_episodes(self, keys: jax.Array, state: State) -> tuple[State, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        with jax.default_matmul_precision(self._precision):
+            return super().next_episodes(keys, state)
+
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         with jax.default_matmul_precision(self._precision):

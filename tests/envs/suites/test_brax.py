@@ -6,6 +6,7 @@ import conformance
 import jax
 import numpy as np
 import pytest
+import randomized
 from lazily import Lazy
 
 from stoix_like.envs import Dict, list_scenarios, make, make_eval
@@ -122,6 +123,22 @@ def test_termination_wins_over_the_limit():
 def test_invalid_arguments_raise(name, changes, message):
     with pytest.raises(ConfigError, match=message):
         make(config(name, **changes))
+
+
+@pytest.mark.parametrize("backend", ["generalized", "mjx"])
+def test_randomised_environments_equal_those_of_brax(backend):
+    changes = {"randomization": "randomized.gravities", "randomize_evaluation": True}
+    env = make_eval(config(kwargs={"backend": backend}, **changes))
+    wrapper = brax_envs.wrappers.training.DomainRandomizationVmapWrapper
+    inner = bare(CHEAP, backend=backend)
+    randomized.assert_same_steps(env, lambda randomize: wrapper(inner, randomize), randomized.gravities)
+
+
+def test_brax_registers_no_randomisation_and_fast_has_no_model():
+    with pytest.raises(ConfigError, match="registered: no randomisation is registered for brax/inverted_pendulum"):
+        make(config(randomization="registered"))
+    with pytest.raises(ConfigError, match="brax/fast has none"):
+        make(config("fast", randomization="randomized.gravities"))
 
 
 @pytest.mark.parametrize("backend", ["spring", "positional", "mjx"])

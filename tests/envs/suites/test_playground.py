@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import randomized
 from lazily import Lazy
 
 from stoix_like.envs import list_scenarios, make, make_eval
@@ -70,6 +71,14 @@ def test_a_diverged_simulation_terminates_with_its_last_finite_observation():
     np.testing.assert_array_equal(found[1], before[1])
     assert (found[0] != before[0]).any()
     assert timestep.reward[1] == 0.0
+
+
+def test_randomised_environments_equal_those_of_the_suite():
+    changes = {"randomization": "randomized.body_masses", "randomize_evaluation": True}
+    env = make_eval(config("CartpoleBalance", **changes))
+    inner = mujoco_playground.dm_control_suite.load("CartpoleBalance", config_overrides={"impl": "jax"})
+    wrapper = mujoco_playground.wrapper.BraxDomainRandomizationVmapWrapper
+    randomized.assert_same_steps(env, lambda randomize: wrapper(inner, randomize), randomized.body_masses)
 
 
 def test_parameters_reach_the_simulation():

@@ -1,0 +1,214 @@
+"""Domain randomisation: environments whose physics models differ in the parameters that a function draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import TimeStep
+from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
+from stoix_like.envs.own import resolve
+from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
+from stoix_like.envs.wrappers import Wrapper
+from stoix_like.errors import ConfigError, first_line, raised_at
+
+KEY = "env.randomization"
+REGISTERED = "registered"
+# By how often parameters are drawn, the modes of automatic reset whose start states fit them: those of `pool` and
+# `optimistic` were drawn for other environments, and `cached` ones keep the parameters they were drawn with.
+AUTO_RESETS: Mapping[str, tuple[str, ...]] = {
+    "reset": ("fresh", "pool", "optimistic"),
+    "rollout": ("fresh",),
+    "run": ("fresh", "cached"),
+}
+# Folded into keys of resets and rollouts, so that start states are those of the same run without randomisation.
+_STREAM = 0xD0A1
+
+Randomizer = Callable[[Any, jax.Array], tuple[Any, Any]]
+"""`(model, raw keys [N, 2]) -> (model, axes)`: leaves with an axis differ between environments, as in `jax.vmap`."""
+
+
+class RandomizedState(NamedTuple):
+    """The states of the environments, and the drawn leaves `[N, ...]` of their models."""
+
+    env_state: State
+    parameters: tuple[jax.Array, ...]
+
+
+class Randomized(Vectorize):
+    """N copies of a physics environment, each with parameters of its own, without automatic reset.
+
+    Only the leaves that the axes name have a leading axis N; the copies share all others.
+
+    Args:
+        env: the environment.
+        physics: its model.
+        randomizer: draws parameters.
+        every: when they are drawn: at each reset, at the start of each rollout too, or once; see `AUTO_RESETS`.
+        name: what to call the randomizer in messages.
+
+    Raises:
+        ConfigError: the randomizer raises an exception, or does not return a model and its axes.
+    """
+
+    def __init__(
+        self, env: PhysicsEnvironment, physics: Physics, randomizer: Randomizer, every: str, name: str
+    ) -> None:
+        super().__init__(env)
+        self._physics, self._randomizer, self._every = physics, randomizer, every
+        self.keeps_parameters = every != "reset"
+        self._nominal, self._structure = jax.tree.flatten(physics.model)
+        self._axes: list[int | None] = [None] * len(self._nominal)
+        self._axes = self._find_axes(name)
+
+    def reset(self, keys: jax.Array) -> tuple[RandomizedState, TimeStep]:
+        """See `VectorEnvironment.reset`."""
+        return self._start(keys, self._draw(jax.vmap(jax.random.fold_in, (0, None))(keys, _STREAM)))
+
+    def next_episodes(self, keys: jax.Array, state: RandomizedState) -> tuple[RandomizedState, TimeStep]:
+        """See `VectorEnvironment.next_episodes`."""
+        return self._start(keys, state.parameters)
+
+    def step(self, keys: jax.Array, state: RandomizedState, action: jax.Array) -> tuple[RandomizedState, TimeStep]:
+        """See `VectorEnvironment.step`."""
+
+        def step(parameters: tuple[jax.Array, ...], *arguments: Any) -> tuple[State, TimeStep]:
+            with self._physics.replaced(self._model_with(parameters)):
+                return self.env.step(*arguments)
+
+        env_state, timestep = jax.vmap(step)(state.parameters, keys, state.env_state, action)
+        return RandomizedState(env_state, state.parameters), timestep
+
+    def start_rollout(self, key: jax.Array, state: RandomizedState) -> RandomizedState:
+        """See `VectorEnvironment.start_rollout`."""
+        if self._every != "rollout":
+            return state
+        keys = jax.random.split(jax.random.fold_in(key, _STREAM), len(state.parameters[0]))
+        return state._replace(parameters=self._draw(keys))
+
+    def native_state(self, state: RandomizedState) -> State:
+        """See `VectorEnvironment.native_state`."""
+        return state.env_state
+
+    def _start(self, keys: jax.Array, parameters: tuple[jax.Array, ...]) -> tuple[RandomizedState, TimeStep]:
+        def reset(parameters: tuple[jax.Array, ...], key: jax.Array) -> tuple[State, TimeStep]:
+            with self._physics.replaced(self._model_with(parameters)):
+                return self.env.reset(key)
+
+        env_state, timestep = jax.vmap(reset)(parameters, keys)
+        return RandomizedState(env_state, parameters), timestep
+
+    def _model_with(self, parameters: tuple[jax.Array, ...]) -> Any:
+        drawn = iter(parameters)
+        leaves = [leaf if axis is None else next(drawn) for leaf, axis in zip(self._nominal, self._axes, strict=True)]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def _draw(self, keys: jax.Array) -> tuple[jax.Array, ...]:
+        with jax.numpy_rank_promotion("allow"):
+            model, _ = self._randomizer(self._physics.model, jax.random.key_data(keys))
+        drawn = zip(jax.tree.leaves(model), self._axes, strict=True)
+        return tuple(strongly_typed([jnp.moveaxis(leaf, axis, 0) for leaf, axis in drawn if axis is not None]))
+
+    def _find_axes(self, name: str) -> list[int | None]:
+        """Return the axis of each leaf of the model; None where environments share it."""
+        num_envs, axes, unchanged = 3, None, [False]
+
+        def draw(keys: jax.Array) -> Any:
+            nonlocal axes, unchanged
+            model, axes = self._randomizer(self._physics.model, jax.random.key_data(keys))
+            unchanged = [leaf is nominal for leaf, nominal in zip(jax.tree.leaves(model), self._nominal, strict=True)]
+            return model
+
+        try:
+            with jax.numpy_rank_promotion("allow"):
+                drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
+            spread = jax.tree.leaves(jax.tree.broadcast(axes, drawn, is_leaf=_is_none), is_leaf=_is_none)
+        except Exception as error:  # Functions of users raise anything.
+            raise ConfigError(
+                f"{KEY}={name} failed: {first_line(error)}{raised_at(error)}; it must return (model, axes) from (model,"
+                " raw keys [N, 2])"
+            ) from error
+        structure: Any
+        leaves, structure = jax.tree.flatten(drawn)
+        if structure != self._structure:
+            raise ConfigError(f"{KEY}={name} returned a model of another structure: return model.replace(…)")
+        for nominal, leaf, axis, same in zip(self._nominal, leaves, spread, unchanged, strict=True):
+            shape = list(jnp.shape(nominal))
+            if axis is not None:
+                shape.insert(axis, num_envs)
+            if list(leaf.shape) != shape or (axis is None and not same):
+                raise ConfigError(
+                    f"{KEY}={name} returned an array of shape {leaf.shape} with axis {axis} for {num_envs} environments"
+                    f" where the model has {jnp.shape(nominal)}: give what it changes an axis of {num_envs}, and name"
+                    " that axis"
+                )
+        # An array of size zero differs nowhere, and checkpoints cannot store it.
+        found = [axis if leaf.size else None for leaf, axis in zip(leaves, spread, strict=True)]
+        if all(axis is None for axis in found):
+            raise ConfigError(f"{KEY}={name} varies nothing: set the axes of what it draws to 0")
+        return found
+
+
+def randomize(
+    env: VectorEnvironment, randomization: str, every: str, environment: str, auto_reset: str | None
+) -> VectorEnvironment:
+    """Let the parameters of physics models differ between environments.
+
+    Args:
+        env: environments of a physics suite, with custom wrappers.
+        randomization: `registered`, the function that the suite registers for the environment, or the import path of a
+            `Randomizer`.
+        every: see `Randomized`.
+        environment: the name of the environment, for messages.
+        auto_reset: the mode of automatic reset; None where there is none.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: there is no physics model or no such function, the function fails, or the mode of automatic reset
+            or a custom wrapper does not fit.
+    """
+    one = env.unwrapped.env if isinstance(env.unwrapped, Vectorize) else None
+    if not isinstance(one, PhysicsEnvironment) or one.physics is None:
+        raise ConfigError(
+            f"{KEY}={randomization} varies the model of a physics simulation, and {environment} has none: use an"
+            " environment of env=brax or env=playground"
+        )
+    if auto_reset is not None and auto_reset not in AUTO_RESETS[every]:
+        fitting = [name for name, modes in AUTO_RESETS.items() if auto_reset in modes]
+        raise ConfigError(
+            f"env.randomize_every={every} does not fit the start states of env.auto_reset={auto_reset}: use"
+            f" env.auto_reset={' or '.join(AUTO_RESETS[every])}, or env.randomize_every={' or '.join(fitting)}"
+        )
+    if every != "reset":
+        _check_wrappers(env, every)
+    if randomization == REGISTERED:
+        randomizer = one.physics.registered()
+        if randomizer is None:
+            raise ConfigError(
+                f"{KEY}={REGISTERED}: no randomisation is registered for {environment}: use the import path of a"
+                " function (model, keys) -> (model, axes)"
+            )
+    else:
+        randomizer = resolve(randomization, KEY)
+    return env.rebased(Randomized(one, one.physics, randomizer, every, randomization))
+
+
+def _check_wrappers(env: VectorEnvironment, every: str) -> None:
+    """Refuse wrappers with starts of their own, which would draw new parameters."""
+    while isinstance(env, Wrapper):
+        cls = type(env)
+        if cls.reset is not Wrapper.reset and cls.next_episodes is Wrapper.next_episodes:
+            raise ConfigError(
+                f"env.randomize_every={every} keeps parameters at resets, which the reset of {cls.__name__} does not:"
+                " override next_episodes, too, or use env.randomize_every=reset"
+            )
+        env = env.env
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None

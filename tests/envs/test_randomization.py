@@ -1,0 +1,190 @@
+"""Tests of domain randomisation: when parameters are drawn, who shares them, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from comparisons import assert_same_state, without_times
+
+from stoix_like import evaluate, train
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.auto_reset import AutoResetState
+from stoix_like.envs.randomization import AUTO_RESETS
+from stoix_like.envs.wrappers import Wrapper
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+N, T = 3, 8
+
+
+def config(**changes):
+    chosen = {"randomization": "randomized.masses", "auto_reset": "fresh", "pool_size": 16, **changes}
+    return EnvConfig("own", ScenarioConfig("sliding"), _target_="randomized.sliding", **chosen)
+
+
+@pytest.fixture(scope="module")
+def two_rollouts():
+    """Play two rollouts of T steps; return the first observations, and observations and ends of all steps."""
+
+    def play(**changes):
+        env = make(config(**changes))
+
+        @jax.jit
+        def run(key):
+            reset_key, *keys = jax.random.split(key, 3)
+            state, first = env.reset(jax.random.split(reset_key, N))
+
+            def step(state, keys):
+                state, timestep = env.step(keys, state, jnp.zeros((N, 1)))
+                return state, (timestep.observation.agent_view, timestep.terminated)
+
+            def roll(state, key):
+                state = env.start_rollout(key, state)
+                return jax.lax.scan(step, state, jax.random.split(key, (T, N)))
+
+            _, (views, ends) = jax.lax.scan(roll, state, jnp.stack(keys))
+            return first.observation.agent_view, views, ends
+
+        return jax.tree.map(np.asarray, run(jax.random.key(0)))
+
+    return play
+
+
+def distinct(masses):
+    return len(np.unique(masses))
+
+
+@pytest.mark.parametrize("mode", AUTO_RESETS["reset"])
+def test_every_episode_has_parameters_of_its_own(two_rollouts, mode):
+    first, views, ends = two_rollouts(auto_reset=mode)
+    at_start, now = views[..., 0], views[..., 1]
+    # Each episode continues with the mass that it starts with.
+    np.testing.assert_array_equal(at_start, now)
+    assert distinct(first[:, 1]) == N
+    # Episodes end after three steps: 5 more start in each environment; of `optimistic`, all three of them are one.
+    assert ends.sum() == 5 * N
+    assert distinct(at_start[ends]) == (5 if mode == "optimistic" else 5 * N)
+    assert np.all((now >= 1.0) & (now < 2.0))
+
+
+@pytest.mark.parametrize("changes", [{"auto_reset": "cached"}, {"auto_reset": "fresh", "random_start_steps": 1}])
+def test_an_environment_keeps_its_parameters_for_the_run(two_rollouts, changes):
+    first, views, ends = two_rollouts(randomize_every="run", **changes)
+    masses = np.broadcast_to(first[:, 1], views.shape[:-1])
+    np.testing.assert_array_equal(views[..., 1], masses)
+    np.testing.assert_array_equal(views[..., 0], masses)
+    assert distinct(masses) == N
+    assert ends.any()
+
+
+def test_every_rollout_has_parameters_of_its_own(two_rollouts):
+    _, views, ends = two_rollouts(randomize_every="rollout")
+    masses = views[:, 0, :, 1]
+    assert distinct(masses) == 2 * N
+    np.testing.assert_array_equal(views[..., 1], np.broadcast_to(masses[:, None], ends.shape))
+    np.testing.assert_array_equal(views[..., 0][ends], views[..., 1][ends])
+
+
+def test_only_leaves_with_an_axis_are_stored_and_start_states_stay_the_same():
+    keys = jax.random.split(jax.random.key(1), N)
+    env, plain = make(config()), make(config(randomization=None))
+    state, first = env.reset(keys)
+    assert isinstance(state, AutoResetState)
+    (mass,) = state.env_state.env_state.parameters
+    assert mass.shape == (N,)
+    np.testing.assert_array_equal(first.observation.agent_view[:, 2], plain.reset(keys)[1].observation.agent_view[:, 2])
+    (drawn,) = make(config(randomization="randomized.friction")).reset(keys)[0].env_state.env_state.parameters
+    assert drawn.shape == (N, 2)
+
+
+def test_evaluation_randomises_on_request_alone():
+    keys = jax.random.split(jax.random.key(1), N)
+    for randomized_too, number in ((False, 1), (True, N)):
+        env = make_eval(config(randomize_evaluation=randomized_too, randomize_every="run", auto_reset="cached"))
+        assert distinct(env.reset(keys)[1].observation.agent_view[:, 1]) == number
+
+
+class OwnStarts(Wrapper):
+    """Starts in its own way."""
+
+    def reset(self, keys):
+        """See `VectorEnvironment.reset`."""
+        return super().reset(keys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"randomization": "registered"}, "registered: no randomisation is registered for own/sliding: use the import"),
+        ({"randomization": "randomized.mases"}, "env.randomization=randomized.mases cannot be imported"),
+        ({"randomization": "randomized.model_alone"}, "model_alone failed: .*it must return .model, axes"),
+        ({"randomization": "randomized.nothing"}, "randomized.nothing varies nothing: set the axes"),
+        (
+            {"randomization": "randomized.of_another_shape"},
+            r"shape \(3,\) with axis None for 3 environments where the model has \(\): give",
+        ),
+        ({"auto_reset": "cached"}, "randomize_every=reset does not fit .*use env.auto_reset=fresh or pool or opt"),
+        ({"auto_reset": "pool", "randomize_every": "run"}, "use env.auto_reset=fresh or cached, or .*every=reset"),
+        ({"auto_reset": "cached", "randomize_every": "rollout"}, "use env.auto_reset=fresh, or .*every=run"),
+        ({"randomization": None, "randomize_every": "run"}, "env.randomize_every=run has no effect"),
+        ({"randomization": None, "randomize_evaluation": True}, "env.randomize_evaluation=True has no effect"),
+        (
+            {"randomize_every": "run", "wrappers": ({"_target_": f"{__name__}.OwnStarts"},)},
+            "which the reset of OwnStarts does not: override next_episodes",
+        ),
+    ],
+)
+def test_what_cannot_be_randomised_is_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make(config(**changes))
+
+
+def test_environments_without_physics_are_refused():
+    with pytest.raises(ConfigError, match="probe/value has none: use an environment of env=brax or env=playground"):
+        make(EnvConfig("probe", ScenarioConfig("value"), randomization="randomized.masses"))
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+@pytest.mark.parametrize(("every", "mode"), [("reset", "pool"), ("rollout", "fresh"), ("run", "cached")])
+def test_a_resumed_run_is_bit_identical(tmp_path, every, mode):
+    budget = ["arch.total_num_envs=4", "arch.total_timesteps=256", "arch.num_evaluation=4", "arch.num_eval_episodes=2"]
+    env = ["env=own", "env._target_=randomized.sliding", "env.randomization=randomized.masses"]
+    env += [f"env.randomize_every={every}", f"env.auto_reset={mode}", "env.randomize_evaluation=true"]
+    system = ["system=ppo/ff_ppo", "network=mlp_continuous", "system.rollout_length=8", "arch.compile_cache=false"]
+
+    def training_loop(run_dir):
+        setup = set_up(parse_config(compose_config([*system, *env, *budget])))
+        return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, 9))
+
+    whole = training_loop(tmp_path)
+    whole.train()
+    whole.writer.close()
+    resumed = training_loop(tmp_path / "other")
+    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
+    recorded = whole.state.shards.rollout_state.env_state.env_state
+    assert distinct(recorded.env_state.parameters[0]) > 1
+
+
+@pytest.mark.slow
+def test_a_trained_run_is_evaluated_with_and_without(tmp_path):
+    sizes = ["arch.total_num_envs=4", "arch.total_timesteps=64", "arch.num_evaluation=1", "arch.num_eval_episodes=2"]
+    changes = ["env._target_=randomized.sliding", "network=mlp_continuous", "system.rollout_length=8", "logger=silent"]
+    run_dir = train("ppo/ff_ppo", [*sizes, *changes, "env.randomization=randomized.friction"], run_dir=tmp_path).run_dir
+    # An episode earns the sum of two coefficients in each of three steps, and both are 1 in the model as it is.
+    assert evaluate(run_dir, 3)["episode_returns"] == [6.0, 6.0, 6.0]
+    record = evaluate(run_dir, 3, randomize=True)
+    assert record["randomized"]
+    assert distinct(record["episode_returns"]) == 3
+    plain = train("ppo/ff_ppo", [*sizes, *changes], run_dir=tmp_path / "plain").run_dir
+    with pytest.raises(ConfigError, match="env.randomize_evaluation=True has no effect"):
+        evaluate(plain, 3, randomize=True)
