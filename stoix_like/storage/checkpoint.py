@@ -77,6 +77,7 @@ class Writer:
         self._open_path = contextlib.ExitStack()
         self._pending: int | None = None
         self._failing = False
+        self._clean = True
         self._shapes: dict[str, Any] = {}
         self._usable: bool | None = None  # unknown before the first checkpoint was read back
 
@@ -125,6 +126,8 @@ class Writer:
     def restart(self) -> None:
         """Forget a pending checkpoint, and what is known of the directory, which was deleted."""
         self._pending, self._failing = None, False
+        # Threads of the pending write may still create files there, on which a removal fails.
+        self._clean = False
         self._close_manager()
 
     def close(self) -> None:
@@ -158,7 +161,7 @@ class Writer:
         if self._manager is None:
             self._processes.first(self._prepare)
             # Removes partial checkpoints left by a killed process or a full disk.
-            options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=True)
+            options = ocp.CheckpointManagerOptions(max_to_keep=self._keep, cleanup_tmp_directories=self._clean)
             if self._processes.count > 1:
                 # A process that cannot write keeps the others waiting for so long.
                 options.async_options = ocp.AsyncOptions(timeout_secs=_SECONDS_TO_WAIT_FOR_OTHERS)
