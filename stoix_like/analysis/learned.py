@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -16,7 +18,7 @@ from matplotlib.patheffects import Normal, Stroke
 from stoix_like.analysis.plots import new_axes
 from stoix_like.analysis.slices import Slice, choose_features, take_slice, view_of
 from stoix_like.envs.legends import Feature
-from stoix_like.envs.spaces import Discrete
+from stoix_like.envs.spaces import Dict, Discrete, Mixed, Tuple
 from stoix_like.errors import ConfigError
 from stoix_like.inference.searches import SearchedEpisode
 from stoix_like.policies.policy import Policy
@@ -261,7 +263,7 @@ def _action_histograms(policy: Policy, visits: Visits) -> list[Any]:
     names = action_names(policy)
     if isinstance(policy.action_space, Discrete):
         return [lambda ax: histogram(visits.action, "action", names=names, ax=ax)]
-    columns = visits.action.reshape(len(visits.action), -1).T[:_MAX_PANELS]
+    columns = _columns(visits.action, visits.reward.shape).T[:_MAX_PANELS]
     return [
         lambda ax, column=column, name=name: histogram(column, name, ax=ax)
         for column, name in zip(columns, names, strict=False)
@@ -278,6 +280,12 @@ def action_names(policy: Policy | SearchedEpisode) -> list[str]:
         The names.
     """
     space = policy.action_space
+    if isinstance(space, Dict | Tuple):
+        mixed = Mixed(space)
+        sizes = [math.prod(part.shape) for part in mixed.parts]
+        pairs = zip(mixed.names, sizes, strict=True)
+        names = [name if size == 1 else f"{name}[{index}]" for name, size in pairs for index in range(size)]
+        return list(policy.legend.actions) if len(policy.legend.actions) == len(names) else names
     size = space.n if isinstance(space, Discrete) else int(np.prod(space.shape))
     if len(policy.legend.actions) == size:
         return list(policy.legend.actions)
@@ -288,7 +296,12 @@ def action_names(policy: Policy | SearchedEpisode) -> list[str]:
 
 def _entries(taken: Slice, values: np.ndarray) -> np.ndarray:
     """Return values `[G…, *action]` with a single axis of entries."""
-    return values.reshape(*map(len, taken.grids), -1)
+    return _columns(values, tuple(map(len, taken.grids)))
+
+
+def _columns(actions: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return actions `[*shape, ...]`, or a dictionary or a tuple of them, as vectors `[*shape, D]`."""
+    return np.concatenate([leaf.reshape(*shape, -1) for leaf in jax.tree.leaves(actions)], axis=-1)
 
 
 def _draw_probabilities(axes: Axes, taken: Slice, _: int) -> None:

@@ -210,4 +210,4 @@ def _inspect(
         mean = every[:, 0] if size == 1 else every.mean(axis=1)
         return mean.reshape(*map(len, grids), *mean.shape[1:])
 
-    return Inspection(*(None if fields[0] is None else joined(*fields) for fields in zip(*parts, strict=True)))
+    return Inspection(*(jax.tree.map(joined, *fields) for fields in zip(*parts, strict=True)))

@@ -3,19 +3,32 @@
 from stoix_like.envs.check import check_environment
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_eval
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.spaces import (
+    ActionSpace,
+    Box,
+    Dict,
+    Discrete,
+    Mixed,
+    MultiDiscrete,
+    ObservationSpace,
+    Space,
+    Tuple,
+)
 from stoix_like.envs.suites import list_scenarios
 
 __all__ = [
+    "ActionSpace",
     "Box",
     "Dict",
     "Discrete",
     "EnvConfig",
     "Environment",
+    "Mixed",
     "MultiDiscrete",
     "ObservationSpace",
     "ScenarioConfig",
     "Space",
+    "Tuple",
     "VectorEnvironment",
     "Vectorize",
     "check_environment",

@@ -14,7 +14,8 @@ from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs import own
 from stoix_like.envs.auto_reset import AutoResetState, HostReset, PoolReset, PoolStore, Start
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
+from stoix_like.envs.wrappers import JoinActions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
 
 NUM_ENVS = 3
@@ -136,10 +137,9 @@ def element_faults(space: Any, values: Any, batch_dims: int, name: str) -> Itera
     if not np.isfinite(values).all():
         yield f"{name} is NaN or infinite after some actions: guard divisions, roots and logarithms"
         return
-    if isinstance(space, Box):
-        low, high = np.asarray(space.low) - _SLACK, np.asarray(space.high) + _SLACK
-    else:
-        low, high = np.asarray(0), np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+    slack = _SLACK if isinstance(space, Box) else 0
+    low, high = (np.asarray(bound) for bound in bounds(space))
+    low, high = low - slack, high + slack
     if (values < low).any() or (values > high).any():
         yield (
             f"{name} reaches from {values.min():.6g} to {values.max():.6g} and leaves the bounds of {_describe(space)}:"
@@ -160,10 +160,10 @@ def mask_faults(space: Any, mask: Any, name: str) -> Iterator[str]:
     """
     if mask is None:
         return
-    if not isinstance(space, Discrete | MultiDiscrete):
+    sizes = choices(space)
+    if not sizes:
         yield f"{name} is set, but masks need discrete actions, and action_space is {_describe(space)}: leave it None"
         return
-    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
     mask = np.asarray(mask)
     if mask.dtype != bool or mask.shape[-1:] != (sum(sizes),):
         yield f"{name} is {_aval(mask)}, but {_describe(space)} needs bool[{sum(sizes)}], True where an action is legal"
@@ -198,8 +198,8 @@ def _attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
 def _space_faults(env: VectorEnvironment) -> Iterator[str]:
     for name, kinds in (("observation_space", (Box, Dict, Discrete, MultiDiscrete)), ("action_space", None)):
         space = getattr(env, name, None)
-        allowed = (Box, Discrete, MultiDiscrete) if kinds is None else kinds
-        if not isinstance(space, allowed):
+        allowed = (Box, Discrete, MultiDiscrete, Dict, Tuple) if kinds is None else kinds
+        if not isinstance(space, (*allowed, Mixed)):
             found = "missing" if space is None else f"a {type(space).__module__}.{type(space).__name__}"
             names = ", ".join(kind.__name__ for kind in allowed)
             yield f"{name} is {found}: use one of stoix_like.envs: {names}"
@@ -223,7 +223,8 @@ def _interface_faults(env: VectorEnvironment, strict: bool) -> Iterator[str]:
 
 def _place(env: VectorEnvironment, name: str) -> str:
     """Return where a method of the environment is defined, as in ` (/home/me/my_env.py:12)`; empty if unknown."""
-    method = getattr(env.env if isinstance(env, Vectorize) else env, name, None)
+    own_env: Any = env.env if isinstance(env, JoinActions) else env
+    method = getattr(own_env.env if isinstance(own_env, Vectorize) else own_env, name, None)
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     return f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
 
@@ -342,9 +343,9 @@ def _play(env: VectorEnvironment, num_steps: int, seed: int, programs: _Programs
 
 def _sample(env: VectorEnvironment, key: jax.Array, mask: jax.Array | None) -> jax.Array:
     keys = jax.random.split(key, NUM_ENVS)
-    sizes = [env.action_space.n] if isinstance(env.action_space, Discrete) else []
+    sizes = choices(env.action_space)
     # A mask of a wrong shape is reported from the rollout.
-    if mask is None or isinstance(env.action_space, Box) or (sizes and mask.shape != (NUM_ENVS, *sizes)):
+    if mask is None or not sizes or mask.shape != (NUM_ENVS, sum(sizes)):
         return jax.vmap(env.action_space.sample)(keys)
     return jax.vmap(env.action_space.sample)(keys, mask)
 

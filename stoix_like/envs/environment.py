@@ -12,7 +12,7 @@ from stoix_like.base_types import EpisodeMetrics, Observation, PyTree, TimeStep
 from stoix_like.envs.legends import Legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
-from stoix_like.envs.spaces import ObservationSpace, Space
+from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import ConfigError
 
 State = Any
@@ -27,7 +27,7 @@ class Environment(ABC):
 
     observation_space: ObservationSpace
     """The space of `Observation.agent_view`."""
-    action_space: Space
+    action_space: ActionSpace
     truncates_after: int | None = None
     """See `VectorEnvironment.truncates_after`."""
     num_players: int = 1
@@ -75,10 +75,10 @@ class VectorEnvironment(ABC):
 
     observation_space: ObservationSpace
     """The space of `Observation.agent_view` in one environment, without the axis N."""
-    action_space: Space
-    """The space of the action in one environment, without the axis N."""
     keeps_parameters: bool = False
     """Whether the state of an environment holds parameters that the next episode keeps."""
+    action_space: Any
+    """The space of the action in one environment, without the axis N: `Space`; of unwrapped ones, `ActionSpace`."""
     on_host: bool = False
     """Whether the environments run on the host: they reset themselves, and a checkpoint cannot hold their state."""
 

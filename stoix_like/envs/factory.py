@@ -21,7 +21,7 @@ from stoix_like.envs import auto_reset, own, randomization, wrappers
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
-from stoix_like.envs.spaces import Box, Dict
+from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, between, one_of
@@ -268,8 +268,8 @@ def _wrap_steps(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
     # Environments on the host end their episodes themselves.
     if config.time_limit is not None and not env.on_host:
         env = wrappers.TimeLimit(env, config.time_limit)
-    if isinstance(env.action_space, Box):
-        if config.rescale_actions and env.action_space.bounded:
+    if isinstance(env.action_space, Box | Mixed):
+        if config.rescale_actions and getattr(env.action_space, "bounded", True):
             env = wrappers.RescaleActions(env)
         if config.clip_actions:
             env = wrappers.ClipActions(env)
@@ -330,4 +330,4 @@ def make_scenario(
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
     if SUITES[config.env_name].on_host:
         arguments = (*arguments, options)
-    return own.wrap(module.make(*arguments), config.wrappers)
+    return own.wrap(wrappers.join_actions(module.make(*arguments)), config.wrappers)

@@ -12,7 +12,7 @@ import numpy as np
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.host import HostSpec
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, ObservationSpace, Space, Tuple
 from stoix_like.errors import ConfigError
 
 
@@ -28,7 +28,7 @@ def make_spec(
     Args:
         name: suite and scenario, for messages.
         observations: space of its observations: `Box`, `Discrete`, `MultiDiscrete`, or a `Dict` of these.
-        actions: space of its actions: a `Box` of floats, `Discrete` or `MultiDiscrete`.
+        actions: space of its actions: a `Box` of floats, `Discrete`, `MultiDiscrete`, or a `Dict` or `Tuple` of these.
         channels_first: whether the observations are images whose channels, such as stacked frames, come first.
         stacked: number of stacked frames, see `spaces.Box`.
 
@@ -45,7 +45,7 @@ def make_spec(
     return HostSpec(name, leaf, encode, space, _convert_actions(name, actions))
 
 
-def native_actions(space: gymnasium.Space[Any], actions: np.ndarray) -> np.ndarray:
+def native_actions(space: gymnasium.Space[Any], actions: PyTree) -> PyTree:
     """Convert actions to the dtype and the first element of the environment's space.
 
     Args:
@@ -55,6 +55,10 @@ def native_actions(space: gymnasium.Space[Any], actions: np.ndarray) -> np.ndarr
     Returns:
         `[N, ...]` elements of `space`.
     """
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: native_actions(part, actions[name]) for name, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(native_actions(*each) for each in zip(space.spaces, actions, strict=True))
     start = space.start if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete) else 0
     return actions.astype(space.dtype) + start if np.any(start) else actions.astype(space.dtype)
 
@@ -96,8 +100,12 @@ def _one_hot(
     return Box(0.0, 1.0, (sum(sizes),)), jax.ShapeDtypeStruct(shape, jnp.int32), encode
 
 
-def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space:
+def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space | Dict | Tuple:
     match space:
+        case gymnasium.spaces.Dict():
+            return Dict({key: _convert_actions(name, part) for key, part in space.spaces.items()})  # type: ignore[misc]
+        case gymnasium.spaces.Tuple():
+            return Tuple([_convert_actions(name, part) for part in space.spaces])
         case gymnasium.spaces.Discrete():
             return Discrete(int(space.n))
         case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1:
@@ -105,8 +113,8 @@ def _convert_actions(name: str, space: gymnasium.Space[Any]) -> Space:
         case gymnasium.spaces.Box() if np.issubdtype(space.dtype, np.floating):
             return _box(space, np.float32)
     raise ConfigError(
-        f"{name} has actions of the space {space}, which is not supported: use Discrete, MultiDiscrete or a Box of"
-        " floats, by a wrapper of the environment"
+        f"{name} has actions of the space {space}, which is not supported: use Discrete, MultiDiscrete, a Box of"
+        " floats, or a Dict or Tuple of these, by a wrapper of the environment"
     )
 
 

@@ -29,7 +29,7 @@ from stoix_like.envs.environment import VectorEnvironment, restart, transition
 from stoix_like.envs.host_batches import Batches, DirectBatch, HostBatch, HostStep
 from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes.base import Scene, from_pictures
-from stoix_like.envs.spaces import ObservationSpace, Space
+from stoix_like.envs.spaces import ActionSpace, ObservationSpace
 from stoix_like.errors import HostEnvironmentError
 from stoix_like.utils.platform import on_cpu
 
@@ -51,7 +51,7 @@ class HostSpec(NamedTuple):
     observation: PyTree
     encode: Callable[[PyTree], PyTree]
     observation_space: ObservationSpace
-    action_space: Space
+    action_space: ActionSpace
 
 
 class HostState(NamedTuple):
@@ -270,24 +270,24 @@ class HostEnvironment(VectorEnvironment):
         return otherwise()
 
 
-def _call_host(function: Callable[..., Any], result: Any, *arguments: jax.Array) -> Any:
+def _call_host(function: Callable[..., Any], result: Any, *arguments: PyTree) -> Any:
     """Call a function of numpy arrays from a program.
 
     Args:
         function: must not raise.
         result: shapes and dtypes of what it returns.
-        *arguments: its arguments.
+        *arguments: its arguments, or trees of them.
 
     Returns:
         What the function returns.
     """
     if not on_cpu():
-        return io_callback(lambda *given: function(*map(np.asarray, given)), result, *arguments)
+        return io_callback(lambda *given: function(*jax.tree.map(np.asarray, given)), result, *arguments)
 
     def write(context: Any, buffers: Any, *given: Any) -> None:
         del context
         # Copies: a call that hangs outlives the buffers.
-        returned = function(*(np.asarray(argument).copy() for argument in given))
+        returned = function(*jax.tree.map(lambda argument: np.asarray(argument).copy(), given))
         for buffer, array in zip(jax.tree.leaves(buffers), jax.tree.leaves(returned), strict=True):
             np.asarray(buffer)[...] = array
 

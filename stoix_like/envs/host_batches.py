@@ -140,7 +140,7 @@ class DirectBatch:
             HostEnvironmentError: an environment failed.
         """
         with self._errors():
-            return _copies(self._batch.step(np.asarray(actions), self._spec))
+            return _copies(self._batch.step(jax.tree.map(np.asarray, actions), self._spec))
 
 
 class Batches:

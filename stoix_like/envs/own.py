@@ -16,6 +16,7 @@ from stoix_like.envs.environment import Environment, VectorEnvironment, Vectoriz
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
+from stoix_like.envs.wrappers import join_actions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
 
 OWN = "own"
@@ -63,7 +64,7 @@ def make(
     if _is_of_gymnasium(found):
         suite = load_suite("gymnasium")
         adopted: VectorEnvironment = suite.adopt(found, constructor, _name(found), options or HostOptions())
-        return adopted
+        return join_actions(adopted)
     return adapt(found, params)
 
 
@@ -90,12 +91,17 @@ def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):
             raise FaultyEnvironmentError([f"{_name(env)} has no {name}: set it to a space of stoix_like.envs.spaces"])
-    space = env.action_space
-    if isinstance(space, Box) and not jnp.issubdtype(space.dtype, jnp.floating):
-        raise FaultyEnvironmentError(
-            [f"action_space is a Box of {jnp.dtype(space.dtype)}: use MultiDiscrete for integers, or a Box of floats"]
-        )
-    return Vectorize(env) if isinstance(env, Environment) else env
+    vector = join_actions(Vectorize(env) if isinstance(env, Environment) else env)
+    space = vector.action_space
+    for part in getattr(space, "parts", [space]):
+        if isinstance(part, Box) and not jnp.issubdtype(part.dtype, jnp.floating):
+            raise FaultyEnvironmentError(
+                [
+                    f"action_space is a Box of {jnp.dtype(part.dtype)}: use MultiDiscrete for integers, or a Box of"
+                    " floats"
+                ]
+            )
+    return vector
 
 
 def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> VectorEnvironment:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from stoix_like.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Box:
 
 
 class Dict:
-    """Dictionaries of arrays, with one space per entry; for observations.
+    """Dictionaries of arrays, with one space per entry; for observations, and for actions, see `Mixed`.
 
     Args:
         spaces: the space of each entry by name; an entry may be a `Dict` again.
@@ -150,6 +153,173 @@ class Dict:
         return {name: space.sample(each) for each, (name, space) in zip(keys, self.spaces.items(), strict=True)}
 
 
+class Tuple:
+    """Tuples of arrays, with one space per entry; for actions, see `Mixed`.
+
+    Args:
+        spaces: the space of each entry; an entry may be a `Dict` or a `Tuple` again.
+    """
+
+    def __init__(self, spaces: Sequence[Any]) -> None:
+        self.spaces = tuple(spaces)
+
+    def __repr__(self) -> str:
+        return f"Tuple({list(self.spaces)})"
+
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> tuple[Any, ...]:
+        """Draw each entry on its own.
+
+        Args:
+            key: a typed PRNG key.
+            mask: ignored.
+
+        Returns:
+            The tuple.
+        """
+        del mask
+        keys = jax.random.split(key, len(self.spaces))
+        return tuple(space.sample(each) for each, space in zip(keys, self.spaces, strict=True))
+
+
+class Mixed:
+    """Float vectors that hold one element of each part of a `Dict` or a `Tuple`, side by side, as policies see them.
+
+    Choices are whole numbers, which float32 represents exactly up to 2^24.
+
+    Args:
+        space: a `Dict` or a `Tuple` of `Discrete`, `MultiDiscrete` and `Box` spaces, at any depth.
+
+    Raises:
+        ConfigError: a part is another space, or there is none.
+
+    Attributes:
+        parts: the spaces of the parts, in the order in which jax flattens an element of `space`.
+        names: their dotted names, such as `gripper.force`; indices in tuples.
+        shape: shape of one vector, `(D,)`.
+        dtype: its dtype.
+    """
+
+    dtype: Any = jnp.float32
+
+    def __init__(self, space: Dict | Tuple) -> None:
+        self.space = space
+        named = _named(space)
+        for name, part in named.items():
+            if not isinstance(part, Discrete | MultiDiscrete | Box):
+                raise ConfigError(
+                    f"action_space: {name} is a {type(part).__name__}: use Box, Discrete or MultiDiscrete"
+                )
+        if not named:
+            raise ConfigError("action_space has no parts: use a Dict or a Tuple of at least one space")
+        self.names, self.parts = list(named), list(named.values())
+        self._structure = jax.tree.structure(_containers(space))
+        self._ends = np.cumsum([math.prod(part.shape) for part in self.parts]).tolist()
+        self.shape = (self._ends[-1],)
+
+    def __repr__(self) -> str:
+        return f"Mixed({self.space})"
+
+    @property
+    def is_continuous(self) -> np.ndarray:
+        """`[D]` bool, True for entries of a `Box`."""
+        return np.concatenate([np.full(math.prod(part.shape), isinstance(part, Box)) for part in self.parts])
+
+    @property
+    def low(self) -> np.ndarray:
+        """Lower bounds, `[D]`; 0 for choices."""
+        return self._bounds(0)
+
+    @property
+    def high(self) -> np.ndarray:
+        """Upper bounds, `[D]`; the last one for choices."""
+        return self._bounds(1)
+
+    def _bounds(self, which: int) -> np.ndarray:
+        rows = [np.broadcast_to(np.asarray(bounds(part)[which], np.float32), part.shape) for part in self.parts]
+        return np.concatenate([row.ravel() for row in rows])
+
+    def sample(self, key: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Draw one element of each part, uniformly among the legal ones.
+
+        Args:
+            key: a typed PRNG key.
+            mask: the concatenated masks of the discrete parts, see `Discrete.sample`.
+
+        Returns:
+            The vector, `[D]`.
+        """
+        keys, masks = jax.random.split(key, len(self.parts)), self.masks(mask)
+        return self.join([part.sample(*each) for part, *each in zip(self.parts, keys, masks, strict=True)])
+
+    def masks(self, mask: jax.Array | None) -> list[jax.Array | None]:
+        """Split a mask of all choices `[..., L]` into those of the parts; None for a `Box`, and without a mask."""
+        if mask is None:
+            return [None] * len(self.parts)
+        sizes = [sum(choices(part)) for part in self.parts]
+        pieces = jnp.split(mask, np.cumsum(sizes)[:-1], axis=-1)
+        return [piece if size else None for piece, size in zip(pieces, sizes, strict=True)]
+
+    def join(self, values: Sequence[jax.Array]) -> jax.Array:
+        """Concatenate elements of the parts, `[..., *part.shape]`, to vectors `[..., D]`."""
+        pairs = zip(values, self.parts, strict=True)
+        rows = [value.reshape(*value.shape[: value.ndim - len(part.shape)], -1) for value, part in pairs]
+        return jnp.concatenate([row.astype(self.dtype) for row in rows], axis=-1)
+
+    def split(self, vector: jax.Array) -> list[jax.Array]:
+        """Split vectors `[..., D]` into elements of the parts, `[..., *part.shape]`, with their dtypes."""
+        pieces = jnp.split(vector, self._ends[:-1], axis=-1)
+        pairs = zip(pieces, self.parts, strict=True)
+        return [piece.reshape(*vector.shape[:-1], *part.shape).astype(part.dtype) for piece, part in pairs]
+
+    def element(self, vector: jax.Array) -> Any:
+        """Convert vectors `[..., D]` to elements of `space`."""
+        return jax.tree.unflatten(self._structure, self.split(vector))
+
+    def rescaled(self) -> Mixed:
+        """Return the space with bounds -1 and 1 for each bounded `Box`."""
+
+        def rescale(space: Any) -> Any:
+            if isinstance(space, Dict):
+                return Dict({name: rescale(part) for name, part in space.spaces.items()})
+            if isinstance(space, Tuple):
+                return Tuple([rescale(part) for part in space.spaces])
+            return replace(space, low=-1.0, high=1.0) if isinstance(space, Box) and space.bounded else space
+
+        return Mixed(rescale(self.space))
+
+
+def _named(space: Any, name: str = "") -> dict[str, Any]:
+    """Return the parts of nested action spaces by dotted name, in the order of jax."""
+    if not isinstance(space, Dict | Tuple):
+        return {name: space}
+    pairs = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+    prefix = f"{name}." if name else ""
+    return {path: part for key, child in pairs for path, part in _named(child, f"{prefix}{key}").items()}
+
+
+def _containers(space: Any) -> Any:
+    """Return the dictionaries and tuples of nested spaces, with the other spaces as leaves."""
+    if isinstance(space, Dict):
+        return {name: _containers(part) for name, part in space.spaces.items()}
+    return tuple(_containers(part) for part in space.spaces) if isinstance(space, Tuple) else space
+
+
+def bounds(space: ArraySpace) -> tuple[Any, Any]:
+    """Return the smallest and the largest values of the entries of an element, which broadcast to its shape."""
+    if isinstance(space, Box):
+        return space.low, space.high
+    return 0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1
+
+
+def choices(space: Any) -> tuple[int, ...]:
+    """Return the number of options of each discrete choice of an action; `()` for a `Box`."""
+    if isinstance(space, Mixed):
+        return tuple(size for part in space.parts for size in choices(part))
+    if isinstance(space, MultiDiscrete):
+        return tuple(int(size) for size in space.nvec)
+    return (space.n,) if isinstance(space, Discrete) else ()
+
+
 def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
     # One number for all elements: a categorical distribution would need one for each.
     legal = mask | ~mask.any()
@@ -157,8 +327,11 @@ def _choose(key: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.argmax(jnp.cumsum(legal) > rank)
 
 
-Space = Discrete | MultiDiscrete | Box
-ObservationSpace = Space | Dict
+ArraySpace = Discrete | MultiDiscrete | Box
+Space = ArraySpace | Mixed
+ObservationSpace = ArraySpace | Dict
+ActionSpace = Space | Dict | Tuple
+"""What environments declare; wrappers and policies see a `Mixed` space instead of a `Dict` or a `Tuple`."""
 
 
 def entries(nest: Any, name: str = "") -> dict[str, Any]:
@@ -179,6 +352,11 @@ def entries(nest: Any, name: str = "") -> dict[str, Any]:
     return {path: entry for part in nested for path, entry in part.items()}
 
 
+def element_names(space: ActionSpace, name: str = "action") -> list[str]:
+    """Return names of the arrays of an action, in the order of jax: `action`, or `action.gripper`, `action.force`."""
+    return [f"{name}.{part}" for part in Mixed(space).names] if isinstance(space, Dict | Tuple) else [name]
+
+
 def action_facts(action_space: Space) -> dict[str, Any]:
     """Return the properties of an action space under the argument names of heads.
 
@@ -193,12 +371,14 @@ def action_facts(action_space: Space) -> dict[str, Any]:
     if isinstance(action_space, Discrete):
         return {"action_space": action_space, "action_dim": action_space.n}
     if isinstance(action_space, MultiDiscrete):
-        sizes = tuple(int(size) for size in action_space.nvec)
+        sizes = choices(action_space)
         return {
             "action_space": action_space,
             "action_dim": len(sizes),
             "number_of_dims_per_distribution": sizes,
         }
+    if isinstance(action_space, Mixed):
+        return {"action_space": action_space, "action_dim": action_space.shape[0]}
     shape = tuple(action_space.shape)
     facts = {"action_space": action_space, "action_dim": shape[0] if len(shape) == 1 else shape}
     if action_space.bounded:
@@ -228,7 +408,10 @@ def describe(action_space: Space) -> str:
     if isinstance(action_space, Discrete):
         return f"{action_space.n} discrete actions"
     if isinstance(action_space, MultiDiscrete):
-        return f"discrete actions of sizes {action_facts(action_space)['number_of_dims_per_distribution']}"
+        return f"discrete actions of sizes {choices(action_space)}"
+    if isinstance(action_space, Mixed):
+        pairs = zip(action_space.names, action_space.parts, strict=True)
+        return f"mixed actions ({', '.join(f'{name}: {describe(part)}' for name, part in pairs)})"
     return f"{'bounded' if action_space.bounded else 'unbounded'} continuous actions of shape {action_space.shape}"
 
 

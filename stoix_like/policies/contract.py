@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, entries
+from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, element_names, entries
 from stoix_like.policies.exportable import Exportable
 from stoix_like.storage.files import write_json
 from stoix_like.versions import versions
@@ -36,8 +36,10 @@ def write(policy: Exportable, path: Path, format: str, content: bytes) -> None:
     ]
     if format == "stablehlo":
         inputs.append({"name": "key_data", "shape": [2], "dtype": "uint32"})
+    parts = Mixed(space).parts if isinstance(space := policy.action_space, Dict | Tuple) else [space]
+    actions: dict[str, Any] = dict(zip(element_names(space), parts, strict=True))
     outputs = [
-        {"name": name, **_array(leaf), **_bounds(policy.action_space if name == "action" else None)}
+        {"name": name, **_array(leaf), **_bounds(actions.get(name))}
         for name, leaf in zip(policy.result_names, _results(policy), strict=True)
     ]
     described = {

@@ -9,7 +9,12 @@ from typing import Any, Protocol
 import jax
 
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import ObservationSpace, Space
+from stoix_like.envs.spaces import ActionSpace, ObservationSpace, Space
+
+
+def as_result(action: Any) -> Any:
+    """Return the arrays of actions: one, or a tuple of those of a dictionary or a tuple."""
+    return action if isinstance(action, jax.Array) else tuple(jax.tree.leaves(action))
 
 
 class Exportable(Protocol):
@@ -29,7 +34,7 @@ class Exportable(Protocol):
     env_steps: int
     selected: str
     observation_space: ObservationSpace
-    action_space: Space
+    action_space: ActionSpace
 
     @property
     @abstractmethod

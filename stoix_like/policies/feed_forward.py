@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import element_names
+from stoix_like.policies.exportable import as_result
 from stoix_like.policies.policy import Policy
 
 
@@ -49,7 +51,7 @@ class FeedForwardPolicy(Policy):
         """
         batch, leading = self._batched(observation)
         action = self._compiled(self._with_params(params), batch, self._key_of(key))
-        return action.reshape(*leading, *action.shape[1:])
+        return jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), action)
 
     def predict(
         self, observation: Any, state: None = None, episode_start: Any = None, deterministic: bool | None = None
@@ -66,13 +68,13 @@ class FeedForwardPolicy(Policy):
             deterministic: must agree with `greedy`; by default, it does.
 
         Returns:
-            The actions `[..., *action_space.shape]` as a numpy array, and None.
+            The actions `[..., *action_space.shape]` as a numpy array, or a dictionary or tuple of them, and None.
 
         Raises:
             ValueError: see `__call__`; or `deterministic` disagrees with the policy.
         """
         key = self._next_key(deterministic)
-        return np.asarray(self(self._env.unwrapped.view_of(observation), key)), None
+        return jax.tree.map(np.asarray, self(self._env.unwrapped.view_of(observation), key)), None
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -81,19 +83,19 @@ class FeedForwardPolicy(Policy):
 
     @property
     def result_names(self) -> list[str]:
-        """See `Exportable.result_names`: `action`."""
-        return ["action"]
+        """See `Exportable.result_names`: `action`, or the names of its parts."""
+        return element_names(self.action_space)
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """See `Exportable.act_on`."""
-        return self._act(self._shared, self.observation_of(arrays), key)
+        return as_result(self._act(self._shared, self.observation_of(arrays), key))
 
     def mode_on(self, arrays: Sequence[jax.Array]) -> Any:
         """See `Exportable.mode_on`; it is possible where the system implements `inspect`."""
         if self._system.inspect is None:
             return super().mode_on(arrays)
         policy, _ = self._system.inspect(self._shared, self.observation_of(arrays))
-        return self._env.native_action(policy.mode())
+        return as_result(self._env.native_action(policy.mode()))
 
     def _act(self, shared: Any, observation: Observation, key: jax.Array) -> jax.Array:
         carry = self._system.init_carry(jax.tree.leaves(observation)[0].shape[0])

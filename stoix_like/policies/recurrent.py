@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.base_types import Observation
+from stoix_like.envs.spaces import element_names
 from stoix_like.policies.policy import Policy
 
 
@@ -97,7 +98,7 @@ class RecurrentPolicy(Policy):
         if state is None:
             state = self.initial_state(self._batched(view)[1])
         action, state = self(view, state, episode_start, key)
-        return np.asarray(action), state
+        return jax.tree.map(np.asarray, action), state
 
     @property
     def argument_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -108,8 +109,11 @@ class RecurrentPolicy(Policy):
 
     @property
     def result_names(self) -> list[str]:
-        """See `Exportable.result_names`: `action`, and the arrays of the next state by number."""
-        return ["action", *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like))))]
+        """See `Exportable.result_names`: `action` or its parts, and the arrays of the next state by number."""
+        return [
+            *element_names(self.action_space),
+            *(f"next_state.{i}" for i in range(len(jax.tree.leaves(self._state_like)))),
+        ]
 
     def act_on(self, arrays: Sequence[jax.Array], key: jax.Array) -> Any:
         """Choose actions from plain arrays, see `Exportable.act_on`; also returns the arrays of the next state."""
@@ -117,7 +121,7 @@ class RecurrentPolicy(Policy):
         observation, states, is_first = self.observation_of(arrays[:split]), arrays[split:-1], arrays[-1]
         state = jax.tree.unflatten(jax.tree.structure(self._state_like), states)
         action, state = self._act(self._shared, observation, state, is_first, key)
-        return action, *jax.tree.leaves(state)
+        return *jax.tree.leaves(action), *jax.tree.leaves(state)
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
         """See `Exportable.random_arguments`."""

@@ -13,7 +13,7 @@ import scripted
 
 from stoix_like import cli
 from stoix_like.base_types import Observation
-from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Vectorize, check, check_environment
+from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Tuple, Vectorize, check, check_environment
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import restart, transition
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make_scenario
@@ -290,9 +290,10 @@ def test_probes_pass(name):
     check_environment(probes.make(name, {}, {}))
 
 
-def test_masks_of_several_entries():
+@pytest.mark.parametrize("space", [MultiDiscrete((2, 3)), Tuple([Discrete(2), Box(0.0, 1.0, ()), Discrete(3)])])
+def test_masks_of_several_entries(space):
     class Entries(Sound):
-        action_space = MultiDiscrete((2, 3))
+        action_space = space
 
         def observe(self, x):
             return Observation(x[None], jnp.array([True, False, *np.full(3, self.legal)]))

@@ -1,10 +1,13 @@
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete
+from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, wrappers
 from stoix_like.envs.gymnasium_spaces import make_spec, native_actions
 from stoix_like.envs.host import HostEnvironment
+from stoix_like.envs.own import make
 from stoix_like.errors import ConfigError
 
 
@@ -68,6 +71,34 @@ def test_discrete_actions_start_where_the_environment_counts_from():
     actions = native_actions(space, np.array([0, 1, 2], np.int32))
     np.testing.assert_array_equal(actions, [-1, 0, 1])
     assert all(action in space for action in actions)
+
+
+def test_dictionaries_and_tuples_of_actions_reach_the_environment():
+    spaces = gymnasium.spaces
+    space = spaces.Dict({"mode": spaces.Discrete(2, start=1), "arm": spaces.Tuple([spaces.Box(-2, 2, (1,))])})
+    taken = []
+
+    class Arm(gymnasium.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (1,)), space
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            taken.append(action)
+            return np.zeros(1, np.float32), float(action["mode"]), False, False, {}
+
+    env = make("", Arm, {}, {})
+    env = wrappers.ClipActions(wrappers.RescaleActions(env))
+    keys = jax.random.split(jax.random.key(0), 2)
+    state, _ = env.reset(keys)
+    # The parts in the order of jax: arm.0, mode.
+    _, timestep = env.step(keys, state, jnp.array([[0.5, 0.0], [-3.0, 1.0]]))
+    env.check()
+    env.release(state)
+    np.testing.assert_array_equal(timestep.reward, [1.0, 2.0])
+    assert all(space.contains(action) for action in taken)
+    assert [float(action["arm"][0][0]) for action in taken] == [1.0, -2.0]
 
 
 @pytest.mark.parametrize(

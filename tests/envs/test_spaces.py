@@ -3,7 +3,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete, entries
+from stoix_like.envs.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Mixed,
+    MultiDiscrete,
+    Tuple,
+    choices,
+    describe,
+    element_names,
+    entries,
+)
+from stoix_like.errors import ConfigError
 
 KEYS = jax.random.split(jax.random.key(0), 4000)
 
@@ -42,3 +54,46 @@ def test_entries_have_dotted_names_in_the_order_of_jax():
         assert found is leaf
     assert list(entries(sample["b"], "view")) == ["view"]
     assert [space.shape for space in entries(space).values()] == [(1,), (2,), ()]
+
+
+ARM = Dict({"grip": Discrete(2), "arm": Tuple([Box(-2.0, 2.0, (1, 2)), MultiDiscrete((3, 4))])})
+
+
+def test_mixed_vectors_hold_the_parts_in_the_order_of_jax():
+    mixed = Mixed(ARM)
+    assert (mixed.names, mixed.shape, choices(mixed)) == (["arm.0", "arm.1", "grip"], (5,), (3, 4, 2))
+    assert element_names(ARM) == ["action.arm.0", "action.arm.1", "action.grip"]
+    assert element_names(Discrete(2)) == ["action"]
+    assert describe(mixed).startswith("mixed actions (arm.0: bounded continuous actions of shape (1, 2), arm.1: ")
+    np.testing.assert_array_equal(mixed.low, [-2, -2, 0, 0, 0])
+    np.testing.assert_array_equal(mixed.high, [2, 2, 2, 3, 1])
+    np.testing.assert_array_equal(mixed.is_continuous, [True, True, False, False, False])
+    element = {
+        "grip": jnp.ones((6,), jnp.int32),
+        "arm": (jnp.full((6, 1, 2), 0.5), jnp.tile(jnp.array([2, 3]), (6, 1))),
+    }
+    vector = mixed.join(jax.tree.leaves(element))
+    np.testing.assert_array_equal(vector, np.tile([0.5, 0.5, 2, 3, 1], (6, 1)))
+    back = mixed.element(vector)
+    assert jax.tree.structure(back) == jax.tree.structure(element)
+    jax.tree.map(np.testing.assert_array_equal, back, element)
+    assert jax.tree.map(lambda leaf: leaf.dtype, back) == jax.tree.map(lambda leaf: leaf.dtype, element)
+    np.testing.assert_array_equal(mixed.rescaled().low, [-1, -1, 0, 0, 0])
+
+
+def test_mixed_samples_choose_legal_options():
+    mixed = Mixed(ARM)
+    mask = jnp.array([False, True, False, *[False, False, True, True], True, False])
+    samples = jax.vmap(mixed.sample, (0, None))(jax.random.split(jax.random.key(0), 500), mask)
+    assert [set(choice.tolist()) for choice in samples[:, 2:].T] == [{1}, {2, 3}, {0}]
+    assert -2 <= samples[:, :2].min() < -1.9
+    assert 1.9 < samples[:, :2].max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [(Dict({"a": Dict({"b": "left"})}), "action_space: a.b is a str: use Box"), (Tuple([]), "has no parts")],
+)
+def test_mixed_refuses_what_has_no_vector(space, message):
+    with pytest.raises(ConfigError, match=message):
+        Mixed(space)

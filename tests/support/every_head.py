@@ -2,6 +2,7 @@
 
 import jax
 
+from stoix_like.envs.spaces import Box, Discrete, Mixed, Tuple
 from stoix_like.networks import heads
 
 KEY = jax.random.key(0)
@@ -13,6 +14,7 @@ HEADS = {
     "categorical": (heads.CategoricalHead(3), [()]),
     "categorical_grid": (heads.CategoricalHead((2, 3)), [(2,)]),
     "multi_discrete": (heads.MultiDiscreteHead(2, (2, 3)), [(2,)]),
+    "mixed": (heads.MixedHead(Mixed(Tuple([Discrete(3), Box(-1.0, 1.0, (2,))]))), [(3,)]),
     "tanh_normal": (heads.NormalAffineTanhDistributionHead(2, **BOUNDS), [(2,)]),
     "tanh_normal_grid": (heads.NormalAffineTanhDistributionHead((3, 2), -1.0, 1.0), [(3, 2)]),
     "beta": (heads.BetaDistributionHead(2, **BOUNDS), [(2,)]),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 class Masked(Environment):
@@ -49,7 +49,17 @@ class MaskedPair(Masked):
         return super()._observation(steps)._replace(action_mask=mask)
 
 
-SCENARIOS = {"masked": Masked, "masked_pair": MaskedPair}
+class MaskedParts(MaskedPair):
+    """The same with the choices in a dictionary, and a continuous part without effect between them."""
+
+    action_space = Dict({"first": Discrete(2), "force": Box(-1.0, 1.0, (2,)), "second": Discrete(3)})
+
+    def step(self, key: jax.Array, state: jax.Array, action: Any) -> tuple[jax.Array, TimeStep]:
+        """See `Environment.step`."""
+        return super().step(key, state, jnp.stack([action["first"], action["second"]]))
+
+
+SCENARIOS = {"masked": Masked, "masked_pair": MaskedPair, "masked_parts": MaskedParts}
 
 
 def scenarios() -> list[str]:

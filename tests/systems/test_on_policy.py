@@ -41,6 +41,10 @@ ONE_SHARD, FOUR_SHARDS = ["arch.num_devices=1"], ["arch.num_devices=2", "arch.up
         ("mpo/ff_vmpo", "continuous_policy", FOUR_SHARDS),
         ("awr/ff_awr", "policy", [*FOUR_SHARDS, "system.n_step=4"]),
         ("vpg/ff_reinforce", "policy", [*ONE_SHARD, "system.rollout_length=8"]),
+        ("ppo/ff_ppo", "mixed_actions", FOUR_SHARDS),
+        ("vpg/ff_a2c", "mixed_actions", [*ONE_SHARD, "system.rollout_length=8"]),
+        ("vpg/ff_reinforce", "mixed_actions", [*ONE_SHARD, "system.rollout_length=8"]),
+        ("impala/ff_impala", "mixed_actions", [*ONE_SHARD, "system.rollout_length=8"]),
     ],
 )
 def test_the_policy_probes_are_learned(system, probe, overrides):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoix_like.envs.scenes.base import DARK, GROUND, Recording, Scene, Update, show_picture
-from stoix_like.envs.spaces import Box, ObservationSpace, Space, entries
+from stoix_like.envs.spaces import ArraySpace, Box, ObservationSpace, entries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,12 +52,12 @@ def find_scene(space: ObservationSpace, names: tuple[str | None, ...] = ()) -> S
     return None
 
 
-def _is_grid(space: Space) -> bool:
+def _is_grid(space: ArraySpace) -> bool:
     shape = space.shape
     return len(shape) in (2, 3) and max(shape[:2]) <= MAX_SIDE and math.prod(shape[2:]) <= MAX_CHANNELS
 
 
-def _is_image(space: Space) -> bool:
+def _is_image(space: ArraySpace) -> bool:
     """Whether larger arrays are pixels: bytes, or floats from 0 to 1."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3) or min(space.shape[:2]) < 8:
         return False
@@ -65,7 +65,7 @@ def _is_image(space: Space) -> bool:
 
 
 def _draw_grid(
-    spaces: Mapping[str, Space], name: str, names: tuple[str | None, ...], axes: Axes, recording: Recording
+    spaces: Mapping[str, ArraySpace], name: str, names: tuple[str | None, ...], axes: Axes, recording: Recording
 ) -> Update:
     """Draw the newest view of the agent, with one colour per channel and the first channel on top."""
     height, width = spaces[name].shape[:2]
@@ -93,7 +93,7 @@ def _draw_grid(
     return update
 
 
-def _draw_image(spaces: Mapping[str, Space], name: str, axes: Axes, recording: Recording) -> Update:
+def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recording: Recording) -> Update:
     """Draw an image in colour, or in grey the last of its channels, which is the newest of stacked frames."""
     space = spaces[name]
     images = newest_views(recording.views, spaces, name)
@@ -109,7 +109,7 @@ def _draw_image(spaces: Mapping[str, Space], name: str, axes: Axes, recording: R
     return lambda entry: shown(at(entry))
 
 
-def newest_views(views: Any, spaces: Mapping[str, Space], name: str) -> np.ndarray:
+def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.ndarray:
     """Extract one entry of the newest of stacked, possibly flattened views.
 
     Args:

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, TimeStep
 from stoix_like.envs.arguments import check_names, check_scenario, construct
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize, restart, transition
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete, Space
+from stoix_like.envs.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, ObservationSpace
 
 
 class ProbeState(NamedTuple):
@@ -65,8 +65,8 @@ class Probe(Environment):
     """
 
     optimal_return: float = 1.0
-    observation_space: Space = Box(-1.0, 1.0, (1,))
-    action_space: Space = Discrete(2)
+    observation_space: ObservationSpace = Box(-1.0, 1.0, (1,))
+    action_space: ActionSpace = Discrete(2)
 
     @abstractmethod
     def optimal_value(self, view: jax.Array, gamma: float) -> jax.Array:
@@ -263,6 +263,24 @@ class MultiDiscretePolicy(OneStepProbe):
         return jnp.mean(action == right, dtype=jnp.float32)
 
 
+class MixedPolicy(OneStepProbe):
+    """Probe with a choice and a push: reward one for the choice that fits the view, less the squared error of the push.
+
+    At view 1, the choice is 1 and the push 0.5; at view -1, they are 0 and -0.5.
+    """
+
+    action_space = Dict({"choice": Discrete(3), "push": Box(-1.0, 1.0, (1,))})
+
+    def first_view(self, key: jax.Array) -> jax.Array:
+        """See `Probe.first_view`."""
+        return _sign(key)
+
+    def reward(self, view: jax.Array, action: Any) -> jax.Array:
+        """See `OneStepProbe.reward`."""
+        right = jnp.asarray(action["choice"] == (view[0] > 0), jnp.float32)
+        return right - (action["push"][0] - 0.5 * view[0]) ** 2
+
+
 class ContinuousAction(OneStepProbe):
     """Probe with reward `-(action - 0.5)^2`: does a continuous policy converge to a constant?"""
 
@@ -339,6 +357,7 @@ PROBES: dict[str, type[Probe]] = {
     "action": Action,
     "policy": Policy,
     "multi_discrete": MultiDiscretePolicy,
+    "mixed_actions": MixedPolicy,
     "continuous_action": ContinuousAction,
     "continuous_policy": ContinuousPolicy,
 }

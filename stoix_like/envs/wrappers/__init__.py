@@ -1,6 +1,14 @@
 """Wrappers of vector environments."""
 
-from stoix_like.envs.wrappers.actions import ClipActions, RandomStarts, RepeatActions, RescaleActions, StickyActions
+from stoix_like.envs.wrappers.actions import (
+    ClipActions,
+    JoinActions,
+    RandomStarts,
+    RepeatActions,
+    RescaleActions,
+    StickyActions,
+    join_actions,
+)
 from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
 from stoix_like.envs.wrappers.observations import (
@@ -21,6 +29,7 @@ __all__ = [
     "CountSteps",
     "CountingWrapper",
     "FlattenObservation",
+    "JoinActions",
     "MatmulPrecision",
     "ObservationWrapper",
     "RandomStarts",
@@ -35,4 +44,5 @@ __all__ = [
     "StickyActions",
     "TimeLimit",
     "Wrapper",
+    "join_actions",
 ]

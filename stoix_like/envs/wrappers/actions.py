@@ -1,4 +1,4 @@
-"""Wrappers of actions: sticky, repeated, random at the start of an episode, rescaled and clipped."""
+"""Wrappers of actions: joined to vectors, sticky, repeated, random at the start of an episode, rescaled and clipped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,34 @@ import numpy as np
 
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.spaces import Box, MultiDiscrete, Space
+from stoix_like.envs.spaces import Box, Dict, Mixed, Space, Tuple, choices
 from stoix_like.envs.wrappers.base import StatefulWrapper, Wrapper
 
 # Folded into the keys of a step, so that a repetition and the step itself draw independent numbers.
 _STICKY_STREAM = 0x571C
+
+
+class JoinActions(Wrapper):
+    """A wrapper that takes dictionaries or tuples of actions as vectors, see `spaces.Mixed`.
+
+    Args:
+        env: environments whose action space is a `Dict` or a `Tuple`.
+    """
+
+    keeps_ends: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnvironment) -> None:
+        super().__init__(env)
+        self.action_space = self._mixed = Mixed(env.action_space)
+
+    def inner_action(self, action: jax.Array) -> Any:
+        """Split vectors into the dictionary or the tuple."""
+        return self._mixed.element(action)
+
+
+def join_actions(env: VectorEnvironment) -> VectorEnvironment:
+    """Apply `JoinActions` to environments whose actions are dictionaries or tuples; return others as they are."""
+    return JoinActions(env) if isinstance(env.action_space, Dict | Tuple) else env
 
 
 class StickyState(NamedTuple):
@@ -142,13 +165,13 @@ class RandomStarts(Wrapper):
 
 
 class RescaleActions(Wrapper):
-    """A wrapper that rescales actions from `[-1, 1]` to the bounds of the environment.
+    """A wrapper that rescales continuous actions from `[-1, 1]` to the bounds of the environment.
 
     Args:
-        env: environments whose action space is a bounded `Box`.
+        env: environments whose action space is a bounded `Box`, or `Mixed`; then each bounded part is rescaled.
 
     Raises:
-        ValueError: if the action space is not a bounded `Box`.
+        ValueError: if the action space is neither.
     """
 
     keeps_ends: ClassVar[bool] = True
@@ -156,10 +179,16 @@ class RescaleActions(Wrapper):
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
         space = env.action_space
+        if isinstance(space, Mixed):
+            self.action_space = space.rescaled()
+            scaled = (space.low != self.action_space.low) | (space.high != self.action_space.high)
+            low, high = np.where(scaled, space.low, -1.0), np.where(scaled, space.high, 1.0)
+            self._middle, self._half_range = _halves(low.astype(space.dtype), high.astype(space.dtype))
+            return
         if not isinstance(space, Box) or not space.bounded:
             raise ValueError(f"action_space={space} is not a bounded Box: RescaleActions needs finite bounds")
         low, high = (np.broadcast_to(np.asarray(bound, space.dtype), space.shape) for bound in (space.low, space.high))
-        self._middle, self._half_range = ((high + low) / 2)[None], ((high - low) / 2)[None]
+        self._middle, self._half_range = _halves(low, high)
         self.action_space = replace(space, low=-1.0, high=1.0)
 
     def inner_action(self, action: jax.Array) -> jax.Array:
@@ -171,23 +200,28 @@ class ClipActions(Wrapper):
     """A wrapper that clips actions to the bounds of the action space.
 
     Args:
-        env: environments whose action space is a `Box`.
+        env: environments whose action space is a `Box` or `Mixed`.
 
     Raises:
-        ValueError: if the action space is not a `Box`.
+        ValueError: if the action space is neither.
     """
 
     keeps_ends: ClassVar[bool] = True
 
     def __init__(self, env: VectorEnvironment) -> None:
         super().__init__(env)
-        if not isinstance(env.action_space, Box):
+        if not isinstance(env.action_space, Box | Mixed):
             raise ValueError(f"action_space={env.action_space} is not a Box: ClipActions needs bounds")
         self._low, self._high = _per_env(env.action_space.low), _per_env(env.action_space.high)
 
     def inner_action(self, action: jax.Array) -> jax.Array:
         """Clip actions to the bounds of the action space."""
         return jnp.clip(action, self._low, self._high)
+
+
+def _halves(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the middle and half the distance of bounds, with a leading axis of environments."""
+    return ((high + low) / 2)[None], ((high - low) / 2)[None]
 
 
 def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
@@ -200,10 +234,11 @@ def _sample(space: Space, keys: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 def _is_legal(space: Space, action: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Return whether the mask `[N, A]` allows each action: `[N]` bool."""
-    if mask is None or isinstance(space, Box):
+    sizes = choices(space)
+    if mask is None or not sizes:
         return jnp.ones(action.shape[:1], bool)
-    sizes = space.nvec if isinstance(space, MultiDiscrete) else (space.n,)
-    entries = action.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
+    chosen = action[:, ~space.is_continuous] if isinstance(space, Mixed) else action
+    entries = chosen.reshape(action.shape[0], len(sizes)) + np.append(0, np.cumsum(sizes)[:-1])[None]
     return jnp.take_along_axis(mask, entries.astype(jnp.int32), axis=-1).all(-1)
 
 

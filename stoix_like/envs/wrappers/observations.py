@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import Box, Dict, Discrete, ObservationSpace, Space, entries
+from stoix_like.envs.spaces import ArraySpace, Box, Dict, ObservationSpace, bounds, entries
 from stoix_like.envs.wrappers.base import (
     CountingWrapper,
     ObservationWrapper,
@@ -221,15 +221,10 @@ def _flat_box(space: ObservationSpace) -> Box:
     return Box(low, high, low.shape)
 
 
-def _float_bounds(space: Space) -> list[np.ndarray]:
+def _float_bounds(space: ArraySpace) -> list[np.ndarray]:
     """Return the smallest and the largest value `[D]` of a flattened entry after `as_floats`."""
-    bounds: tuple[Any, Any]
-    if isinstance(space, Box):
-        bounds = (space.low, space.high)
-    else:
-        bounds = (0, np.asarray(space.n if isinstance(space, Discrete) else space.nvec) - 1)
     scale = 255 if space.dtype == jnp.uint8 else 1
-    return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds]
+    return [np.broadcast_to(np.asarray(bound, np.float32) / scale, space.shape).reshape(-1) for bound in bounds(space)]
 
 
 def _repeat(bound: np.ndarray, times: int) -> np.ndarray:

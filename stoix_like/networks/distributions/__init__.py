@@ -22,10 +22,22 @@ if TYPE_CHECKING:
         MultiDiscreteActionDistribution,
     )
     from stoix_like.networks.distributions.masks import legal_actions, mask_logits
+    from stoix_like.networks.distributions.mixed import MixedActionDistribution
     from stoix_like.networks.distributions.normal import MultivariateNormalDiag, Normal, StateDependentNoise
     from stoix_like.networks.distributions.squashed import AffineTanhTransformedDistribution
 else:
-    _MODULES = ("masks", "base", "beta", "bounded", "decoupling", "deterministic", "discrete", "normal", "squashed")
+    _MODULES = (
+        "masks",
+        "base",
+        "beta",
+        "bounded",
+        "decoupling",
+        "deterministic",
+        "discrete",
+        "mixed",
+        "normal",
+        "squashed",
+    )
 
     def __getattr__(name: str) -> Any:
         """Import a name on its first use: distrax, which imports TensorFlow Probability, takes half a second."""
@@ -45,6 +57,7 @@ __all__ = [
     "DiscreteValuedTfpDistribution",
     "EpsilonGreedy",
     "Independent",
+    "MixedActionDistribution",
     "MultiDiscreteActionDistribution",
     "MultivariateNormalDiag",
     "Normal",

@@ -20,7 +20,7 @@ from stoix_like.networks.heads.critics import (
 )
 from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
-from stoix_like.networks.heads.general import LinearHead, PolicyValueHead, policy_head
+from stoix_like.networks.heads.general import LinearHead, MixedHead, PolicyValueHead, policy_head
 from stoix_like.networks.heads.q_networks import (
     AtomPolicy,
     DiscreteQNetworkHead,
@@ -59,6 +59,7 @@ __all__ = [
     "ImplicitQuantileDiscreteQNetwork",
     "LinearHead",
     "Mask",
+    "MixedHead",
     "MultiDiscreteHead",
     "MultivariateNormalDiagHead",
     "NoisyDiscreteQNetworkHead",

@@ -9,11 +9,12 @@ import flax.linen as nn
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Bool, Float
 
-from stoix_like.envs.spaces import Space, action_facts, fits
+from stoix_like.envs.spaces import Mixed, Space, action_facts, fits
+from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
 from stoix_like.networks.heads.continuous import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
-from stoix_like.networks.requirements import POLICY_AND_VALUE
+from stoix_like.networks.requirements import POLICY_AND_VALUE, STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer, accepted
 
 
@@ -68,9 +69,42 @@ class PolicyValueHead(PolicyHead, nn.Module):
         return self.action_head(embedding, **masked), self.critic_head(embedding)
 
 
+class MixedHead(PolicyHead, nn.Module):
+    """A policy over dictionaries or tuples of actions, with the default head of each part.
+
+    Attributes:
+        action_space: the action space.
+    """
+
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
+    action_spaces: ClassVar[tuple[type, ...]] = (Mixed,)
+    takes_action_mask: ClassVar[bool] = True
+
+    action_space: Mixed
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding, action_mask: Bool[Array, "*batch L"] | None = None
+    ) -> distributions.MixedActionDistribution:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+            action_mask: concatenated masks of the discrete parts, True where a choice is legal; None where all are.
+
+        Returns:
+            A distribution over vectors, see `spaces.Mixed`.
+        """
+        space = self.action_space
+        pairs = zip(map(policy_head, space.parts), space.masks(action_mask), strict=True)
+        parts = [head(embedding, **mask_argument(head, mask)) for head, mask in pairs]
+        return distributions.MixedActionDistribution(parts, space)
+
+
 _POLICY_HEADS = (
     CategoricalHead,
     MultiDiscreteHead,
+    MixedHead,
     NormalAffineTanhDistributionHead,
     MultivariateNormalDiagHead,
 )
@@ -84,7 +118,7 @@ def policy_head(action_space: Space) -> nn.Module:
 
     Returns:
         A `CategoricalHead` for `Discrete`, a `MultiDiscreteHead` for `MultiDiscrete`, a squashed normal for a bounded
-        `Box`, a normal for an unbounded `Box`.
+        `Box`, a normal for an unbounded `Box`, a `MixedHead` for `Mixed`.
 
     Raises:
         TypeError: another type of space.
@@ -92,4 +126,4 @@ def policy_head(action_space: Space) -> nn.Module:
     for head in _POLICY_HEADS:
         if fits(head, action_space):
             return head(**accepted(head, action_facts(action_space)))
-    raise TypeError(f"action_space={action_space} has no policy head: use a Discrete, MultiDiscrete or Box space")
+    raise TypeError(f"action_space={action_space} has no policy head: use Discrete, MultiDiscrete, Box or Mixed")

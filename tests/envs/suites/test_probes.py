@@ -13,6 +13,7 @@ GAMMA = 0.9
 OPTIMAL_ACTIONS = {
     "action": lambda view: jnp.asarray(1),
     "policy": lambda view: jnp.where(view[0] > 0, 1, 0),
+    "mixed_actions": lambda view: {"choice": jnp.asarray(view[0] > 0, jnp.int32), "push": 0.5 * view},
     "multi_discrete": lambda view: jnp.where(view > 0, jnp.asarray((1, 2)), jnp.asarray((0, 0))),
     "continuous_action": lambda view: jnp.full((1,), 0.5),
     "continuous_policy": lambda view: view,
@@ -75,6 +76,7 @@ def test_optimal_values_match_hand_computed_values():
         ("policy", [-1.0], 0, 1.0),
         ("multi_discrete", [1.0], [1, 1], 0.5),
         ("multi_discrete", [-1.0], [1, 2], 0.0),
+        ("mixed_actions", [-1.0], {"choice": 1, "push": [0.0]}, -0.25),
         ("continuous_action", [1.0], [-0.5], -1.0),
         ("continuous_policy", [0.5], [0.0], -0.25),
     ],
@@ -82,7 +84,9 @@ def test_optimal_values_match_hand_computed_values():
 def test_rewards_of_suboptimal_actions(name, view, action, reward):
     probe = make(name, {}, {}).env
     state = ProbeState(jnp.asarray(view), jnp.asarray(0))
-    _, timestep = probe.step(jax.random.key(0), state, jnp.asarray(action))
+    _, timestep = probe.step(
+        jax.random.key(0), state, jax.tree.map(jnp.asarray, action, is_leaf=lambda part: isinstance(part, list))
+    )
     np.testing.assert_allclose(timestep.reward, reward)
 
 

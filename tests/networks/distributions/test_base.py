@@ -8,18 +8,21 @@ import pytest
 from bounded_policies import beta, tanh_normal
 from selections import select
 
+from stoix_like.envs.spaces import Box, Discrete, Mixed, Tuple
 from stoix_like.networks.distributions import (
     Categorical,
     Deterministic,
     DiscreteValuedTfpDistribution,
     EpsilonGreedy,
     Independent,
+    MixedActionDistribution,
     MultiDiscreteActionDistribution,
     MultivariateNormalDiag,
     StateDependentNoise,
 )
 
 KEY = jax.random.key(0)
+MIXED = Mixed(Tuple([Discrete(3), Box(-np.inf, np.inf, (2,))]))
 
 
 def every_distribution(dtype=jnp.float32):
@@ -32,6 +35,9 @@ def every_distribution(dtype=jnp.float32):
         "epsilon_greedy": EpsilonGreedy(rows, 0.2),
         "discrete_valued": DiscreteValuedTfpDistribution(np.linspace(-1.0, 1.0, 3), logits=rows),
         "multi_discrete": MultiDiscreteActionDistribution(jnp.concatenate([rows, rows[:, :2]], -1), (3, 2)),
+        "mixed": MixedActionDistribution(
+            [Categorical(logits=rows), MultivariateNormalDiag(rows[:, :2], positive[:, :2])], MIXED
+        ),
         "tanh_normal": Independent(tanh_normal(rows, positive, low, high), 1),
         "beta": Independent(beta(1 + positive, 2 + positive, low, high), 1),
         "normal": MultivariateNormalDiag(rows, positive),
