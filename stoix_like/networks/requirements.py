@@ -58,6 +58,7 @@ class HeadRequirement(NamedTuple):
             own network has nothing else; empty where the head needs a torso of its own.
         dropout: whether the system draws masks for the dropout of the torso; otherwise nothing is dropped.
         optional: attributes of heads of the family that the system supports, with the values of the network.
+        alternatives: what else the head may compute.
     """
 
     outputs: str
@@ -68,6 +69,7 @@ class HeadRequirement(NamedTuple):
     shares_torso_of: str = ""
     dropout: bool = False
     optional: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()
 
 
 def shares_torso(network: Any) -> bool:
@@ -147,7 +149,7 @@ def _check_head(head: Any, requirement: HeadRequirement, what: str, system_name:
     unread = [name for name in _HYPERPARAMETERS if hasattr(head, name) and name not in read]
     if declared is not None and unread:
         _refuse(f"{what} has {', '.join(unread)}, which system={system_name} does not read")
-    if declared not in (None, requirement.outputs):
+    if declared not in (None, requirement.outputs, *requirement.alternatives):
         _refuse(f"{what} computes {declared}, but system={system_name} needs {requirement.outputs}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -27,6 +26,7 @@ from stoix_like.base_types import (
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
+from stoix_like.systems.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.on_policy import OnPolicyConfig
@@ -94,11 +94,13 @@ class ActorCriticNetworks:
         actor: the policy.
         critic: the value function.
         shared: whether the critic has no parameters but those of its head, and is applied with those of the actor.
+        output: how the output of the critic is read and learned.
     """
 
     actor: Any
     critic: Any
     shared: bool
+    output: CriticOutput
 
     def init(self, key: jax.Array, observation: Observation) -> ActorCriticParams:
         """Initialise the parameters for observations `[N, ...]`."""
@@ -130,18 +132,19 @@ class ActorCriticNetworks:
 
     def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""
-        return self.both(params, observation)
+        pi, output = self.both(params, observation)
+        return pi, self.output.value(output)
 
     def policy(self, params: ActorCriticParams, obs: Any) -> Any:
         """Compute the policy."""
         return self.actor.apply(params.actor_params, obs)
 
-    def value(self, params: ActorCriticParams, obs: Any) -> jax.Array:
-        """Compute the values."""
+    def value(self, params: ActorCriticParams, obs: Any) -> Any:
+        """Compute the output of the critic, by default values."""
         return self.critic.apply(self.critic_params(params), obs)
 
-    def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, jax.Array]:
-        """Compute the policy and the values, in one pass where they share cells, or where their torsos are alike."""
+    def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, Any]:
+        """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
         if self.shared or on_cpu() or not alike(self.actor, self.critic):
             return self.policy(params, obs), self.value(params, obs)
         embeddings = embed_both(self.actor, params.actor_params, params.critic_params, obs)
@@ -174,7 +177,7 @@ class ActorCriticNetworks:
             pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
         """
         steps = trajectory.transitions
-        value = in_pieces(partial(self.value, params), pieces, len(steps.reward))
+        value = in_pieces(lambda obs: self.output.value(self.value(params, obs)), pieces, len(steps.reward))
         v_tm1, values = value(steps.observation), value(steps.next_observation)
         return local, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
 
@@ -196,6 +199,7 @@ def make_networks(networks: SimpleNamespace) -> ActorCriticNetworks:
         FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
         FeedForwardCritic(critic.critic_head, body.pre_torso, body.input_layer),
         shared=body is actor,
+        output=critic_output(critic.critic_head),
     )
 
 
@@ -220,13 +224,23 @@ class OnPolicyTransition(NamedTuple):
 
 
 class OnPolicyShared(NamedTuple):
-    """The shared state of an agent: parameters, optimiser states, statistics, and updates so far if any are needed."""
+    """The shared state of an agent: parameters, optimiser states, statistics, and what of the rest options need.
+
+    Attributes:
+        params: the parameters.
+        opt_states: the states of the optimisers.
+        statistics: statistics of observations.
+        return_statistics: statistics of discounted returns.
+        updates: updates so far, for annealed hyperparameters.
+        learning_rate: the learning rate of the actor, where it adapts.
+    """
 
     params: ActorCriticParams
     opt_states: ActorCriticOptStates
     statistics: Any
     return_statistics: Any = ()
     updates: Any = ()
+    learning_rate: Any = ()
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,19 @@ def gradient_step(
     Returns:
         The new parameters, the new optimiser state, and the metrics of the loss.
     """
+    grads, metrics = mean_gradient(loss, axes, params, *args)
+    return *descend(optim, grads, params, opt_state), metrics
+
+
+def mean_gradient(loss: Loss, axes: Axes, params: PyTree, *args: Any) -> tuple[PyTree, Any]:
+    """Return the gradient of a loss, averaged over all shards, and its metrics; see `gradient_step`."""
     grads, metrics = jax.grad(lambda params: loss(unpack(params), *args), has_aux=True)(params)
-    updates, opt_state = optim.update(axes.mean(grads), opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, metrics
+    return axes.mean(grads), metrics
+
+
+def descend(
+    optim: optax.GradientTransformation, grads: PyTree, params: PyTree, opt_state: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Return the parameters and the optimiser's state after one step along a gradient."""
+    updates, opt_state = optim.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state

@@ -24,6 +24,7 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequi
 from stoix_like.schema import INT32_MAX, between
 from stoix_like.systems import recurrent
 from stoix_like.systems.actor_critic import ActorCriticConfig, ActorCriticNetworks, OnPolicyTransition, Values
+from stoix_like.systems.critic_outputs import critic_output
 from stoix_like.systems.recurrent import RecurrentNetwork, split_sequences, states_at_starts, unroll_with_successors
 from stoix_like.utils.platform import on_cpu
 
@@ -126,7 +127,8 @@ class RecurrentNetworks(ActorCriticNetworks):
     def first(self, params: ActorCriticParams, observation: Observation) -> tuple[Any, jax.Array]:
         """Compute the policy and the values at first observations of episodes."""
         pi = recurrent.first_output(self.actor, params.actor_params, observation)
-        return pi, recurrent.first_output(self.critic, self.critic_params(params), observation)
+        output = recurrent.first_output(self.critic, self.critic_params(params), observation)
+        return pi, self.output.value(output)
 
     def policy(self, params: ActorCriticParams, obs: Sequences) -> Any:
         """Compute the policy of sequences."""
@@ -134,12 +136,12 @@ class RecurrentNetworks(ActorCriticNetworks):
         return recurrent.unroll(self.actor, params.actor_params, state, obs.observation, obs.is_first)[1]
 
     def value(self, params: ActorCriticParams, obs: Sequences, network: RecurrentNetwork | None = None) -> Any:
-        """Compute the values of sequences, or other outputs of a network with all parameters of the critic."""
+        """Compute the output of the critic, or of another network with all its parameters, for sequences."""
         network, state = network or self.critic, obs.hidden_states.critic_hidden_state
         return recurrent.unroll(network, self.critic_params(params), state, obs.observation, obs.is_first)[1]
 
-    def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, jax.Array]:
-        """Compute the policy and the values of sequences, in one pass if they share or batch their cells."""
+    def both(self, params: ActorCriticParams, obs: Sequences) -> tuple[Any, Any]:
+        """Compute the policy and the output of the critic, in one pass if they share or batch their cells."""
         if self.pair is None and (on_cpu() or not same_body(self.actor, self.critic)):
             return self.policy(params, obs), self.value(params, obs)
         if self.pair is None:
@@ -167,7 +169,7 @@ class RecurrentNetworks(ActorCriticNetworks):
         steps, first_carry = trajectory
         # With shared cells: the behaviour policy may be older; start from its state.
         critic_state = first_carry if self.shared else local.critic_hidden_state
-        states, v_tm1, v_t = unroll_with_successors(
+        states, *outputs = unroll_with_successors(
             self.critic,
             self.critic_params(params),
             critic_state,
@@ -175,6 +177,7 @@ class RecurrentNetworks(ActorCriticNetworks):
             steps.is_first,
             steps.next_observation,
         )
+        v_tm1, v_t = map(self.output.value, outputs)
         first = ActorCriticHiddenStates(first_carry, critic_state)
         values = Values(Sequences(steps.observation, steps.is_first, first), v_tm1, v_t, states)
         return local._replace(critic_hidden_state=jax.tree.map(lambda state: state[-1], states)), values
@@ -217,6 +220,7 @@ def make_recurrent_networks(networks: SimpleNamespace, steps_per_sequence: int) 
         recurrent.make_actor(actor),
         recurrent.make_critic(heads),
         shared,
+        critic_output(critic.critic_head),
         pair=recurrent.make_actor_critic(heads) if shared else None,
         length=steps_per_sequence,
     )

@@ -147,7 +147,8 @@ def critic_values(networks, shared, hyperparams):
 def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
-    return make_networks(networks).value(shared.params, Observation(VIEWS))
+    networks = make_networks(networks)
+    return networks.output.value(networks.value(shared.params, Observation(VIEWS)))
 
 
 def model_values(networks, shared, hyperparams):
@@ -198,6 +199,7 @@ CONTINUOUS = [*ACTOR_CRITIC, "+env.kwargs.continuous=true"]
 # The number of atoms or quantiles of the configured head, with which the tests compute values.
 HEAD = "network.actor_network.action_head"
 NOISE = ["system.exploration_noise=1.0"]
+CRITIC_HEAD = "network.critic_network.critic_head"
 FEW_QUANTILES = ["system.num_online_quantiles=8", "system.num_target_quantiles=8"]
 PRIORITISED = ["system.prioritised=true", "system.total_batch_size=32"]
 # A small temperature: soft values include the entropy.
@@ -277,8 +279,17 @@ CASES = {
     "impala/ff_impala": Case(ON_POLICY, state_values),
     "impala/rec_impala": Case(SHARED_CELLS, recurrent_state_values),
     "ppo/rec_ppo": Case([*PPO, *RECURRENT_CRITIC, "system.sequence_length=4"], recurrent_state_values),
-    "ppo/ff_ppo_penalty": Case(PPO, state_values),
+    "ppo/ff_ppo_penalty": Case(
+        [
+            *(*PPO, "network=mlp_hl_gauss", f"{CRITIC_HEAD}.vmin=-3", f"{CRITIC_HEAD}.vmax=3"),
+            *("system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=1e-2"),
+        ],
+        state_values,
+    ),
     "ppo/ff_dpo": Case([*PPO, *OPTIONS, "+env.kwargs.continuous=true"], state_values),
+    "ppo/ff_ppo": Case(
+        [*PPO, "network=mlp_quantiles", f"{CRITIC_HEAD}.num_quantiles=8", "system.critic_lr=3e-3"], state_values
+    ),
     "vpg/ff_a2c": Case(SHARED_TORSO, state_values),
     "vpg/ff_reinforce": Case([*ON_POLICY, "+env.kwargs.continuous=true"], state_values),
     "sac/ff_sac": Case([*CONTINUOUS, *ENTROPY], critic_values, atol=0.1),

@@ -12,11 +12,13 @@ from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.suites.probes import PROBES
+from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.ppo.anakin import ff_ppo
+from stoix_like.utils.kl_rate import FIXED
 
 GAMMA = 0.8
 SMALL = [
@@ -170,6 +172,7 @@ def test_variants_replace_the_losses_by_losses_of_each_step_or_their_means():
         networks=SimpleNamespace(arrange=lambda batch: batch, both=lambda params, obs: (pi, jnp.zeros(2))),
         policy_loss=lambda pi, behaviour, batch: (jnp.float32(3.0), {"mine": jnp.array([True, False])}),
         value_loss=lambda value, batch: jnp.array([0.0, 0.5]),
+        rate=FIXED,
     )
     loss, metrics = ff_ppo.PPO.loss(variant, (), (), SimpleNamespace(obs=()), jax.random.key(0))
     assert float(loss) == 3.0 + 2.0 * 0.25 - 0.5 * 2.0
@@ -215,6 +218,41 @@ def test_learning_rates_decay_to_zero():
     later = jax.device_get(loop.state.shared.params)
     assert any(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a != b).any()), before, after)))
     jax.tree.map(np.testing.assert_array_equal, after, later)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "system", ["ppo/ff_ppo env=gymnax/pendulum", "ppo/rec_ppo", "ppo/ff_dpo", "ppo/ff_ppo_penalty"]
+)
+def test_the_learning_rate_keeps_the_divergence_near_the_desired_one(system):
+    """From a rate that is far too small, in each variant; the divergence of the last updates is within the bounds."""
+    system, *env = system.split()
+    options = ["system.desired_kl=0.01", "system.decay_learning_rates=false", "system.actor_lr=2e-5", *env]
+    options += ["system.epochs=2", "system.num_minibatches=2", "arch.num_devices=1", "arch.total_timesteps=51200"]
+    loop = TrainingLoop(set_up(parse_config(compose_config([f"system={system}", *SMALL, *options]))), MultiLogger([]))
+    rates, kls = [], []
+    for _ in range(40):
+        metrics = loop.advance(1)
+        rates.append(metrics["train/learning_rate"])
+        kls.append(metrics["train/kl"])
+    assert 2e-5 <= rates[0] <= 2e-5 * 1.5**3
+    assert max(rates) > 1e-3
+    # The first divergence of each update is zero; at the first rate, the others are below 1e-6.
+    assert 5e-4 < np.mean(kls[-20:]) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("system.decay_learning_rates=true", r"system.desired_kl=0.01 .* use system.decay_learning_rates=false"),
+        ("system.target_kl=0.02", "system.desired_kl and system.target_kl .* set one of them to null"),
+        ("system.min_lr=0.1", r"system.min_lr=0.1 must not exceed system.max_lr=0.01"),
+    ],
+)
+def test_two_rules_for_the_learning_rate_raise(option, message):
+    options = ["system.decay_learning_rates=false", "system.desired_kl=0.01", option]
+    with pytest.raises(ConfigError, match=message):
+        set_up(parse_config(compose_config([*SMALL, *options])))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -9,7 +10,18 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.base_types import (
+    ActorCriticParams,
+    Agent,
+    Metrics,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.actor_critic import (
     ActorCriticConfig,
@@ -18,15 +30,17 @@ from stoix_like.systems.actor_critic import (
     OnPolicyTransition,
     make_parts,
 )
-from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.critic_outputs import SCALAR, with_distributions
+from stoix_like.systems.gradient_descent import descend, mean_gradient
 from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
+from stoix_like.systems.ppo.symmetry import Symmetry, append_mirrored, make_symmetry, no_symmetry
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.jax_utils import means
+from stoix_like.utils.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
 from stoix_like.utils.kl_stop import NEVER, Stop, make_kl_stop
 from stoix_like.utils.loss import (
     approximate_kl_per_example,
-    baseline_loss_per_example,
     clipped_value_loss_per_example,
     ppo_clip_loss_per_example,
 )
@@ -38,6 +52,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
 
     Attributes:
         annealed: hyperparameters that may change over the run.
+        network_heads: heads that the system needs.
         epochs: passes over each rollout.
         num_minibatches: minibatches per epoch.
         actor_lr: Adam learning rate of the actor.
@@ -50,6 +65,10 @@ class Config(MinibatchConfig, ActorCriticConfig):
         clip_value: whether the value change is clipped.
         target_kl: divergence from the behaviour policy that an update aims at, in nats, see `make_kl_stop`; None for no
             limit.
+        desired_kl: divergence from the behaviour policy that the learning rates adapt to, in nats, see `make_kl_rate`;
+            None for rates that do not adapt.
+        min_lr: smallest rate of the actor while it adapts; that of the critic changes by the same factor.
+        max_lr: largest rate of the actor, likewise.
         ent_coef: weight of the entropy bonus.
         final_ent_coef: weight of the entropy bonus at the end of the run; None keeps it constant.
         vf_coef: weight of the value loss.
@@ -61,10 +80,12 @@ class Config(MinibatchConfig, ActorCriticConfig):
             (True or `batch`), over each minibatch (`minibatch`), or not.
         vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
             with Sebulba.
+        symmetry: import path of a function that mirrors steps, see `make_symmetry`; None: none.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
     """
 
     annealed: ClassVar[tuple[str, ...]] = ("ent_coef", "clip_eps")
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(ActorCriticConfig.network_heads)
     epochs: Annotated[int, between(1, 1_000_000)]
     num_minibatches: Annotated[int, between(1, INT32_MAX)]
     actor_lr: Annotated[float, above(0.0)]
@@ -76,6 +97,9 @@ class Config(MinibatchConfig, ActorCriticConfig):
     final_clip_eps: Annotated[float | None, at_least(0.0)] = None
     clip_value: bool
     target_kl: Annotated[float | None, above(0.0)] = None
+    desired_kl: Annotated[float | None, above(0.0)] = None
+    min_lr: Annotated[float, above(0.0)] = 1e-5
+    max_lr: Annotated[float, above(0.0)] = 1e-2
     ent_coef: Annotated[float, at_least(0.0)]
     final_ent_coef: Annotated[float | None, at_least(0.0)] = None
     vf_coef: Annotated[float, at_least(0.0)]
@@ -84,6 +108,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
     normalize_observations: bool
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     vtrace: bool = False
+    symmetry: str | None = None
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
     @property
@@ -91,15 +116,27 @@ class Config(MinibatchConfig, ActorCriticConfig):
         """See `SystemConfig.ignores_lag`; the policy loss has the probability ratio."""
         return False
 
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and that one rule sets the learning rates; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.decay_learning_rates)
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 @dataclass(frozen=True)
 class PPO(OnPolicyActorCritic[ConfigT]):
-    """PPO with the clipped surrogate objective; `stop` may end an update early."""
+    """PPO with the clipped surrogate objective; the last parts are options, off by default."""
 
     stop: Stop = NEVER
+    rate: LearningRate = FIXED
+    symmetry: Symmetry = no_symmetry
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent."""
+        agent = super().init(key, timestep)
+        return agent._replace(shared=agent.shared._replace(learning_rate=self.rate.init()))
 
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; the extras are the log-probabilities."""
@@ -128,21 +165,23 @@ class PPO(OnPolicyActorCritic[ConfigT]):
             The agent with new statistics of returns, and the batch `[B]` to learn from.
         """
         (shared, local), steps = self.normalize(agent, trajectory.transitions)
-        trajectory, pieces = trajectory._replace(transitions=steps), self.config.num_minibatches
-        local, values = self.networks.evaluate(shared.params, local, trajectory, pieces)
+        evaluated, pieces = trajectory._replace(transitions=steps), self.config.num_minibatches
+        local, values = self.networks.evaluate(shared.params, local, evaluated, pieces)
         policy = partial(self.networks.policy, shared.params, values.obs)
         advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
         advantage = self.standardize(advantage, (True, "batch"))
         batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
-        return Agent(shared, local), self.networks.examples(shared.params, batch, values)
+        batch = self.networks.examples(shared.params, batch, values)
+        normalize = partial(self.normalizer.apply, shared.statistics)
+        return Agent(shared, local), append_mirrored(self.symmetry, trajectory.transitions, batch, normalize)
 
     def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
         batch = batch._replace(advantage=self.standardize(batch.advantage, ("minibatch",)))
-        params, opt_states, metrics = gradient_step(
-            self.loss, self.optim, self.axes, shared.params, shared.opt_states, behaviour, batch, key
-        )
-        return shared._replace(params=params, opt_states=opt_states), metrics
+        grads, metrics = mean_gradient(self.loss, self.axes, shared.params, behaviour, batch, key)
+        rate, metrics = self.rate.adapt(shared.learning_rate, metrics)
+        params, opt_states = descend(self.rate.apply(self.optim, rate), grads, shared.params, shared.opt_states)
+        return shared._replace(params=params, opt_states=opt_states, learning_rate=rate), metrics
 
     def loss(
         self, params: ActorCriticParams, behaviour: Any, batch: OnPolicyTransition, key: jax.Array
@@ -151,6 +190,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         batch = self.networks.arrange(batch)
         pi, value = self.networks.both(params, batch.obs)
         policy_loss, others = self.policy_loss(pi, behaviour, batch)
+        others |= self.rate.measure(pi, lambda: self.networks.policy(behaviour.params, batch.obs))
         value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
         metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
@@ -169,11 +209,11 @@ class PPO(OnPolicyActorCritic[ConfigT]):
             "clip_fraction": jnp.abs(jnp.expm1(log_prob - batch.log_prob)) > clip_eps,
         }
 
-    def value_loss(self, value: jax.Array, batch: OnPolicyTransition) -> jax.Array:
-        """Compute half the squared errors of the values `[B]`, with the value change clipped if configured."""
+    def value_loss(self, value: Any, batch: OnPolicyTransition) -> jax.Array:
+        """Compute the losses `[B]` of the critic, by default half its squared errors, clipped if configured."""
         if self.config.clip_value:
             return clipped_value_loss_per_example(value, batch.value, batch.target, self.config.clip_eps)
-        return baseline_loss_per_example(value, batch.target)
+        return self.networks.output.loss(value, batch.target)
 
 
 def assemble(
@@ -196,10 +236,16 @@ def assemble(
         The system.
     """
     parts = make_parts(config, spec, networks)
+    if config.clip_value and parts["networks"].output is not SCALAR:
+        raise ConfigError("system.clip_value=true clips a value, but the critic computes a distribution: use false")
     # The ratio in the policy loss weights advantages already.
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
     stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
-    return make_system(algorithm(**parts, advantages=advantages, stop=stop), spec)
+    if stop is not NEVER and config.desired_kl is not None:
+        raise ConfigError("system.desired_kl and system.target_kl both limit the divergence: set one of them to null")
+    rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
+    parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": make_symmetry(config.symmetry)}
+    return make_system(algorithm(**parts), spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -52,6 +52,7 @@ class PenaltyShared(NamedTuple):
     statistics: Any
     return_statistics: Any
     updates: Any
+    learning_rate: Any
     kl_coef: jax.Array
 
 

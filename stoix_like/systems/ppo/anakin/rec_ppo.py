@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stoix_like.base_types import System, SystemSpec
+from stoix_like.errors import ConfigError
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.critic_outputs import with_distributions
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
@@ -12,7 +17,19 @@ from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recu
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentConfig, ff_ppo.Config):
-    """Hyperparameters of recurrent PPO; its minibatches are sequences."""
+    """Hyperparameters of recurrent PPO; its minibatches are sequences.
+
+    Attributes:
+        network_heads: heads that the system needs.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(RecurrentConfig.network_heads)
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and that no steps are mirrored; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.symmetry is not None:
+            raise ConfigError(f"system.symmetry={self.symmetry}: states of cells have no mirrored copies: use null")
 
 
 def build(config: Config, spec: SystemSpec) -> System:
