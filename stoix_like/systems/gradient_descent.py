@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import jax
 import optax
+from optax.contrib import MuonDimensionNumbers
 
 from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
-from stoix_like.schema import above
+from stoix_like.errors import ConfigError
+from stoix_like.schema import above, at_least, one_of
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import unpack
-from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule
+from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule, on_trees
+
+_MUON_RMS = 0.2
 
 Loss = Callable[..., tuple[jax.Array, Any]]
 """A function `(params, ...) -> (loss, metrics)`."""
@@ -30,11 +33,24 @@ class GradientConfig(SystemConfig):
         decay_learning_rates: whether learning rates decay linearly to zero over the run.
         max_grad_norm: largest global norm of the gradients of each optimiser.
         adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
+        optimiser: `adam`, `adamw` or `muon`, see `make_transform`.
+        weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     """
 
     decay_learning_rates: bool
     max_grad_norm: Annotated[float, above(0.0)]
     adam_eps: Annotated[float, above(0.0)] = 1e-8
+    optimiser: Annotated[str, one_of("adam", "adamw", "muon")] = "adam"
+    weight_decay: Annotated[float, at_least(0.0)] = 0.0
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check that the optimiser has a weight decay if one is set; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.weight_decay and self.optimiser not in ("adamw", "muon"):
+            raise ConfigError(
+                f"system.weight_decay={self.weight_decay} has no effect with system.optimiser={self.optimiser}: use"
+                " system.optimiser=adamw"
+            )
 
     @property
     def gradient_steps(self) -> int:
@@ -56,6 +72,7 @@ def make_optimiser(
     lr: Scalar,
     period: int = 1,
     transform: Transform | None = None,
+    b1: Scalar = 0.9,
 ) -> optax.GradientTransformation:
     """Build an optimiser with gradient clipping and, optionally, learning rate decay.
 
@@ -64,7 +81,8 @@ def make_optimiser(
         spec: sizes, for the decay.
         lr: learning rate.
         period: gradient steps of the system per step of this optimiser, at least 1.
-        transform: `(learning_rate) -> GradientTransformation`; None for Adam.
+        transform: `(learning_rate) -> GradientTransformation`; None for that of `config.optimiser`.
+        b1: decay of the mean of the gradients in Adam.
 
     Returns:
         The optimiser.
@@ -76,8 +94,62 @@ def make_optimiser(
         def rate(count: Any) -> jax.Array:
             return schedule(count * period)
 
-    transform = partial(optax.adam, eps=config.adam_eps) if transform is None else transform
-    return optax.chain(clip_by_global_norm(config.max_grad_norm), transform(rate))
+    step = make_transform(config, rate, b1) if transform is None else transform(rate)
+    return optax.chain(clip_by_global_norm(config.max_grad_norm), step)
+
+
+def make_transform(config: GradientConfig, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:
+    """Build the transformation of `config.optimiser`.
+
+    `adam`, `radam`, `adamw` and `muon` are those of optax. The decay acts on leaves with two or more axes, the weights,
+    and not on biases, scales or temperatures. Muon orthogonalises the update of each matrix, and of each kernel of a
+    convolution as a matrix with one column per output channel, and scales it to the root mean square 0.2 of an update
+    of Adam, so that learning rates keep their meaning; the other leaves take steps of Adam with Nesterov momentum.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2; Liu et al. 2025, arXiv:2502.16982, section 2.2.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        rate: learning rate, or its schedule.
+        b1: decay of the mean of the gradients in Adam.
+
+    Returns:
+        The transformation.
+    """
+    eps, decay = config.adam_eps, config.weight_decay
+    if config.optimiser == "adamw":
+        return on_trees(optax.adamw(rate, b1, eps=eps, weight_decay=decay, mask=_is_weight))
+    if config.optimiser == "muon":
+        return on_trees(
+            optax.contrib.muon(
+                rate,
+                eps=eps,
+                weight_decay=decay,
+                adam_b1=b1,
+                muon_weight_dimension_numbers=_matrices,
+                consistent_rms=_MUON_RMS,
+            )
+        )
+    return {"adam": optax.adam, "radam": optax.radam}[config.optimiser](rate, b1, eps=eps)
+
+
+def _is_weight(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, tree)
+
+
+def _matrices(tree: PyTree) -> PyTree:
+    """Return which axes of each leaf are those of a matrix, as Muon expects; None for leaves without one.
+
+    Kernels of convolutions have four axes, the last of which are the output channels; three are those of a stack of
+    matrices.
+    """
+
+    def axes(leaf: jax.Array) -> MuonDimensionNumbers | None:
+        if leaf.ndim < 2:
+            return None
+        return MuonDimensionNumbers((0, 1, 2) if leaf.ndim == 4 else leaf.ndim - 2, leaf.ndim - 1)
+
+    return jax.tree.map(axes, tree)
 
 
 def gradient_step(

@@ -26,10 +26,11 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
-from stoix_like.systems.gradient_descent import Transform, make_optimiser
+from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
 from stoix_like.utils.exploration import initial_noise_keys
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.normalizer import Normalizer, make_normalizer
 from stoix_like.utils.replay import Replay, make_replay
 
@@ -138,7 +139,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
 
 def make_parts(
-    config: OffPolicyActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, transform: Transform | None = None
+    config: OffPolicyActorCriticConfig, spec: SystemSpec, critics: MultiNetwork, b1: Scalar = 0.9
 ) -> dict[str, Any]:
     """Build the attributes of an `OffPolicyActorCritic`.
 
@@ -146,7 +147,7 @@ def make_parts(
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
         critics: the critics, from `make_critics`.
-        transform: `(learning_rate) -> GradientTransformation` of the policy and the critics; None for Adam.
+        b1: decay of the mean of the gradients in Adam, for the policy and the critics.
 
     Returns:
         The attributes by name.
@@ -159,8 +160,8 @@ def make_parts(
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,
-        "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, transform),
-        "q_optim": make_optimiser(config, spec, config.q_lr, transform=transform),
+        "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, b1=b1),
+        "q_optim": make_optimiser(config, spec, config.q_lr, b1=b1),
     }
 
 

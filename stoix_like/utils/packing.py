@@ -71,6 +71,11 @@ def unpack(tree: Any) -> Any:
     return jax.tree.map(_unpack, tree, is_leaf=_is_packed)
 
 
+def is_packed(tree: Any) -> bool:
+    """Return whether any part of a tree is packed."""
+    return any(map(_is_packed, jax.tree.leaves(tree, is_leaf=_is_packed)))
+
+
 def pack_steps(tree: TreeT, num_dims: int) -> TreeT | Packed:
     """Pack what is small of each step of a batch, on accelerators; see `pack`."""
     return tree if on_cpu() else pack_rows(tree, num_dims)

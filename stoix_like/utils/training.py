@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.packing import is_packed, pack_params, unpack
 
 Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
 """A function from the number of gradient steps taken to a learning rate."""
@@ -95,6 +96,16 @@ def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
         return jax.tree.map(lambda update: (update * scale).astype(update.dtype), updates)
 
     return optax.stateless(clip)
+
+
+def on_trees(optim: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Let an optimiser that depends on the shapes of parameters see them unpacked, see `pack_params`."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, new_state = optim.update(unpack(grads), unpack(state), unpack(params))
+        return (pack_params(updates), pack_params(new_state)) if is_packed(grads) else (updates, new_state)
+
+    return optax.GradientTransformation(optim.init, update)
 
 
 def join_optimisers(

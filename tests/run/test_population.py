@@ -115,7 +115,7 @@ def test_draws_from_distributions_depend_on_the_seed_of_the_run():
             "{epochs: [1, 2]}",
             [],
             "arch.population.hyperparams.epochs cannot vary between members: choose from max_grad_norm, adam_eps,"
-            " actor_lr, critic_lr, gamma, gae_lambda",
+            " weight_decay, actor_lr, critic_lr, gamma, gae_lambda",
         ),
         ("{actor_lr: [1e-3, -1]}", [], "system.actor_lr=-1.0 is out of range"),
         ("{actor_lr: [1e-3], gamma: [0.9, 0.99]}", [], "needs lists of equal length"),
@@ -214,12 +214,13 @@ def test_all_floats_of_ppo_can_vary_together():
         "vf_coef",
         "reward_scale",
         "adam_eps",
+        "weight_decay",
         "final_clip_eps",
         "final_ent_coef",
         "target_kl",
     }
     text = ",".join(f"{name}: [0.01, 0.02]" for name in fields)
-    loop = trained(f"arch.population.hyperparams={{{text}}}", num_updates=1)
+    loop = trained("system.optimiser=adamw", f"arch.population.hyperparams={{{text}}}", num_updates=1)
     assert loop.state.healthy.all()
 
 

@@ -37,7 +37,7 @@ from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.heads import Predictions
 from stoix_like.networks.requirements import DISCOVERED_PREDICTIONS, HeadRequirement
-from stoix_like.schema import above, at_least, between
+from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
@@ -61,6 +61,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
         weights_sha256: checksum of the file.
         lr: Adam learning rate.
         max_abs_update: largest magnitude of Adam's step, before the learning rate multiplies it.
+        optimiser: Adam, whose steps the meta-network was trained with.
         policy_coef: weight of the divergence from the target of the policy.
         y_coef: weight of that of the prediction about the observation.
         z_coef: weight of that of the prediction about the action.
@@ -78,6 +79,7 @@ class Config(EstimatesConfig, AtomsConfig, SequenceConfig, TargetConfig):
     weights_sha256: str
     lr: Annotated[float, above(0.0)]
     max_abs_update: Annotated[float, above(0.0)]
+    optimiser: Annotated[str, one_of("adam")] = "adam"
     policy_coef: Annotated[float, at_least(0.0)]
     y_coef: Annotated[float, at_least(0.0)]
     z_coef: Annotated[float, at_least(0.0)]

@@ -23,14 +23,14 @@ class Config(ff_a2c.Config):
     Attributes:
         clip_rho_threshold: upper bound of the probability ratios that weight value errors.
         clip_pg_rho_threshold: upper bound of the probability ratios that weight advantages.
-        optimiser: `rmsprop`, as in the paper, or `adam`.
+        optimiser: `rmsprop`, as in the paper; the others are those of `GradientConfig`.
         rms_decay: decay of the mean squared gradient per step (RMSProp).
         rms_eps: constant added to the mean squared gradient (RMSProp).
     """
 
     clip_rho_threshold: Annotated[float, above(0.0)]
     clip_pg_rho_threshold: Annotated[float, above(0.0)]
-    optimiser: Annotated[str, one_of("rmsprop", "adam")]
+    optimiser: Annotated[str, one_of("rmsprop", "adam", "adamw", "muon")]
     rms_decay: Annotated[float, between(0.0, 1.0)]
     rms_eps: Annotated[float, above(0.0)]
 

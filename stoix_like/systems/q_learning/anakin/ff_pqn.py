@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -28,7 +27,7 @@ from stoix_like.base_types import (
 from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, above, between, one_of
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
@@ -52,7 +51,8 @@ class Config(EpsilonConfig, MinibatchConfig):
         gamma: discount per step.
         reward_scale: factor by which rewards are multiplied.
         normalize_rewards: whether rewards are first divided by the running standard deviation of the discounted return.
-        q_lr: learning rate of rectified Adam.
+        q_lr: learning rate.
+        optimiser: by default rectified Adam; see `GradientConfig`.
         q_lambda: mixing parameter of n-step returns.
     """
 
@@ -65,6 +65,7 @@ class Config(EpsilonConfig, MinibatchConfig):
     reward_scale: Annotated[float, above(0.0)]
     normalize_rewards: bool = False
     q_lr: Annotated[float, above(0.0)]
+    optimiser: Annotated[str, one_of("radam", "adam", "adamw", "muon")] = "radam"
     q_lambda: Annotated[float, between(0.0, 1.0)]
 
 
@@ -188,7 +189,7 @@ def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN
         config,
         spec.axes,
         network=network,
-        optim=make_optimiser(config, spec, config.q_lr, transform=partial(optax.radam, eps=config.adam_eps)),
+        optim=make_optimiser(config, spec, config.q_lr),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from stoix_like.base_types import Metrics, System, SystemSpec
 from stoix_like.networks.normalisation import STATISTICS
@@ -94,8 +92,7 @@ class CrossQ(ff_sac.SAC[Config]):
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build CrossQ; see `ff_sac.assemble`."""
-    adam = partial(optax.adam, b1=config.adam_b1, eps=config.adam_eps)
-    return ff_sac.assemble(config, spec, CrossQ, NO_TARGET, transform=adam)
+    return ff_sac.assemble(config, spec, CrossQ, NO_TARGET, b1=config.adam_b1)
 
 
 run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)

@@ -22,7 +22,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
-from stoix_like.systems.gradient_descent import Transform, gradient_step, make_optimiser
+from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
@@ -33,7 +33,7 @@ from stoix_like.systems.off_policy_actor_critic import (
 )
 from stoix_like.systems.sac.sac_types import ALL_CRITICS, Ensemble, SACOptStates, SACParams, SACShared, make_ensemble
 from stoix_like.utils.exploration import persist_noise_keys
-from stoix_like.utils.jax_utils import periodically
+from stoix_like.utils.jax_utils import Scalar, periodically
 from stoix_like.utils.loss import sac_actor_loss_per_example, sac_critic_loss_per_example, sac_temperature_loss
 from stoix_like.utils.replay import Batch
 
@@ -228,13 +228,13 @@ def assemble(
     algorithm: type[SAC[Any]],
     target: Target,
     critic_head: Any = None,
-    transform: Transform | None = None,
+    b1: Scalar = 0.9,
     ensemble: Ensemble = ALL_CRITICS,
 ) -> System:
-    """Build SAC or a variant, whose critics may have another head, and whose optimisers another transformation."""
+    """Build SAC or a variant, whose critics may have another head, and whose Adam another decay of means."""
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
     sac = algorithm(
-        **make_parts(config, spec, critics, transform),
+        **make_parts(config, spec, critics, b1),
         alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
         target=target,
