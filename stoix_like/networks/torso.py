@@ -13,10 +13,13 @@ from jax.nn.initializers import he_normal, orthogonal
 from jaxtyping import Array, Float, Shaped
 
 from stoix_like.networks.convolution import make_convolution
+from stoix_like.networks.hyperspherical import Scaler, UnitDense, to_sphere
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
+
+_LEAST_ACTIVATION = 1e-8
 
 
 class MLPTorso(nn.Module):
@@ -404,6 +407,105 @@ class SimBaTorso(nn.Module):
             y = dense(normalised(x), self.expansion * self.hidden_size)
             x = x + dense(activation(y), self.hidden_size)
         return restore_float32(normalised(x), self.dtype)
+
+
+class SimBaV2Torso(nn.Module):
+    """A residual network on the unit hypersphere; gradient steps keep the weights of each unit at norm one.
+
+        x <- norm(s * W norm([observation, shift]))
+        x <- norm(x + a * (norm(W_2 relu(s * W_1 x)) - x)),  W_1 of `expansion` times the width
+
+    Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
+    section 4; its normalisation of observations is `system.normalize_observations`, that of rewards
+    `system.normalize_rewards`.
+
+    Attributes:
+        hidden_size: width of the residual stream, in units.
+        num_blocks: number of blocks.
+        expansion: width of the hidden layer of a block, in multiples of `hidden_size`.
+        shift: feature that is added to the observation, which keeps its norm after normalisation.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 128
+    num_blocks: int = 1
+    expansion: int = 4
+    shift: Scalar = 3.0
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`, of norm one.
+        """
+
+        def dense(x: Array, size: int) -> Array:
+            return UnitDense(size, dtype=self.dtype)(x)
+
+        x = as_floats(observation)
+        x = to_sphere(jnp.concatenate([x, jnp.full((*x.shape[:-1], 1), self.shift, x.dtype)], axis=-1))
+        size, width = self.hidden_size, self.expansion * self.hidden_size
+        x = to_sphere(Scaler(math.sqrt(2.0 / size))(dense(x, size)))
+        for _ in range(self.num_blocks):
+            # The small constant keeps a vector without active units from zero.
+            y = nn.relu(Scaler(math.sqrt(2.0 / width))(dense(x, width))) + _LEAST_ACTIVATION
+            y = to_sphere(dense(y, size))
+            x = to_sphere(x + Scaler(1.0 / (self.num_blocks + 1), 1.0 / math.sqrt(size))(y - x))
+        return restore_float32(x, self.dtype)
+
+
+class BroTorso(nn.Module):
+    """A residual network with layer normalisation after each dense layer.
+
+        x <- relu(norm(W x)),  x <- x + norm(W_2 relu(norm(W_1 x)))
+
+    Source: Nauman et al., Bigger, Regularized, Optimistic (2024), arXiv:2405.16158, section 3.
+
+    Attributes:
+        hidden_size: width of every layer, in units.
+        num_blocks: number of blocks.
+        activation: name of the activation function.
+        kernel_init: initialiser of the weights, or its name.
+        dtype: dtype of the computation, such as bfloat16; parameters and the embedding stay float32. None: the promoted
+            dtype of inputs and parameters.
+    """
+
+    view_dims: ClassVar[tuple[int, ...]] = (1,)
+
+    hidden_size: int = 512
+    num_blocks: int = 2
+    activation: str = "relu"
+    kernel_init: Initializer | str = orthogonal(math.sqrt(2.0))
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, observation: Shaped[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the embedding.
+
+        Args:
+            observation: `[..., D]` features; uint8 is scaled, see `as_floats`.
+
+        Returns:
+            `[..., hidden_size]`.
+        """
+        activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
+
+        def normalised(x: Array) -> Array:
+            dense = nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
+            return nn.LayerNorm(dtype=self.dtype)(dense(x))
+
+        x = activation(normalised(as_floats(observation)))
+        for _ in range(self.num_blocks):
+            x = x + normalised(activation(normalised(x)))
+        return restore_float32(x, self.dtype)
 
 
 class VisualResNetTorso(nn.Module):

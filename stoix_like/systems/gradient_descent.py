@@ -12,6 +12,7 @@ from optax.contrib import MuonDimensionNumbers
 
 from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
 from stoix_like.errors import ConfigError
+from stoix_like.networks.hyperspherical import project_weights
 from stoix_like.schema import above, at_least, one_of
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import unpack
@@ -155,7 +156,7 @@ def _matrices(tree: PyTree) -> PyTree:
 def gradient_step(
     loss: Loss, optim: optax.GradientTransformation, axes: Axes, params: PyTree, opt_state: PyTree, *args: Any
 ) -> tuple[PyTree, PyTree, Any]:
-    """Take one gradient step on a loss, averaging the gradient over all shards.
+    """Take one gradient step on a loss, averaging the gradient over all shards; see also `project_weights`.
 
     Args:
         loss: `(params, *args) -> (loss, metrics)`, over the batch of this shard.
@@ -183,4 +184,4 @@ def descend(
 ) -> tuple[PyTree, PyTree]:
     """Return the parameters and the optimiser's state after one step along a gradient."""
     updates, opt_state = optim.update(grads, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state
+    return project_weights(optax.apply_updates(params, updates)), opt_state

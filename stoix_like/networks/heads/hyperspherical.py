@@ -1,0 +1,72 @@
+"""Heads for embeddings on the unit hypersphere (SimBaV2), see `networks.hyperspherical`."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from stoix_like.envs.spaces import Box
+from stoix_like.networks import distributions
+from stoix_like.networks.heads.base import Bounds, Embedding, PolicyHead, Shape, action_shape
+from stoix_like.networks.hyperspherical import UnitOutput
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
+from stoix_like.utils.jax_utils import Scalar
+
+
+class HypersphericalPolicyHead(PolicyHead, nn.Module):
+    """A normal policy squashed to the action bounds, whose log deviation is squashed to a range, too.
+
+        a = minimum + (maximum - minimum) (1 + tanh x) / 2,   x ~ N(mu, exp(low + (high - low) (1 + tanh s) / 2))
+
+    Attributes:
+        action_dim: number of entries of an action, or its shape.
+        minimum: lower bounds, of the shape of an action or a scalar.
+        maximum: upper bounds, of the shape of an action or a scalar.
+        min_log_scale: lower limit of the log standard deviation before squashing.
+        max_log_scale: its upper limit.
+    """
+
+    outputs: ClassVar[str | None] = STOCHASTIC_POLICY
+    action_spaces: ClassVar[tuple[type, ...]] = (Box,)
+    needs_bounds: ClassVar[bool] = True
+
+    action_dim: Shape
+    minimum: Bounds
+    maximum: Bounds
+    min_log_scale: Scalar = -10.0
+    max_log_scale: Scalar = 2.0
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> distributions.Independent:
+        """Return the policy.
+
+        Args:
+            embedding: `[..., D]`.
+
+        Returns:
+            A distribution over actions `[..., *action_dim]`.
+        """
+        shape = action_shape(self.action_dim)
+        loc, spread = (
+            UnitOutput(math.prod(shape))(embedding).reshape(*embedding.shape[:-1], *shape) for _ in range(2)
+        )
+        fraction = 0.5 * (1.0 + jnp.tanh(spread))
+        scale = jnp.exp(self.min_log_scale + (self.max_log_scale - self.min_log_scale) * fraction)
+        normal = distributions.Normal(loc, scale)
+        squashed = distributions.AffineTanhTransformedDistribution(normal, self.minimum, self.maximum)
+        return distributions.Independent(squashed, len(shape))
+
+
+class HypersphericalCriticHead(nn.Module):
+    """A single value."""
+
+    outputs: ClassVar[str | None] = VALUE
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> Float[Array, "*batch"]:
+        """Return the value, `[...]`, of an embedding `[..., D]`."""
+        return UnitOutput(1)(embedding)[..., 0]

@@ -1,0 +1,116 @@
+"""Layers on the unit hypersphere, and the projection of their weights after each gradient step (SimBaV2).
+
+Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
+section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+from jax.nn.initializers import constant, orthogonal, zeros
+from jaxtyping import Array, Float, PyTree
+
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
+from stoix_like.utils.packing import is_packed, pack_params, unpack
+
+UNIT_KERNEL = "unit_kernel"
+"""Name of the parameters `[..., D, F]` whose columns have norm one, see `project_weights`."""
+
+_MIN_NORM = 1e-8
+
+
+def to_sphere(x: Array, axis: int = -1) -> Array:
+    """Divide by the Euclidean norm along an axis; zeros stay zeros."""
+    square = jnp.sum(jnp.square(x), axis, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(square, _MIN_NORM**2))
+
+
+def project_weights(params: PyTree) -> PyTree:
+    """Scale the weights of each unit of a `UnitDense` to norm one; other parameters pass through.
+
+    Args:
+        params: variables of networks, which may be packed, in any containers.
+
+    Returns:
+        The projected parameters.
+    """
+    if not any(_is_unit(path) for path, _ in jax.tree.leaves_with_path(jax.eval_shape(unpack, params))):
+        return params
+    projected = jax.tree.map_with_path(
+        lambda path, leaf: to_sphere(leaf, -2) if _is_unit(path) else leaf, unpack(params)
+    )
+    return pack_params(projected) if is_packed(params) else projected
+
+
+def _is_unit(path: tuple[Any, ...]) -> bool:
+    return bool(path) and getattr(path[-1], "key", None) == UNIT_KERNEL
+
+
+class UnitDense(nn.Module):
+    """A dense layer without bias, whose weights to each unit have norm one: a unit is the cosine to its weights.
+
+    Attributes:
+        features: width of the output, in units.
+        dtype: dtype of the computation; None for the promoted dtype of inputs and parameters.
+    """
+
+    features: int
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Transform `[..., D]` into `[..., features]`."""
+
+        def init(*args: Any) -> Array:
+            return to_sphere(orthogonal()(*args), -2)
+
+        x, kernel = promote_dtype(
+            x, self.param(UNIT_KERNEL, init, (x.shape[-1], self.features), jnp.float32), dtype=self.dtype
+        )
+        return jnp.dot(x, kernel)
+
+
+class Scaler(nn.Module):
+    """A learned scale for each feature.
+
+        y = init / scale * p * x,  with p = scale at first
+
+    Attributes:
+        init: initial factor.
+        scale: initial value of the parameters p, which sets how fast they learn; None for `init`.
+    """
+
+    init: Scalar
+    scale: Scalar | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+        """Scale the last axis."""
+        scale = self.init if self.scale is None else self.scale
+        factors = self.param("scale", constant(scale), x.shape[-1:], jnp.float32) * (self.init / scale)
+        return x * prepend_dims(factors, x.ndim).astype(x.dtype)
+
+
+class UnitOutput(nn.Module):
+    """The output layer of a head: linear, scaled, linear, bias.
+
+        y = W_2 (s * W_1 x) + b
+
+    Attributes:
+        features: width of the output, in units.
+    """
+
+    features: int
+
+    @nn.compact
+    def __call__(self, embedding: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Transform `[..., D]` into `[..., features]`."""
+        width = embedding.shape[-1]
+        x = UnitDense(self.features)(Scaler(math.sqrt(2.0 / width))(UnitDense(width)(embedding)))
+        return x + prepend_dims(self.param("bias", zeros, (self.features,)), x.ndim)
