@@ -79,21 +79,21 @@ class UnitDense(nn.Module):
 class Scaler(nn.Module):
     """A learned scale for each feature.
 
-        y = init / scale * p * x,  with p = scale at first
+        y = initial / scale * p * x,  with p = scale at first
 
     Attributes:
-        init: initial factor.
-        scale: initial value of the parameters p, which sets how fast they learn; None for `init`.
+        initial: initial factor.
+        scale: initial value of the parameters p, which sets how fast they learn; None for `initial`.
     """
 
-    init: Scalar
+    initial: Scalar
     scale: Scalar | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         """Scale the last axis."""
-        scale = self.init if self.scale is None else self.scale
-        factors = self.param("scale", constant(scale), x.shape[-1:], jnp.float32) * (self.init / scale)
+        scale = self.initial if self.scale is None else self.scale
+        factors = self.param("scale", constant(scale), x.shape[-1:], jnp.float32) * (self.initial / scale)
         return x * prepend_dims(factors, x.ndim).astype(x.dtype)
 
 
@@ -112,5 +112,6 @@ class UnitOutput(nn.Module):
     def __call__(self, embedding: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Transform `[..., D]` into `[..., features]`."""
         width = embedding.shape[-1]
-        x = UnitDense(self.features)(Scaler(math.sqrt(2.0 / width))(UnitDense(width)(embedding)))
+        hidden = Scaler(math.sqrt(2.0 / width))(UnitDense(width)(embedding))
+        x = UnitDense(self.features)(hidden)
         return x + prepend_dims(self.param("bias", zeros, (self.features,)), x.ndim)

@@ -31,7 +31,7 @@ from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
 from stoix_like.utils.exploration import initial_noise_keys
 from stoix_like.utils.jax_utils import Scalar
-from stoix_like.utils.normalizer import Normalizer, make_normalizer
+from stoix_like.utils.normalizer import Normalizer, ReturnScaler, make_normalizer, make_return_scaler
 from stoix_like.utils.replay import Replay, make_replay
 
 
@@ -48,6 +48,9 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
         noise_correlation: correlation of the exploration noise between successive steps.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation; the replay buffer stores them as they are.
+        normalize_rewards: whether rewards are divided by a running scale of the discounted return when they are
+            replayed, see `make_return_scaler`.
+        max_scaled_return: bound of the magnitude of returns of scaled rewards.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -56,6 +59,8 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
     policy_frequency: Annotated[int, between(1, INT32_MAX)]
     noise_correlation: Annotated[float, between(0.0, 1.0)]
     normalize_observations: bool = False
+    normalize_rewards: bool = False
+    max_scaled_return: Annotated[float, above(0.0)] = 5.0
 
 
 ConfigT = TypeVar("ConfigT", bound=OffPolicyActorCriticConfig)
@@ -72,6 +77,7 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     axes: Axes
     replay: Replay
     normalizer: Normalizer
+    returns: ReturnScaler
     actor: FeedForwardActor
     critics: MultiNetwork
     actor_optim: optax.GradientTransformation
@@ -96,8 +102,10 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         shared = self.init_shared(key, timestep.observation)
-        shared = shared._replace(statistics=self.normalizer.init(timestep.observation))
-        return Agent(shared, self.replay.init(timestep))
+        shared = shared._replace(
+            statistics=self.normalizer.init(timestep.observation), return_statistics=self.returns.init()
+        )
+        return Agent(shared, self.returns.init_local(self.replay.init(timestep), len(timestep.reward)))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the noise keys at the start of an episode."""
@@ -111,19 +119,25 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer and to the statistics of observations."""
-        statistics = self.normalizer.update(agent.shared.statistics, trajectory.transitions.observation)
-        return Agent(agent.shared._replace(statistics=statistics), self.replay.add(agent.local, trajectory))
+        shared, steps = agent.shared, trajectory.transitions
+        statistics = self.normalizer.update(shared.statistics, steps.observation)
+        return_statistics, local = self.returns.update(shared.return_statistics, agent.local, steps)
+        buffer = self.replay.add(self.returns.buffer(local), trajectory)
+        shared = shared._replace(statistics=statistics, return_statistics=return_statistics)
+        return Agent(shared, self.returns.with_buffer(local, buffer))
 
-    def draw(self, local: PyTree, key: jax.Array) -> Any:
+    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
         """Draw a batch from the replay buffer."""
-        return self.replay.sample(local, key)
+        return self.replay.sample(buffer, key)
 
     def sample(self, agent: Agent, key: jax.Array) -> Any:
-        """Sample a batch of normalised observations."""
-        batch = self.draw(agent.local, key)
+        """Sample a batch of normalised observations and rewards."""
+        batch = self.draw(self.returns.buffer(agent.local), key)
         normalize = partial(self.normalizer.apply, agent.shared.statistics)
         return batch._replace(
-            observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
+            observation=normalize(batch.observation),
+            next_observation=normalize(batch.next_observation),
+            reward=self.returns.apply(agent.shared.return_statistics, batch.reward),
         )
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
@@ -158,6 +172,9 @@ def make_parts(
         "axes": spec.axes,
         "replay": make_replay(config, spec),
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
+        "returns": make_return_scaler(
+            config.normalize_rewards, config.gamma, config.reward_scale, config.max_scaled_return, spec.axes
+        ),
         "actor": FeedForwardActor(network.action_head, network.pre_torso, network.input_layer),
         "critics": critics,
         "actor_optim": make_optimiser(config, spec, config.actor_lr, config.policy_frequency, b1=b1),

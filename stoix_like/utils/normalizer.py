@@ -90,17 +90,119 @@ def make_reward_normalizer(enabled: bool, gamma: Any, axes: Axes, max_abs_value:
         return RewardNormalizer(lambda: (), lambda _: (), lambda state, returns, steps: (steps.reward, state, returns))
 
     def apply(state: Any, returns: jax.Array, steps: Transition) -> tuple[jax.Array, Any, jax.Array]:
-        def add(g_tm1: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            r_t, is_first = step
-            g_t = gamma * jnp.where(is_first, 0.0, g_tm1) + r_t
-            return g_t, g_t
-
-        returns, each = jax.lax.scan(add, returns, (steps.reward, steps.is_first))
+        returns, each = _running_returns(gamma, returns, steps.reward, steps.is_first)
         state = running_statistics.update_statistics(state, each, pmap_axes=axes.names or None)
         return jnp.clip(steps.reward / state.std, -max_abs_value, max_abs_value), state, returns
 
     return RewardNormalizer(
         init=lambda: running_statistics.initialize_statistics(jnp.zeros(())),
         init_returns=lambda num_envs: jnp.zeros(num_envs),
+        apply=apply,
+    )
+
+
+def _running_returns(
+    gamma: Any, returns: jax.Array, reward: jax.Array, is_first: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the returns `[N]` after the last step of a rollout `[T, N]`, and those after each step."""
+
+    def add(g_tm1: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        r_t, is_first = step
+        g_t = gamma * jnp.where(is_first, 0.0, g_tm1) + r_t
+        return g_t, g_t
+
+    return jax.lax.scan(add, returns, (reward, is_first))
+
+
+class ReturnStatistics(NamedTuple):
+    """Statistics of the discounted return.
+
+    Attributes:
+        moments: its mean and standard deviation.
+        largest: its largest magnitude so far.
+    """
+
+    moments: Any
+    largest: jax.Array
+
+
+class ReturnScaler(NamedTuple):
+    """Division of replayed rewards by a scale of the discounted return, see `make_return_scaler`.
+
+    Attributes:
+        init: `() -> statistics`, empty statistics, shared by all shards.
+        init_local: `(buffer, num_envs) -> local`, a replay buffer with what the statistics need besides.
+        buffer: `(local) -> buffer`.
+        update: `(statistics, local, transitions [T, N]) -> (statistics, local)`, merges the batch of all shards.
+        with_buffer: `(local, buffer) -> local`.
+        apply: `(statistics, reward) -> reward`.
+    """
+
+    init: Callable[[], Any]
+    init_local: Callable[[Any, int], Any]
+    buffer: Callable[[Any], Any]
+    update: Callable[[Any, Any, Transition], tuple[Any, Any]]
+    with_buffer: Callable[[Any, Any], Any]
+    apply: Callable[[Any, jax.Array], jax.Array]
+
+
+class BufferAndReturns(NamedTuple):
+    """A replay buffer, and the returns `[N]` of the episodes that are under way."""
+
+    buffer: Any
+    returns: jax.Array
+
+
+def make_return_scaler(
+    enabled: bool, gamma: Any, reward_scale: Any, max_return: Any, axes: Axes, epsilon: float = 1e-8
+) -> ReturnScaler:
+    """Build a scaler of replayed rewards, or the identity with an empty state.
+
+        r / max(sqrt(Var[g] + epsilon), max|g| / max_return),   g_t = gamma g_{t-1} + r_t
+
+    Source: Lee et al., Hyperspherical Normalization for Scalable Deep Reinforcement Learning (2025), arXiv:2502.15280,
+    section 4.
+
+    Args:
+        enabled: whether to scale; False gives the identity.
+        gamma: discount per step; it may be traced.
+        reward_scale: factor of the rewards in the buffer; it may be traced.
+        max_return: bound of the magnitude of scaled returns; it may be traced.
+        axes: the mapped axes that a batch is spread over.
+        epsilon: added to the variance.
+
+    Returns:
+        The functions of the scaler.
+    """
+    if not enabled:
+        return ReturnScaler(
+            init=lambda: (),
+            init_local=lambda buffer, _: buffer,
+            buffer=lambda local: local,
+            update=lambda statistics, local, _: (statistics, local),
+            with_buffer=lambda _, buffer: buffer,
+            apply=lambda _, reward: reward,
+        )
+
+    def update(statistics: ReturnStatistics, local: BufferAndReturns, steps: Transition) -> tuple[Any, Any]:
+        returns, each = _running_returns(gamma, local.returns, reward_scale * steps.reward, steps.is_first)
+        moments = running_statistics.update_statistics(statistics.moments, each, pmap_axes=axes.names or None)
+        largest = jnp.max(jnp.abs(each))
+        largest = jax.lax.pmax(largest, axes.names) if axes.names else largest
+        return (
+            ReturnStatistics(moments, jnp.maximum(statistics.largest, largest)),
+            local._replace(returns=returns),
+        )
+
+    def apply(statistics: ReturnStatistics, reward: jax.Array) -> jax.Array:
+        deviation = jnp.sqrt(jnp.square(statistics.moments.std) + epsilon)
+        return reward / jnp.maximum(deviation, statistics.largest / max_return)
+
+    return ReturnScaler(
+        init=lambda: ReturnStatistics(running_statistics.initialize_statistics(jnp.zeros(())), jnp.zeros(())),
+        init_local=lambda buffer, num_envs: BufferAndReturns(buffer, jnp.zeros(num_envs)),
+        buffer=lambda local: local.buffer,
+        update=update,
+        with_buffer=lambda local, buffer: local._replace(buffer=buffer),
         apply=apply,
     )

@@ -7,12 +7,14 @@ from flax.errors import ScopeParamShapeError
 from stoix_like.networks.inputs import EmbeddingActionInput, EmbeddingActionOnehotInput
 from stoix_like.networks.torso import (
     BatchRenormMLPTorso,
+    BroTorso,
     CNNTorso,
     GridTorso,
     MLPTorso,
     NoisyMLPTorso,
     ResNetTorso,
     SimBaTorso,
+    SimBaV2Torso,
     VisualResNetTorso,
     as_images,
 )
@@ -25,6 +27,8 @@ VECTORS = {
     "batch_renorm": BatchRenormMLPTorso((8, 4)),
     "resnet": ResNetTorso(4, 1),
     "simba": SimBaTorso(4, 1),
+    "simba_v2": SimBaV2Torso(4, 1),
+    "bro": BroTorso(4, 1),
 }
 IMAGES = {
     "cnn": CNNTorso((4, 8), (3, (2, 3)), (1, (2, 1)), use_layer_norm=True, hidden_sizes=(4,)),
@@ -65,6 +69,19 @@ def test_simba_matches_hand_computed_output():
     params["Dense_2"]["kernel"] = jnp.asarray([[0.0, 0.5], [0.0, 3.0]])
     params["LayerNorm_1"]["bias"] = jnp.asarray([5.0, 5.0])
     np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([3.0, 2.0])), [6.0, 4.0], atol=1e-4)
+
+
+def test_bro_matches_hand_computed_output():
+    """Of two units, normalisation keeps the signs of their differences from the mean; the first layer is the identity.
+
+    (3, 2) is normalised to (1, -1), and relu gives (1, 0). In the block, W_1 swaps the units: (0, 1) is normalised to
+    (-1, 1), relu gives (0, 1), and W_2 = I, normalised, adds (-1, 1).
+    """
+    torso = BroTorso(2, 1)
+    params = jax.jit(torso.init)(KEY, jnp.ones(2))["params"]
+    for i, kernel in enumerate((jnp.eye(2), jnp.eye(2)[::-1], jnp.eye(2))):
+        params[f"Dense_{i}"]["kernel"] = kernel
+    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([3.0, 2.0])), [0.0, 1.0], atol=1e-4)
 
 
 def test_dropout_needs_its_rng_and_precedes_layer_normalisation():

@@ -33,6 +33,8 @@ TORSOS = [
     (torsos.BatchRenormMLPTorso((4,), dtype=B16), (2, 3)),
     (torsos.ResNetTorso(4, 1, dtype=B16), (2, 3)),
     (torsos.SimBaTorso(4, 1, dtype=B16), (2, 3)),
+    (torsos.SimBaV2Torso(4, 1, dtype=B16), (2, 3)),
+    (torsos.BroTorso(4, 1, dtype=B16), (2, 3)),
     (torsos.CNNTorso(**CNN, use_layer_norm=True, dtype=B16), IMAGE),
     (torsos.CNNTorso(**CNN, sliced=False, dtype=B16), IMAGE),
     (torsos.VisualResNetTorso((4,), (1,), use_layer_norm=True, hidden_sizes=(4,), dtype=B16), IMAGE),

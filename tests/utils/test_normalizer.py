@@ -8,7 +8,7 @@ import pytest
 import stoix_like
 from stoix_like.base_types import Axes, Transition
 from stoix_like.inference.load import load_shared, open_run
-from stoix_like.utils.normalizer import make_reward_normalizer
+from stoix_like.utils.normalizer import make_return_scaler, make_reward_normalizer
 
 GAMMA = 0.5
 
@@ -29,6 +29,23 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return():
     reward, _, returns = normalizer.apply(statistics, returns, steps([[1, 7]], [[0, 1]]))
     np.testing.assert_allclose(reward, np.array([[1, 7]]) / np.std([*first, 3.0, 7.0]), rtol=1e-5)
     np.testing.assert_allclose(returns, [3.0, 7.0])
+
+
+def test_replayed_rewards_are_divided_by_the_larger_of_two_scales_of_the_return():
+    """The returns of the test above, of rewards halved in the buffer; the largest magnitude of the halves is 2."""
+    batch = steps([[1, 3], [2, 1], [4, -2]], [[1, 1], [0, 1], [1, 0]])
+    for max_return, expected in ((100.0, np.std([0.5, 1.5, 1.25, 0.5, 2.0, -0.75])), (0.5, 2.0 / 0.5)):
+        scaler = make_return_scaler(True, GAMMA, 0.5, max_return, Axes())
+        statistics, local = scaler.update(scaler.init(), scaler.init_local("buffer", 2), batch)
+        np.testing.assert_allclose(scaler.apply(statistics, jnp.asarray([3.0])), [3.0 / expected], rtol=1e-5)
+    assert scaler.buffer(scaler.with_buffer(local, "next")) == "next"
+    np.testing.assert_allclose(local.returns, [2.0, -0.75])
+
+
+def test_without_a_scale_rewards_and_buffer_stay_as_they_are():
+    scaler = make_return_scaler(False, GAMMA, 1.0, 5.0, Axes())
+    assert scaler.init_local("buffer", 2) == "buffer"
+    assert scaler.update((), "buffer", None) == ((), "buffer")
 
 
 def test_shards_share_the_statistics():

@@ -21,7 +21,12 @@ from stoix_like.networks.heads.critics import (
 from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.heads.general import LinearHead, MixedHead, PolicyValueHead, policy_head
-from stoix_like.networks.heads.hyperspherical import HypersphericalCriticHead, HypersphericalPolicyHead
+from stoix_like.networks.heads.general import LinearHead, PolicyValueHead, policy_head
+from stoix_like.networks.heads.hyperspherical import (
+    HypersphericalCategoricalCriticHead,
+    HypersphericalCriticHead,
+    HypersphericalPolicyHead,
+)
 from stoix_like.networks.heads.q_networks import (
     AtomPolicy,
     DiscreteQNetworkHead,
@@ -56,6 +61,7 @@ __all__ = [
     "DuelingQNetwork",
     "Embedding",
     "Epsilon",
+    "HypersphericalCategoricalCriticHead",
     "HypersphericalCriticHead",
     "HypersphericalPolicyHead",
     "ImplicitQuantileCriticHead",

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from stoix_like.envs.spaces import Box
 from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Bounds, Embedding, PolicyHead, Shape, action_shape
+from stoix_like.networks.heads.critics import mean_over_atoms
 from stoix_like.networks.hyperspherical import UnitOutput
-from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_ATOMS
 from stoix_like.utils.jax_utils import Scalar
 
 
@@ -51,9 +52,7 @@ class HypersphericalPolicyHead(PolicyHead, nn.Module):
             A distribution over actions `[..., *action_dim]`.
         """
         shape = action_shape(self.action_dim)
-        loc, spread = (
-            UnitOutput(math.prod(shape))(embedding).reshape(*embedding.shape[:-1], *shape) for _ in range(2)
-        )
+        loc, spread = (UnitOutput(math.prod(shape))(embedding).reshape(*embedding.shape[:-1], *shape) for _ in range(2))
         fraction = 0.5 * (1.0 + jnp.tanh(spread))
         scale = jnp.exp(self.min_log_scale + (self.max_log_scale - self.min_log_scale) * fraction)
         normal = distributions.Normal(loc, scale)
@@ -70,3 +69,28 @@ class HypersphericalCriticHead(nn.Module):
     def __call__(self, embedding: Embedding) -> Float[Array, "*batch"]:
         """Return the value, `[...]`, of an embedding `[..., D]`."""
         return UnitOutput(1)(embedding)[..., 0]
+
+
+class HypersphericalCategoricalCriticHead(nn.Module):
+    """The distribution of an action value on evenly spaced atoms, for continuous actions.
+
+    Attributes:
+        num_atoms: number of atoms.
+        vmin: smallest atom.
+        vmax: largest atom.
+    """
+
+    outputs: ClassVar[str | None] = VALUE_ATOMS
+
+    num_atoms: int
+    vmin: Scalar
+    vmax: Scalar
+
+    @nn.compact
+    def __call__(
+        self, embedding: Embedding
+    ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch K"], Float[Array, "*batch K"]]:
+        """Return the mean value `[...]`, the logits `[..., num_atoms]` and the atoms `[..., num_atoms]`."""
+        logits = UnitOutput(self.num_atoms)(embedding)
+        q, atoms = mean_over_atoms(self, logits)
+        return q, logits, atoms

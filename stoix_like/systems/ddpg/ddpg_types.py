@@ -24,12 +24,13 @@ class DDPGOptStates(NamedTuple):
 
 
 class DDPGShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
 
     params: DDPGParams
     opt_states: DDPGOptStates
     steps: jax.Array
     statistics: Any = ()
+    return_statistics: Any = ()
 
 
 class ActionRange(NamedTuple):

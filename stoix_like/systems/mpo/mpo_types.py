@@ -27,9 +27,10 @@ class MPOOptStates(NamedTuple):
 
 
 class MPOShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
 
     params: MPOParams
     opt_states: MPOOptStates
     steps: jax.Array
     statistics: Any = ()
+    return_statistics: Any = ()

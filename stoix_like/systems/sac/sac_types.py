@@ -28,12 +28,13 @@ class SACOptStates(NamedTuple):
 
 
 class SACShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps so far, statistics of observations."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
 
     params: SACParams
     opt_states: SACOptStates
     steps: jax.Array
     statistics: Any = ()
+    return_statistics: Any = ()
 
 
 class Ensemble(NamedTuple):

@@ -127,9 +127,9 @@ class MPO(OffPolicyActorCritic[Config]):
         steps = steps._replace(extras=jnp.where(same, log_prob, jnp.inf))
         return super().observe(agent, trajectory._replace(transitions=steps))
 
-    def draw(self, local: PyTree, key: jax.Array) -> Any:
+    def draw(self, buffer: PyTree, key: jax.Array) -> Any:
         """Draw windows `[W, B]` from the replay buffer."""
-        return self.replay.sample_steps(local, key)
+        return self.replay.sample_steps(buffer, key)
 
     def sgd_step(self, shared: MPOShared, batch: Any, key: jax.Array) -> tuple[MPOShared, Metrics]:
         """Update the critic and its target, and every `policy_frequency` steps the policy, its target and the duals."""

@@ -1,0 +1,79 @@
+"""Tests of layers on the unit hypersphere, with values derived by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.networks.hyperspherical import Scaler, UnitDense, UnitOutput, project_weights, to_sphere
+from stoix_like.networks.torso import SimBaV2Torso
+from stoix_like.utils import packing
+
+KEY = jax.random.key(0)
+
+
+def test_vectors_on_the_sphere_and_zero():
+    """(3, 4) has norm 5; zero stays zero, with a finite gradient."""
+    np.testing.assert_allclose(to_sphere(jnp.asarray([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
+    assert jnp.isfinite(jax.grad(lambda x: to_sphere(x).sum())(jnp.zeros(2))).all()
+
+
+def test_projection_scales_the_weights_of_each_unit_and_nothing_else():
+    """The columns (3, 4) and (0, 2) have norms 5 and 2."""
+    kernel = jnp.asarray([[3.0, 0.0], [4.0, 2.0]])
+    params = {"params": {"layer": {"unit_kernel": kernel}, "Dense_0": {"kernel": kernel}}}
+    projected = project_weights(params)["params"]
+    np.testing.assert_allclose(projected["layer"]["unit_kernel"], [[0.6, 0.0], [0.8, 1.0]], rtol=1e-6)
+    np.testing.assert_array_equal(projected["Dense_0"]["kernel"], kernel)
+
+
+def test_projection_of_packed_parameters(monkeypatch):
+    monkeypatch.setattr(packing, "on_cpu", lambda: False)
+    params = {"params": {"layer": {"unit_kernel": jnp.asarray([[3.0], [4.0]]), "bias": jnp.asarray([7.0])}}}
+    projected = project_weights(packing.pack_params(params))
+    assert packing.is_packed(projected)
+    np.testing.assert_allclose(packing.unpack(projected)["params"]["layer"]["unit_kernel"], [[0.6], [0.8]], rtol=1e-6)
+
+
+def test_parameters_without_unit_weights_pass_through():
+    """The same objects: a program without such weights stays as it is."""
+    params = {"params": {"Dense_0": {"kernel": jnp.ones((2, 2))}}}
+    assert project_weights(params) is params
+
+
+def test_scaler_and_output_match_hand_computed_values():
+    """A scale of 2 whose parameters start at 0.5 multiplies by p * 2 / 0.5; W_1 = I, s = 1, W_2 = (0.6, 0.8)."""
+    scaler = Scaler(2.0, 0.5)
+    params = scaler.init(KEY, jnp.ones(2))
+    np.testing.assert_allclose(params["params"]["scale"], [0.5, 0.5])
+    np.testing.assert_allclose(scaler.apply(params, jnp.asarray([1.0, 3.0])), [2.0, 6.0])
+    params = {
+        "UnitDense_0": {"unit_kernel": jnp.eye(2)},
+        "Scaler_0": {"scale": jnp.ones(2)},
+        "UnitDense_1": {"unit_kernel": jnp.asarray([[0.6], [0.8]])},
+        "bias": jnp.asarray([1.0]),
+    }
+    np.testing.assert_allclose(UnitOutput(1).apply({"params": params}, jnp.asarray([1.0, 2.0])), [3.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("features", [2, 8])
+def test_units_start_with_weights_of_norm_one(features):
+    kernel = UnitDense(features).init(KEY, jnp.ones(4))["params"]["unit_kernel"]
+    np.testing.assert_allclose(jnp.linalg.norm(kernel, axis=0), jnp.ones(features), rtol=1e-5)
+
+
+def test_torso_matches_hand_computed_output():
+    """An observation of 4 with shift 3 becomes (0.8, 0.6), which W = I keeps at any scale.
+
+    The block: W_1 = I, all units active, and W_2 swaps the units: (0.6, 0.8). With one block, the step is a half of the
+    way, (0.7, 0.7), which has the direction (1, 1) / sqrt(2).
+    """
+    torso = SimBaV2Torso(2, 1, 1)
+    params = torso.init(KEY, jnp.ones(1))["params"]
+    # Learned with the scale 1 / sqrt(2), whose initial effect is 1 / 2.
+    np.testing.assert_allclose(params["Scaler_2"]["scale"], [0.5**0.5] * 2, rtol=1e-6)
+    for i, kernel in enumerate(([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]])):
+        params[f"UnitDense_{i}"]["unit_kernel"] = jnp.asarray(kernel)
+    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([4.0])), [0.5**0.5] * 2, rtol=1e-5)
+    params["UnitDense_2"]["unit_kernel"] = jnp.eye(2)
+    np.testing.assert_allclose(torso.apply({"params": params}, jnp.asarray([4.0])), [0.8, 0.6], rtol=1e-5)
