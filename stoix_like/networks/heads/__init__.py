@@ -21,7 +21,6 @@ from stoix_like.networks.heads.critics import (
 from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.heads.general import LinearHead, MixedHead, PolicyValueHead, policy_head
-from stoix_like.networks.heads.general import LinearHead, PolicyValueHead, policy_head
 from stoix_like.networks.heads.hyperspherical import (
     HypersphericalCategoricalCriticHead,
     HypersphericalCriticHead,

@@ -24,7 +24,7 @@ class DDPGOptStates(NamedTuple):
 
 
 class DDPGShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
 
     params: DDPGParams
     opt_states: DDPGOptStates

@@ -27,7 +27,7 @@ class MPOOptStates(NamedTuple):
 
 
 class MPOShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
 
     params: MPOParams
     opt_states: MPOOptStates

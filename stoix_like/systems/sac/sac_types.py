@@ -28,7 +28,7 @@ class SACOptStates(NamedTuple):
 
 
 class SACShared(NamedTuple):
-    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and of returns."""
+    """The shared state of the agent: parameters, optimiser states, critic steps, statistics of inputs and returns."""
 
     params: SACParams
     opt_states: SACOptStates
