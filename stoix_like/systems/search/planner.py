@@ -31,12 +31,14 @@ from stoix_like.schema import at_least
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import Algorithm, make_system
 from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
+from stoix_like.systems.search.candidates import Candidates, Found, search_policy_loss, take_action
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import SearchConfig, describe, search
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns
-from stoix_like.utils.normalizer import Normalizer
-from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay
+from stoix_like.utils.normalizer import Normalizer, make_normalizer
+from stoix_like.utils.packing import unpack
+from stoix_like.utils.replay import BlockReplayConfig, Remembered, SequenceBatch, SequenceReplay, make_sequence_replay
 from stoix_like.utils.successors import successor_values
 
 Losses = tuple[Metrics, jax.Array]
@@ -78,20 +80,6 @@ class SearchShared(NamedTuple):
     opt_states: Any
     statistics: Any
     updates: jax.Array
-
-
-class Found(NamedTuple):
-    """What a search found in a state, of which the networks learn.
-
-    Attributes:
-        candidates: `[..., K, *action]`, the actions considered; None for all discrete ones.
-        weights: `[..., K]`, their probabilities.
-        value: `[...]` of the state; in the replay buffer of its true successor, of which it is a bootstrap value.
-    """
-
-    candidates: jax.Array | None
-    weights: jax.Array
-    value: jax.Array
 
 
 @dataclass(frozen=True)
@@ -136,8 +124,9 @@ class Planner(Algorithm, Generic[ConfigT]):
         return self.describe(*self.tree(shared, state, state.timestep.observation, key, num_simulations, greedy))
 
     def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
-        """Describe what a search found; the index of an action is the action."""
-        return describe(root, output, output.action)
+        """Describe what a search found."""
+        candidates = unpack(root.embedding).actions
+        return describe(root, output, take_action(candidates, output.action), candidates)
 
     def act(
         self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool = False
@@ -171,8 +160,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         found: Found = steps.extras.extras
         values = self.networks.value(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
         beyond = successor_values(values, found.value, steps.truncated)
-        following = jnp.concatenate([found.value[1:], values[-1:]])
-        found = found._replace(value=jnp.where(steps.truncated, beyond, following))
+        found = found._replace(value=following_values(found.value, beyond, steps.truncated))
         steps = steps._replace(extras=Remembered((), found))
         statistics = self.normalizer.update(shared.statistics, steps.observation)
         local = self.replay.add(agent.local, trajectory._replace(transitions=steps))
@@ -208,7 +196,7 @@ class Planner(Algorithm, Generic[ConfigT]):
 
     def policy_loss(self, pi: Any, found: Found) -> jax.Array:
         """Compute cross-entropies to the probabilities that the search found."""
-        return -jnp.sum(found.weights * pi.logits, axis=-1)
+        return search_policy_loss(pi, found.candidates, found.weights)
 
     def value_target(self, batch: SequenceBatch) -> jax.Array:
         """Compute n-step returns of rewards and of the values that the search found."""
@@ -223,7 +211,42 @@ class Planner(Algorithm, Generic[ConfigT]):
         )
 
 
-def assemble(algorithm: Planner[Any], spec: SystemSpec) -> System:
+def following_values(value: jax.Array, beyond: jax.Array, truncated: jax.Array) -> jax.Array:
+    """Return the values of true successors: those that a search found in the next steps, elsewhere those given.
+
+    Args:
+        value: `[T, N]` values that searches found.
+        beyond: `[T, N]`, taken where an episode was truncated, and after the last step.
+        truncated: `[T, N]` bool.
+
+    Returns:
+        `[T, N]`.
+    """
+    return jnp.where(truncated, beyond, jnp.concatenate([value[1:], beyond[-1:]]))
+
+
+def make_parts(config: PlannerConfig, spec: SystemSpec, candidates: Candidates) -> dict[str, Any]:
+    """Build the attributes of a `Planner` but its networks, optimiser and simulation.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, axes and sizes.
+        candidates: the actions that searches consider.
+
+    Returns:
+        The attributes by name.
+    """
+    return {
+        "config": config,
+        "axes": spec.axes,
+        "normalizer": make_normalizer(config.normalize_observations, spec.axes),
+        "replay": make_sequence_replay(config, spec, (), candidates.example),
+        "discount": config.gamma if spec.num_players == 1 else -config.gamma,
+        "num_updates": spec.num_updates,
+    }
+
+
+def make_planner(algorithm: Planner[Any], spec: SystemSpec) -> System:
     """Return the functions of a system; evaluation searches with simulations of its own."""
     greedy, simulations = spec.evaluation_greedy, algorithm.config.evaluation_simulations
     system = make_system(algorithm, spec)._replace(eval_act=partial(algorithm.evaluate, greedy=greedy))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import mctx
 
 from stoix_like.base_types import Model, Observation, PyTree, RolloutState
-from stoix_like.systems.search.sampled import take_action
+from stoix_like.systems.search.candidates import take_action
 from stoix_like.systems.search.tree import RecurrentFn
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import pack_rows, unpack
@@ -101,7 +101,7 @@ def make_simulation(model: Model, expand: Expand, discount: Scalar, reward_scale
 
     def step(params: Any, key: jax.Array, index: jax.Array, packed: Any) -> tuple[mctx.RecurrentFnOutput, Any]:
         node, (step_key, expand_key) = unpack(packed), jax.random.split(key)
-        action = index if node.actions is None else take_action(node.actions, index)
+        action = take_action(node.actions, index)
         state, timestep = model.step(jax.random.split(step_key, len(index)), _with_keys(node.state), action)
         new = expand(params, timestep.observation, expand_key)
         is_over, terminated = ~jnp.isnan(node.beyond), timestep.terminated

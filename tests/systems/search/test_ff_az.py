@@ -10,7 +10,7 @@ from searched_runs import SMALL, prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation
-from stoix_like.systems.search.planner import Found
+from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
 

@@ -14,8 +14,9 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
-from stoix_like.systems.search.anakin.ff_mz import MuZero, build
-from stoix_like.systems.search.planner import Found, SearchShared
+from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero, build
+from stoix_like.systems.search.candidates import Found
+from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
 
 SMALL = [
@@ -91,7 +92,7 @@ def test_games_for_two_have_a_negative_discount():
     muzero = build(setup.config.system, setup.spec._replace(num_players=2)).init.__self__
     assert muzero.discount == -0.5
     params = muzero.model.init(jax.random.key(1), Observation(jnp.ones((3, 4))))
-    node = jnp.ones((3, 8))
+    node = LatentNode(jnp.ones((3, 8)), None)
     output, _ = muzero.simulation.step((params, ()), jax.random.key(0), jnp.zeros(3, jnp.int32), node)
     np.testing.assert_allclose(output.discount, -0.5)
 

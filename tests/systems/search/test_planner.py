@@ -12,7 +12,7 @@ from searched_runs import prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition
-from stoix_like.systems.search.planner import Found
+from stoix_like.systems.search.candidates import Found
 from stoix_like.utils.replay import Remembered, SequenceBatch, Step
 
 

@@ -15,15 +15,16 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, System, SystemSpec
+from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above
-from stoix_like.systems.actor_critic import ActorCriticNetworks, make_networks
+from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.search.planner import Found, Losses, Planner, PlannerConfig, assemble
+from stoix_like.systems.search.candidates import Candidates, all_actions
+from stoix_like.systems.search.planner import Losses, Planner, PlannerConfig, make_parts, make_planner
 from stoix_like.systems.search.simulation import Expansion, make_simulation
-from stoix_like.utils.normalizer import make_normalizer
-from stoix_like.utils.replay import SequenceBatch, SequenceConfig, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch, SequenceConfig
 from stoix_like.utils.training import join_optimisers
 
 
@@ -68,55 +69,31 @@ class AlphaZero(Planner[ConfigT]):
         return loss, (metrics, jnp.abs(error))
 
 
-def make_parts(config: Config, spec: SystemSpec, found: Found, expand: Any) -> dict[str, Any]:
-    """Build the attributes of AlphaZero.
-
-    Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes, sizes and the model.
-        found: what a search finds in one state, an example.
-        expand: `(networks) -> Expand`, what networks say about a new node.
-
-    Returns:
-        The attributes by name.
-    """
+def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System:
+    """Build AlphaZero, whose searches consider some actions in each node."""
     assert spec.model is not None
-    networks, normalizer = make_networks(spec.networks), make_normalizer(config.normalize_observations, spec.axes)
-    discount = config.gamma if spec.num_players == 1 else -config.gamma
+    parts, networks = make_parts(config, spec, candidates), make_networks(spec.networks)
 
-    def expand_normalized(params: Any, observation: Observation, key: jax.Array) -> Expansion:
+    def expand(params: Any, observation: Observation, key: jax.Array) -> Expansion:
         network_params, statistics = params
-        expansion: Expansion = expand(networks)(network_params, normalizer.apply(statistics, observation), key)
-        return expansion
+        pi, value = networks.both(network_params, parts["normalizer"].apply(statistics, observation))
+        prior_logits, actions = candidates.choose(pi, key)
+        return Expansion(prior_logits, value, actions)
 
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
-    return {
-        "config": config,
-        "axes": spec.axes,
-        "networks": networks,
-        "optim": join_optimisers(*optims, states=ActorCriticOptStates),
-        "normalizer": normalizer,
-        "replay": make_sequence_replay(config, spec, (), found),
-        "discount": discount,
-        "num_updates": spec.num_updates,
-        "simulation": make_simulation(spec.model, expand_normalized, discount, config.reward_scale),
-    }
+    algorithm = AlphaZero(
+        **parts,
+        networks=networks,
+        optim=join_optimisers(*optims, states=ActorCriticOptStates),
+        simulation=make_simulation(spec.model, expand, parts["discount"], config.reward_scale),
+    )
+    return make_planner(algorithm, spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build AlphaZero; the floats of the hyperparameters may be traced."""
-
-    def expand(networks: ActorCriticNetworks) -> Any:
-        def of_all_actions(params: ActorCriticParams, observation: Observation, key: jax.Array) -> Expansion:
-            del key
-            pi, value = networks.both(params, observation)
-            return Expansion(pi.logits, value)
-
-        return of_all_actions
-
-    space: Any = spec.action_space
-    found = Found(None, jnp.zeros((space.n,)), jnp.zeros(()))
-    return assemble(AlphaZero(**make_parts(config, spec, found, expand)), spec)
+    assert isinstance(spec.action_space, Discrete)
+    return assemble(config, spec, all_actions(spec.action_space))
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_az", build)

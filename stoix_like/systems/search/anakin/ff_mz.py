@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +23,24 @@ from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.launch import entry_points
-from stoix_like.systems.search.planner import Found, Losses, Planner, PlannerConfig, SearchShared, assemble
-from stoix_like.systems.search.sampled import Step
+from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
+from stoix_like.systems.search.planner import (
+    Losses,
+    Planner,
+    PlannerConfig,
+    SearchShared,
+    following_values,
+    make_parts,
+    make_planner,
+)
 from stoix_like.systems.search.simulation import Simulation
-from stoix_like.systems.search.tree import RecurrentFn, expected_value
+from stoix_like.systems.search.tree import expected_value
 from stoix_like.systems.search.unrolled import Targets, unrolled_targets
 from stoix_like.systems.search.world_model import NETWORK_HEADS, WorldModel, WorldModelConfig, make_world_model
-from stoix_like.utils.jax_utils import scale_gradient
-from stoix_like.utils.normalizer import make_normalizer
+from stoix_like.utils.jax_utils import Scalar, scale_gradient
+from stoix_like.utils.normalizer import Normalizer
 from stoix_like.utils.packing import unpack
-from stoix_like.utils.replay import SequenceBatch, make_sequence_replay
+from stoix_like.utils.replay import SequenceBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +122,8 @@ class MuZero(Planner[ConfigT]):
         found = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), found)
         assert steps.truncated is not None
         # The value of a true successor is found in the next step, unless the episode was truncated.
-        old = steps.extras.value[:, :size]
-        following = jnp.concatenate([found.value[1:], old[-1:]])
-        found = found._replace(value=jnp.where(steps.truncated[:, :size], old, following))
+        old, truncated = steps.extras.value[:, :size], steps.truncated[:, :size]
+        found = found._replace(value=following_values(found.value, old, truncated))
         extras = jax.tree.map(lambda new, old: jnp.concatenate([new, old[:, size:]], axis=1), found, steps.extras)
         return batch._replace(steps=steps._replace(extras=extras))
 
@@ -165,63 +172,62 @@ class MuZero(Planner[ConfigT]):
         return unrolled_targets(steps, successor_value, self.value_target(batch), self.config.unroll_steps)
 
 
-def make_parts(config: Config, spec: SystemSpec, found: Found, make_root: Any, over_actions: Any) -> dict[str, Any]:
-    """Build the attributes of MuZero.
+class LatentNode(NamedTuple):
+    """A node of a search tree: a latent state `[B, D]`, and its candidates `[B, K, ...]`, see `Candidates`."""
+
+    latent: jax.Array
+    actions: jax.Array | None
+
+
+def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candidates, discount: Scalar) -> Simulation:
+    """Build the functions with which mctx searches in a learned model.
 
     Args:
-        config: hyperparameters; the floats may be traced.
-        spec: spaces, networks, axes and sizes.
-        found: what a search finds in one state, an example.
-        make_root: `(policy, value [B], latent state [B, D], key) -> RootFnOutput`.
-        over_actions: `(model) -> RecurrentFn`, with a model as in `search.sampled`.
+        model: the model.
+        normalizer: of observations.
+        candidates: the actions that are considered.
+        discount: gamma, negative where players take turns.
 
     Returns:
-        The attributes by name.
+        The functions.
     """
-    model, normalizer = make_world_model(config, spec), make_normalizer(config.normalize_observations, spec.axes)
-    discount = config.gamma if spec.num_players == 1 else -config.gamma
 
     def root(params: Any, _: Any, observation: Observation, key: jax.Array) -> mctx.RootFnOutput:
         latent = model.represent(params[0], normalizer.apply(params[1], observation))
-        pi = model.policy_at(params[0], latent, observation.action_mask)
-        return make_root(pi, model.value_at(params[0], latent), latent, key)
+        prior, actions = candidates.choose(model.policy_at(params[0], latent, observation.action_mask), key)
+        value = model.value_at(params[0], latent)
+        return mctx.RootFnOutput(prior_logits=prior, value=value, embedding=LatentNode(latent, actions))
 
-    def step(params: Any, _: Any, action: jax.Array, latent: jax.Array) -> tuple[Any, ...]:
-        params, latent = params[0], model.step(params[0], latent, action)
+    def step(params: Any, key: jax.Array, index: jax.Array, node: LatentNode) -> tuple[Any, LatentNode]:
+        params, latent = params[0], model.step(params[0], node.latent, take_action(node.actions, index))
+        prior, actions = candidates.choose(model.policy_at(params, latent), jax.random.split(key)[1])
         reward, value = model.reward_at(params, latent), model.value_at(params, latent)
-        return reward, jnp.full_like(reward, discount), model.policy_at(params, latent), value, latent
+        output = mctx.RecurrentFnOutput(
+            reward=reward, discount=jnp.full_like(reward, discount), prior_logits=prior, value=value
+        )
+        return output, LatentNode(latent, actions)
 
-    return {
-        "config": config,
-        "axes": spec.axes,
-        "networks": model,
-        "model": model,
-        "optim": make_optimiser(config, spec, config.lr),
-        "normalizer": normalizer,
-        "replay": make_sequence_replay(config, spec, (), found),
-        "discount": discount,
-        "num_updates": spec.num_updates,
-        "simulation": Simulation(root, over_actions(step)),
-        "reanalyse_size": config.total_reanalyse_size // spec.num_shards,
-    }
+    return Simulation(root, step)
+
+
+def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System:
+    """Build MuZero, whose searches consider some actions in each node."""
+    parts, model = make_parts(config, spec, candidates), make_world_model(config, spec)
+    algorithm = MuZero(
+        **parts,
+        networks=model,
+        model=model,
+        optim=make_optimiser(config, spec, config.lr),
+        simulation=make_simulation(model, parts["normalizer"], candidates, parts["discount"]),
+        reanalyse_size=config.total_reanalyse_size // spec.num_shards,
+    )
+    return make_planner(algorithm, spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build MuZero; the floats of the hyperparameters may be traced."""
-
-    def make_root(pi: Any, value: jax.Array, latent: jax.Array, _: Any) -> mctx.RootFnOutput:
-        return mctx.RootFnOutput(prior_logits=pi.logits, value=value, embedding=latent)
-
-    def over_actions(step: Step) -> RecurrentFn:
-        def recurrent_fn(params: Any, key: jax.Array, action: jax.Array, latent: jax.Array) -> tuple[Any, jax.Array]:
-            reward, discount, pi, value, latent = step(params, key, action, latent)
-            return mctx.RecurrentFnOutput(reward=reward, discount=discount, prior_logits=pi.logits, value=value), latent
-
-        return recurrent_fn
-
     assert isinstance(spec.action_space, Discrete)
-    found = Found(None, jnp.zeros((spec.action_space.n,)), jnp.zeros(()))
-    return assemble(MuZero(**make_parts(config, spec, found, make_root, over_actions)), spec)
+    return assemble(config, spec, all_actions(spec.action_space))
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_mz", build)

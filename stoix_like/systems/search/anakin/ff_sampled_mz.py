@@ -7,21 +7,14 @@ choices. The policy learns the probabilities that the search found for the sampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-import jax
-import jax.numpy as jnp
-import mctx
-
-from stoix_like.base_types import SearchOutput, System, SystemSpec
+from stoix_like.base_types import System, SystemSpec
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.schema import between
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.search.anakin import ff_mz
-from stoix_like.systems.search.planner import Found, assemble
-from stoix_like.systems.search.sampled import over_samples, sampled_policy_loss, sampled_root, take_action
-from stoix_like.systems.search.tree import describe, expected_value
+from stoix_like.systems.search.candidates import samples_of_the_policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,29 +30,9 @@ class Config(ff_mz.Config):
     num_samples: Annotated[int, between(2, 2**16)]
 
 
-class SampledMuZero(ff_mz.MuZero[Config]):
-    """MuZero whose actions are those of a node's samples that the search chooses by their index."""
-
-    def describe(self, root: mctx.RootFnOutput, output: mctx.PolicyOutput[Any]) -> SearchOutput:
-        """Describe what a search found about the samples of the root."""
-        candidates = root.embedding.actions
-        found = describe(root, output, take_action(candidates, output.action), candidates)
-        return found._replace(value=expected_value(found))
-
-    def policy_loss(self, pi: Any, found: Found) -> jax.Array:
-        """Compute cross-entropies to the probabilities that the search found for samples (section 5.2)."""
-        assert found.candidates is not None
-        return sampled_policy_loss(pi, found.candidates, found.weights)
-
-
 def build(config: Config, spec: SystemSpec) -> System:
     """Build MuZero over sampled actions; the floats of the hyperparameters may be traced."""
-    space, num_samples = spec.action_space, config.num_samples
-    action = jax.eval_shape(space.sample, jax.random.key(0))
-    candidates = jnp.zeros((num_samples, *action.shape), action.dtype)
-    found = Found(candidates, jnp.zeros((num_samples,)), jnp.zeros(()))
-    make_root, over_actions = partial(sampled_root, space, num_samples), partial(over_samples, space, num_samples)
-    return assemble(SampledMuZero(**ff_mz.make_parts(config, spec, found, make_root, over_actions)), spec)
+    return ff_mz.assemble(config, spec, samples_of_the_policy(spec.action_space, config.num_samples))
 
 
 run_experiment, hydra_entry_point = entry_points("search/ff_sampled_mz", build)

@@ -140,7 +140,7 @@ class SPO(Algorithm):
         """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
         if self.config.evaluation_particles:
             return state.carry, self.search(shared, state, key, self.config.evaluation_particles, greedy)[0].action, ()
-        pi = self.inspect(shared, state.timestep.observation).policy
+        pi = self.networks.policy(shared.params.networks.online, self.normalize(shared, state.timestep.observation))
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
 
     def inspect(self, shared: SPOShared, observation: Observation) -> NetworkOutputs:
