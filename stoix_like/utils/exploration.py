@@ -48,6 +48,56 @@ def make_exploration(steps: int | None, init_carry: Callable[[int], PyTree]) -> 
     return Exploration(initial_noise_keys, sample)
 
 
+class NormalNoise(NamedTuple):
+    """Normal noise for the actions of a deterministic policy.
+
+    Attributes:
+        init_carry: `(num_envs) -> carry`, the carry of `act` at the start of an episode.
+        draw: `(carry, timestep, key, shape) -> (carry, noise [N, *shape])`.
+    """
+
+    init_carry: Callable[[int], PyTree]
+    draw: Callable[[PyTree, TimeStep, jax.Array, tuple[int, ...]], tuple[PyTree, jax.Array]]
+
+
+def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scalar) -> NormalNoise:
+    """Build normal noise, whose scale may differ between environments.
+
+    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2, for the scale of each environment.
+
+    Args:
+        scale: standard deviation; where environments differ, the smallest one.
+        max_scale: largest standard deviation: each environment draws its own, uniformly, at the start of an episode.
+            None for the same in all.
+        correlation: see `persist_noise_keys`.
+
+    Returns:
+        The functions; the carry holds the keys of the noise, and the scales of the environments where they differ.
+    """
+
+    def draw(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+        keys = persist_noise_keys(keys, timestep, key, correlation)
+        return keys, jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
+
+    def draw_same(keys: jax.Array, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+        keys, noise = draw(keys, timestep, key, shape)
+        return keys, scale * noise
+
+    if max_scale is None:
+        return NormalNoise(initial_noise_keys, draw_same)
+    span = max_scale - scale
+
+    def draw_own(carry: Any, timestep: TimeStep, key: jax.Array, shape: tuple[int, ...]) -> Any:
+        keys, scales = carry
+        # Folded: the key itself draws the noise.
+        new = scale + span * jax.random.uniform(jax.random.fold_in(key, 1), scales.shape)
+        scales = jnp.where(timestep.starts_episode, new, scales)
+        keys, noise = draw(keys, timestep, key, shape)
+        return (keys, scales), jax.vmap(jnp.multiply)(scales, noise)
+
+    return NormalNoise(lambda num_envs: (initial_noise_keys(num_envs), jnp.zeros((num_envs,))), draw_own)
+
+
 def initial_noise_keys(num_envs: Any) -> jax.Array:
     """Return placeholder keys `[N]` of noise, which the first step of an episode replaces.
 

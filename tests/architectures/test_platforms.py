@@ -48,6 +48,8 @@ RUNS = {
     ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
+    "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
+    "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],
     "alphazero": ["system=search/ff_az", "env=gymnax/cartpole", *ALPHAZERO, *SHARDS],

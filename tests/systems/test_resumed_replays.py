@@ -48,6 +48,7 @@ REPLAYS = {
         "system.normalize_observations=true",
     ],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
+    "ddpg/ff_td3_c51": ["env=gymnax/pendulum", "system.max_exploration_noise=0.8", "system.n_step=3"],
     "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2", "system.normalize_observations=true"],
 }
 

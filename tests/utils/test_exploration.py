@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from off_policy_runs import timestep
 
-from stoix_like.utils.exploration import initial_noise_keys, make_exploration, persist_noise_keys
+from stoix_like.utils.exploration import initial_noise_keys, make_exploration, make_normal_noise, persist_noise_keys
 
 
 def test_noise_keys_persist_for_some_steps_of_an_episode():
@@ -45,3 +45,28 @@ def test_persistent_noise_has_the_given_correlation_and_a_standard_normal_margin
 
 def test_initial_noise_keys_has_one_key_per_environment():
     assert initial_noise_keys(3).shape == (3,)
+
+
+def test_each_environment_has_a_noise_scale_of_its_own_for_an_episode():
+    """Scales are uniform in [0.1, 0.5]; a new one is drawn where an episode starts, and only there."""
+    size = 4_000
+    noise = make_normal_noise(0.1, 0.5, 0.0)
+    carry = noise.init_carry(size)
+    starts, continues = (timestep([length] * size, [False] * size) for length in (0, 3))
+    carry, first = noise.draw(carry, starts, jax.random.key(1), (50,))
+    # The standard error of a deviation from 50 samples is a tenth of it.
+    deviations = np.asarray(first).std(-1)
+    assert (deviations.min(), deviations.mean(), deviations.max()) == pytest.approx((0.1, 0.3, 0.5), rel=0.5)
+    assert np.asarray(carry[1]).mean() == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_allclose(deviations, carry[1], rtol=0.5)
+    later, second = noise.draw(carry, continues, jax.random.key(2), (50,))
+    np.testing.assert_array_equal(later[1], carry[1])
+    assert (first != second).all()
+
+
+def test_noise_of_one_scale_keeps_only_keys():
+    noise, step = make_normal_noise(0.2, None, 1.0), timestep([3], [False])
+    keys = noise.init_carry(1)
+    after, drawn = noise.draw(keys, step, jax.random.key(2), (3,))
+    assert (after == keys).all()
+    np.testing.assert_allclose(drawn[0], 0.2 * jax.random.normal(keys[0], (3,)))

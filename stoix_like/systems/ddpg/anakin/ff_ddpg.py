@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
+from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
@@ -23,7 +24,7 @@ from stoix_like.systems.off_policy_actor_critic import (
     make_critics,
     make_parts,
 )
-from stoix_like.utils.exploration import persist_noise_keys
+from stoix_like.utils.exploration import NormalNoise, make_normal_noise
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
@@ -36,6 +37,8 @@ class Config(OffPolicyActorCriticConfig, TargetConfig):
     Attributes:
         network_heads: heads that the system needs.
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
+        max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
+            start of each episode; None for the same in all.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -43,6 +46,16 @@ class Config(OffPolicyActorCriticConfig, TargetConfig):
         "q_network.critic_head": HeadRequirement(VALUE),
     }
     exploration_noise: Annotated[float, at_least(0.0)]
+    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check sizes, and the order of the noise scales; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.max_exploration_noise is not None and self.max_exploration_noise < self.exploration_noise:
+            raise ConfigError(
+                f"system.max_exploration_noise={self.max_exploration_noise} must not be below"
+                f" system.exploration_noise={self.exploration_noise}: use at least that, or null"
+            )
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -54,6 +67,11 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
 
     actions: ActionRange
     target: Target
+    noise: NormalNoise
+
+    def init_carry(self, num_envs: int) -> PyTree:
+        """Return the carry of the noise at the start of an episode."""
+        return self.noise.init_carry(num_envs)
 
     def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
         """Initialise parameters and optimiser states."""
@@ -80,10 +98,9 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         if greedy:
             return state.carry, self.policy(shared.params.actor_params.online, observation), ()
-        keys = persist_noise_keys(state.carry, state.timestep, key, self.config.noise_correlation)
         action = self.policy(shared.params.actor_params.online, observation)
-        noise = jax.vmap(lambda key: jax.random.normal(key, action.shape[1:]))(keys)
-        return keys, self.add_noise(action, self.config.exploration_noise * noise), ()
+        carry, noise = self.noise.draw(state.carry, state.timestep, key, action.shape[1:])
+        return carry, self.add_noise(action, noise), ()
 
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
@@ -166,7 +183,9 @@ def assemble(
     """
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
     actions, target = _action_range(spec.action_space), make_soft_target(config.tau)
-    return make_system(algorithm(**make_parts(config, spec, critics), actions=actions, target=target), spec)
+    noise = make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation)
+    parts = make_parts(config, spec, critics)
+    return make_system(algorithm(**parts, actions=actions, target=target, noise=noise), spec)
 
 
 def _action_range(space: Any) -> ActionRange:
