@@ -37,6 +37,7 @@ ON_POLICY = [
     *(f"ppo/{name}" for name in PPO),
     "q_learning/ff_pqn",
     "q_learning/rec_pqn",
+    "reppo/ff_reppo_discrete",
     "vpg/ff_a2c",
     "vpg/ff_reinforce",
 ]

@@ -144,6 +144,14 @@ def critic_values(networks, shared, hyperparams):
     return critics.apply(params, Observation(VIEWS)).preferences.min(-1).max(-1)
 
 
+def action_atom_values(networks, shared, hyperparams):
+    """Compute the largest mean value of an action."""
+    head = networks.q_network.critic_head.clone(vmin=hyperparams["vmin"], vmax=hyperparams["vmax"])
+    critics = make_critics(networks.q_network, 1, head)
+    policy, *_ = critics.apply(shared.params.q_params, Observation(VIEWS))
+    return policy.preferences[..., 0].max(-1)
+
+
 def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
@@ -255,6 +263,9 @@ CASES = {
         spo_values,
     ),
     "reppo/ff_reppo": Case(REPPO, critic_values, atol=0.1),
+    "reppo/ff_reppo_discrete": Case(
+        [override for override in REPPO if "continuous" not in override], action_atom_values, atol=0.1
+    ),
     "awr/ff_awr": Case([*ON_POLICY, *SEQUENCES], state_values),
     "mpo/ff_vmpo": Case([*ON_POLICY, "system.num_minibatches=1", "+env.kwargs.continuous=true"], state_values),
     "mpo/ff_mpo": Case(

@@ -1,6 +1,8 @@
 """Tests of REPPO; `test_time_limits` tests the values that it learns."""
 
 import dataclasses
+import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,11 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
+from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.systems.reppo.reppo_types import REPPOTransition
+from stoix_like.systems.reppo.reppo_types import REPPOTransition, Successor
+from stoix_like.systems.reppo.self_prediction import OFF, make_self_prediction
 
 SMALL = [
     *("system=reppo/ff_reppo", "env=probe/continuous_policy", "arch.compile_cache=false", "arch.absolute_metric=false"),
@@ -88,7 +92,7 @@ def test_multipliers_rise_where_their_constraint_is_violated_and_fall_elsewhere(
     """A gradient step raises a multiplier where the gradient is negative. The target entropy is -0.5 nats."""
     reppo, shared = algorithm("system.target_kl=0.1")
     duals = shared.params.log_alpha, shared.params.log_kl_multiplier
-    gradient = jax.grad(lambda duals, metrics: reppo.dual_loss(duals, metrics)[0])
+    gradient = jax.grad(lambda duals, metrics: reppo.dual_loss(duals, metrics, -0.5)[0])
     assert [float(g) < 0.0 for g in gradient(duals, {"entropy": jnp.asarray(-0.6), "kl": jnp.asarray(0.05)})] == [
         True,
         False,
@@ -102,3 +106,42 @@ def test_multipliers_rise_where_their_constraint_is_violated_and_fall_elsewhere(
 def test_an_empty_support_raises():
     with pytest.raises(ConfigError, match=r"system.vmin=3.0 must be less than system.vmax=2.0"):
         set_up_small("system.vmin=3", "system.vmax=2")
+
+
+def test_the_critic_predicts_the_next_embedding_and_the_reward():
+    """Mean over three entries of two steps, of which the second terminates: (4 + 1 + 9 + 0 + 0 + 1) / 6, times 0.5."""
+    prediction = make_self_prediction(0.5)
+    predicted = jnp.asarray([[2.0, 1.0, 4.0], [7.0, 7.0, 2.0]])
+    successor = Successor(jnp.zeros((2, 2)), jnp.ones(2), jnp.asarray([False, True]))
+    loss, metrics = prediction.loss(predicted, successor)
+    assert float(metrics["aux_loss"]) == pytest.approx(15 / 6)
+    assert float(loss) == pytest.approx(15 / 12)
+    assert make_self_prediction(None) is OFF
+
+
+@pytest.mark.slow
+def test_self_prediction_changes_the_critic_alone():
+    """Targets are the embeddings of the critic before the update, at the successors."""
+    reppo, shared = algorithm("system.self_prediction_coef=1.0")
+    rows, view = jnp.ones((1, 3)), Observation(jnp.asarray([[[0.1], [0.2], [0.3]]]))
+    steps = Transition(view, rows[..., None], rows, rows < 0, rows < 0, view, rows > 0, ())
+    batch = jax.jit(reppo.evaluate)(shared, Trajectory(steps, ()), jax.random.key(5))
+    assert batch.successor.embedding.shape == (1, 3, 16)
+    loss, metrics = reppo.critic_loss(shared.params.q_params, jax.tree.map(lambda x: x[0], batch))
+    assert float(loss) == pytest.approx(float(metrics["q_loss"] + metrics["aux_loss"]))
+
+
+def test_discrete_values_are_expectations_over_all_actions():
+    """Policy (1/4, 3/4), values 1 and 5: 4; the entropy is (1/4) log 4 + (3/4) log(4/3) = 0.5623."""
+    overrides = ["system=reppo/ff_reppo_discrete", "env=probe/policy"]
+    reppo = set_up_small(*overrides).build_system().init.__self__
+    q, logits = jnp.asarray([[1.0, 5.0]]), jnp.arange(6.0).reshape(1, 2, 3)
+    output = SimpleNamespace(preferences=q), logits, jnp.zeros((1, 3))
+    policy = Categorical(probs=jnp.asarray([[0.25, 0.75]]))
+    fixed = dataclasses.replace(reppo, actor=SimpleNamespace(apply=lambda params, observation: policy))
+    object.__setattr__(fixed, "output", lambda q_params, observation, action: output)
+    soft = fixed.evaluate_policy(None, None, None, None)
+    assert (float(soft.q[0]), float(soft.log_prob[0])) == pytest.approx((4.0, -0.56234), rel=1e-4)
+    (taken, logits, _), _ = fixed.taken(None, REPPOTransition(None, jnp.asarray([1]), None))
+    assert (taken.tolist(), logits.tolist()) == ([5.0], [[3.0, 4.0, 5.0]])
+    assert reppo.target_entropy(Observation(jnp.zeros((1, 1)))) == pytest.approx(0.3 * math.log(2.0))

@@ -1,7 +1,4 @@
-"""Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
-
-The auxiliary losses of the paper, which predict the next embedding of the critic, are left out.
-"""
+"""Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019)."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +28,14 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.distributional import AtomsConfig, configure_head
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition
+from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition, SoftValue
+from stoix_like.systems.reppo.self_prediction import SelfPrediction, make_self_prediction
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import hl_gauss_loss, is_outside, sac_temperature_loss
 from stoix_like.utils.multistep import batch_lambda_returns
@@ -67,6 +65,7 @@ class Config(AtomsConfig, MinibatchConfig):
         init_kl_multiplier: initial multiplier of this constraint, in units of the values per nat.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
+        self_prediction_coef: weight of the auxiliary loss, see `make_self_prediction`; None for none.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -88,13 +87,17 @@ class Config(AtomsConfig, MinibatchConfig):
     target_kl: Annotated[float, above(0.0)]
     init_kl_multiplier: Annotated[float, above(0.0)]
     normalize_observations: bool
+    self_prediction_coef: Annotated[float | None, at_least(0.0)] = None
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 @dataclass(frozen=True)
-class REPPO(Algorithm):
+class REPPO(Algorithm, Generic[ConfigT]):
     """REPPO with its hyperparameters, networks and optimisers."""
 
-    config: Config
+    config: ConfigT
     axes: Axes
     actor: FeedForwardActor
     critic: MultiNetwork
@@ -103,7 +106,8 @@ class REPPO(Algorithm):
     dual_optim: optax.GradientTransformation
     normalizer: Normalizer
     reward_normalizer: RewardNormalizer
-    target_entropy: Any
+    action_space: Any
+    prediction: SelfPrediction
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -111,7 +115,7 @@ class REPPO(Algorithm):
         observation = timestep.observation
         actor_params = self.actor.init(actor_key, observation)
         action = self.actor.apply(actor_params, observation).sample(seed=action_key)
-        q_params = self.critic.init(q_key, observation, {"action": action})
+        q_params = self.critic.init(q_key, *self.critic_input(observation, action))
         initial = (self.config.init_alpha, self.config.init_kl_multiplier)
         duals = tuple(jnp.log(jnp.asarray(value, jnp.float32)) for value in initial)
         opt_states = REPPOOptStates(
@@ -133,7 +137,11 @@ class REPPO(Algorithm):
         """Return the policy, and the mean values of its modes."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.actor.apply(shared.params.actor_params, observation)
-        return NetworkOutputs(pi, self.distribution(shared.params.q_params, observation, pi.mode())[0])
+        return NetworkOutputs(pi, self.value(shared.params.q_params, observation, pi.mode()))
+
+    def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the mean values of actions."""
+        return self.prediction.values(self.output(q_params, observation, action))[0]
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout, in several epochs of minibatches."""
@@ -154,14 +162,15 @@ class REPPO(Algorithm):
         """Compute soft lambda-returns `[T, N]`, with one action of the policy at each true successor."""
         steps, params, config = trajectory.transitions, shared.params, self.config
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
-        action, log_prob = self.actor.apply(params.actor_params, next_observation).sample_and_log_prob(seed=key)
-        q_t, _, _ = self.distribution(params.q_params, next_observation, action)
-        discount = config.gamma * (1.0 - steps.terminated)
-        reward = config.reward_scale * steps.reward - discount * jnp.exp(params.log_alpha) * log_prob
+        soft = self.evaluate_policy(params.actor_params, params.q_params, next_observation, key)
+        discount, scaled = config.gamma * (1.0 - steps.terminated), config.reward_scale * steps.reward
+        reward = scaled - discount * jnp.exp(params.log_alpha) * soft.log_prob
         target = batch_lambda_returns(
-            reward, discount, q_t, config.q_lambda, time_major=True, truncation_t=steps.truncated
+            reward, discount, soft.q, config.q_lambda, time_major=True, truncation_t=steps.truncated
         )
-        return REPPOTransition(self.normalizer.apply(shared.statistics, steps.observation), steps.action, target)
+        successor = self.prediction.successor(soft.output, scaled, steps.terminated)
+        observation = self.normalizer.apply(shared.statistics, steps.observation)
+        return REPPOTransition(observation, steps.action, target, successor)
 
     def sgd_step(
         self, b_actor_params: Any, shared: REPPOShared, batch: REPPOTransition, key: jax.Array
@@ -176,64 +185,96 @@ class REPPO(Algorithm):
         actor_params, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, params.actor_params, opt_states.actor_opt_state
         )
-        duals = params.log_alpha, params.log_kl_multiplier
+        duals, target_entropy = (params.log_alpha, params.log_kl_multiplier), self.target_entropy(batch.observation)
         duals, dual_opt_state, dual_metrics = gradient_step(
-            self.dual_loss, self.dual_optim, self.axes, duals, opt_states.dual_opt_state, metrics
+            self.dual_loss, self.dual_optim, self.axes, duals, opt_states.dual_opt_state, metrics, target_entropy
         )
         params = REPPOParams(actor_params, q_params, *duals)
         opt_states = REPPOOptStates(actor_opt_state, q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
 
     def critic_loss(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, Metrics]:
-        """Compute cross-entropies to the targets, smoothed over the atoms."""
-        q, logits, atoms = self.distribution(q_params, batch.observation, batch.action)
+        """Compute cross-entropies to the targets, smoothed over the atoms, and the auxiliary loss if there is one."""
+        (q, logits, atoms), predicted = self.taken(q_params, batch)
         loss = hl_gauss_loss(logits, atoms, batch.target)
+        aux_loss, metrics = self.prediction.loss(predicted, batch.successor)
         clipped = jnp.mean(is_outside(batch.target, atoms))
-        return loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped}
+        return loss + aux_loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped, **metrics}
 
     def policy_loss(
         self, actor_params: Any, params: REPPOParams, b_actor_params: Any, batch: REPPOTransition, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         """Compute the negative soft value, or the divergence where it exceeds its bound."""
-        pi, b_pi = (self.actor.apply(p, batch.observation) for p in (actor_params, b_actor_params))
-        action, log_prob = pi.sample_and_log_prob(seed=key)
-        q, _, _ = self.distribution(params.q_params, batch.observation, action)
-        kl = b_pi.kl_divergence(pi)
-        improvement, penalty = jnp.exp(params.log_alpha) * log_prob - q, jnp.exp(params.log_kl_multiplier) * kl
+        soft = self.evaluate_policy(actor_params, params.q_params, batch.observation, key)
+        b_pi = self.actor.apply(b_actor_params, batch.observation)
+        kl = b_pi.kl_divergence(soft.pi)
+        improvement = jnp.exp(params.log_alpha) * soft.log_prob - soft.q
+        penalty = jnp.exp(params.log_kl_multiplier) * kl
         loss = jnp.mean(jnp.where(kl < self.config.target_kl, improvement, penalty))
-        return loss, {"policy_loss": loss, "entropy": -jnp.mean(log_prob), "kl": jnp.mean(kl)}
+        return loss, {"policy_loss": loss, "entropy": -jnp.mean(soft.log_prob), "kl": jnp.mean(kl)}
 
-    def dual_loss(self, duals: tuple[jax.Array, jax.Array], metrics: Metrics) -> tuple[jax.Array, Metrics]:
+    def dual_loss(
+        self, duals: tuple[jax.Array, jax.Array], metrics: Metrics, target_entropy: Any
+    ) -> tuple[jax.Array, Metrics]:
         """Compute the dual losses of both constraints."""
         log_alpha, log_kl_multiplier = duals
-        entropy_loss = sac_temperature_loss(log_alpha, -metrics["entropy"], self.target_entropy)
+        entropy_loss = sac_temperature_loss(log_alpha, -metrics["entropy"], target_entropy)
         kl_loss = jnp.exp(log_kl_multiplier) * (self.config.target_kl - metrics["kl"])
         values = {"temperature": jnp.exp(log_alpha), "kl_multiplier": jnp.exp(log_kl_multiplier)}
         return entropy_loss + kl_loss, values
 
-    def distribution(self, q_params: Any, observation: Observation, action: jax.Array) -> Any:
-        """Compute means `[...]`, logits and atoms `[..., K]` of the critic."""
-        return jax.tree.map(lambda x: x[..., 0], self.critic.apply(q_params, observation, {"action": action}))
+    def target_entropy(self, observation: Observation) -> Any:
+        """Return the target entropy in nats; the mean over a batch of observations."""
+        del observation
+        half_width = self.action_space.half_width
+        return float(np.log(half_width).sum()) - self.config.target_entropy_scale * half_width.size
+
+    def evaluate_policy(self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array) -> SoftValue:
+        """Compute the value of one sampled action per observation, and its log-probability."""
+        pi = self.actor.apply(actor_params, observation)
+        action, log_prob = pi.sample_and_log_prob(seed=key)
+        output = self.output(q_params, observation, action)
+        return SoftValue(pi, self.prediction.values(output)[0], log_prob, output)
+
+    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[Any, Any]:
+        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken, and the predictions `[B, D + 1]`."""
+        output = self.output(q_params, batch.observation, batch.action)
+        return self.prediction.values(output), self.prediction.predicted(output)
+
+    def output(self, q_params: Any, observation: Observation, action: Any) -> Any:
+        """Compute the output of the critic: means `[...]`, logits and atoms `[..., K]`, and predictions if any."""
+        output = self.critic.apply(q_params, *self.critic_input(observation, action))
+        return jax.tree.map(lambda x: x[..., 0], output)
+
+    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+        """Return the inputs of the critic."""
+        return observation, {"action": action}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build REPPO; the floats of the hyperparameters may be traced."""
+def assemble(config: Config, spec: SystemSpec, algorithm: type[REPPO[Any]], num_actions: int | None = None) -> System:
+    """Build REPPO or a variant, whose critic has values of each of the discrete actions, if any."""
     actor, q_network = spec.networks.actor_network, spec.networks.q_network
-    space: Any = spec.action_space
-    optim = partial(make_optimiser, config, spec)
-    reppo = REPPO(
+    optim, prediction = partial(make_optimiser, config, spec), make_self_prediction(config.self_prediction_coef)
+    head = prediction.wrap(configure_head(q_network.critic_head, config.support), num_actions)
+    reppo = algorithm(
         config,
         spec.axes,
         actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        critic=make_critics(q_network, 1, configure_head(q_network.critic_head, config.support)),
+        critic=make_critics(q_network, 1, head),
         actor_optim=optim(config.actor_lr),
         q_optim=optim(config.q_lr),
         dual_optim=optim(config.dual_lr),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
-        target_entropy=float(np.log(space.half_width).sum()) - config.target_entropy_scale * space.half_width.size,
+        action_space=spec.action_space,
+        prediction=prediction,
     )
     return make_system(reppo, spec)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build REPPO; the floats of the hyperparameters may be traced."""
+    return assemble(config, spec, REPPO)
 
 
 run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", build)

@@ -1,0 +1,86 @@
+"""REPPO with discrete actions, whose expectations are exact (Voelcker et al. 2025, arXiv:2507.11019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import Observation, System, SystemSpec
+from stoix_like.envs.spaces import Discrete
+from stoix_like.networks.distributions import legal_actions
+from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, HeadRequirement
+from stoix_like.schema import Range
+from stoix_like.systems.launch import entry_points
+from stoix_like.systems.reppo.anakin import ff_reppo
+from stoix_like.systems.reppo.reppo_types import REPPOTransition, SoftValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ff_reppo.Config):
+    """Hyperparameters of discrete REPPO.
+
+    Attributes:
+        action_spaces: action spaces that the system supports.
+        network_heads: heads that the system needs.
+        target_entropy_scale: target entropy as a fraction of that of the uniform policy over the legal actions.
+    """
+
+    action_spaces: ClassVar[tuple[type, ...]] = (Discrete,)
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "q_network.critic_head": HeadRequirement(ACTION_VALUE_ATOMS, ("num_atoms", "vmin", "vmax")),
+    }
+    target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
+
+
+class DiscreteREPPO(ff_reppo.REPPO[Config]):
+    """REPPO with a critic that evaluates all actions at once."""
+
+    def target_entropy(self, observation: Observation) -> Any:
+        """Return the mean over a batch of `target_entropy_scale` times the entropy of the uniform legal policy."""
+        if observation.action_mask is None:
+            return self.config.target_entropy_scale * math.log(self.action_space.n)
+        num_legal = legal_actions(observation.action_mask).sum(-1)
+        return self.config.target_entropy_scale * jnp.mean(jnp.log(num_legal))
+
+    def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
+        """Compute the mean values `[..., A]` of all actions."""
+        return self.prediction.values(self.output(q_params, observation, None))[0].preferences
+
+    def evaluate_policy(self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array) -> SoftValue:
+        """Compute the expected value of the policy, and its negative entropy."""
+        pi, output = self.actor.apply(actor_params, observation), self.output(q_params, observation, None)
+        q = jnp.sum(pi.probs * self.prediction.values(output)[0].preferences, axis=-1)
+        return SoftValue(pi, q, -pi.entropy(), output)
+
+    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[Any, Any]:
+        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken, and the predictions `[B, D + 1]`."""
+        output = self.output(q_params, batch.observation, None)
+        policy, logits, atoms = self.prediction.values(output)
+
+        def select(x: jax.Array) -> jax.Array:
+            return x[jnp.arange(len(batch.action)), batch.action]
+
+        taken = select(policy.preferences), select(logits), atoms
+        return taken, jax.tree.map(select, self.prediction.predicted(output))
+
+    def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
+        """Return the inputs of the critic."""
+        return (observation,)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build discrete REPPO; see `ff_reppo.assemble`."""
+    space: Any = spec.action_space
+    return ff_reppo.assemble(config, spec, DiscreteREPPO, space.n)
+
+
+run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo_discrete", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
