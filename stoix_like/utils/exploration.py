@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.errors import ConfigError
 from stoix_like.utils.jax_utils import Scalar
 
 
@@ -96,6 +97,19 @@ def make_normal_noise(scale: Scalar, max_scale: Scalar | None, correlation: Scal
         return (keys, scales), jax.vmap(jnp.multiply)(scales, noise)
 
     return NormalNoise(lambda num_envs: (initial_noise_keys(num_envs), jnp.zeros((num_envs,))), draw_own)
+
+
+def check_noise(scale: Scalar, max_scale: Scalar | None) -> None:
+    """Refuse a largest noise scale below the smallest one; see `make_normal_noise`.
+
+    Raises:
+        ConfigError: names both keys.
+    """
+    if max_scale is not None and max_scale < scale:
+        raise ConfigError(
+            f"system.max_exploration_noise={max_scale} must not be below system.exploration_noise={scale}: use at least"
+            " that, or null"
+        )
 
 
 def initial_noise_keys(num_envs: Any) -> jax.Array:

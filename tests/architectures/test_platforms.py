@@ -34,6 +34,7 @@ RUNS = {
     ],
     "reppo": ["system=reppo/ff_reppo", "env=gymnax/pendulum", *ROLLOUT, "system.epochs=2"],
     "pqn": ["system=q_learning/ff_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
+    "pqn_continuous": ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", *ROLLOUT, "system.epochs=2"],
     "rec_pqn": ["system=q_learning/rec_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "dqn": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY],
     "dqn_shards": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.prioritised=true", *SHARDS],

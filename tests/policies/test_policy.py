@@ -179,7 +179,9 @@ def test_flattened_and_stacked_images():
 @pytest.mark.parametrize("system", group_choices("system"))
 def test_every_system_has_a_policy(system, tmp_path):
     """Greedy and sampling policies, as functions and as files; every call draws new noise keys."""
-    continuous = system.startswith(("ddpg/", "reppo/", "sac/")) and not system.endswith("discrete")
+    continuous = system.startswith(("ddpg/", "reppo/", "sac/", "q_learning/ff_pqn_cont")) and not system.endswith(
+        "discrete"
+    )
     setup, shared = untrained(f"system={system}", f"env=gymnax/{'pendulum' if continuous else 'cartpole'}")
     low, high = (-2.0, 2.0) if continuous else (0, 1)
     for greedy in (True, False):

@@ -29,7 +29,7 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.envs.suites import probes
-from stoix_like.networks.base import FeedForwardActor
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.actor_critic import make_networks
 from stoix_like.systems.off_policy_actor_critic import make_critics
@@ -150,6 +150,16 @@ def action_atom_values(networks, shared, hyperparams):
     critics = make_critics(networks.q_network, 1, head)
     policy, *_ = critics.apply(shared.params.q_params, Observation(VIEWS))
     return policy.preferences[..., 0].max(-1)
+
+
+def continuous_pqn_values(networks, shared, hyperparams):
+    """Compute the values of the policy's actions."""
+    del hyperparams
+    actor, q_network = networks.actor_network, networks.q_network
+    action = FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer)
+    critic = FeedForwardCritic(q_network.critic_head, q_network.pre_torso, q_network.input_layer)
+    mode = action.apply(shared.actor_params, Observation(VIEWS)).mode()
+    return critic.apply(shared.q_params, Observation(VIEWS), {"action": mode})
 
 
 def state_values(networks, shared, hyperparams):
@@ -356,6 +366,15 @@ CASES = {
         ],
         q_values,
     ),
+    "q_learning/ff_pqn_continuous": Case(
+        [
+            *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=1e-2"),
+            *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
+            *("+env.kwargs.continuous=true", *NOISE),
+        ],
+        continuous_pqn_values,
+        atol=0.1,
+    ),
     "q_learning/rec_pqn": Case(
         [
             *RECURRENT,
@@ -401,7 +420,9 @@ def varied(system):
     """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
     config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
     hints = typing.get_type_hints(type(config))
-    floats = [field.name for field in dataclasses.fields(config) if hints[field.name] is float]
+    # Adam has no weight decay.
+    fields = [field.name for field in dataclasses.fields(config) if field.name != "weight_decay"]
+    floats = [name for name in fields if hints[name] is float]
     assert {"gamma", "training_epsilon"} & set(floats)
     values = {name: [getattr(config, name), 0.9 * getattr(config, name) or 0.1] for name in floats}
     values["gamma"] = list(GAMMAS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget
 
@@ -45,3 +46,14 @@ class ActionRange(NamedTuple):
     minimum: jax.Array
     maximum: jax.Array
     unit: jax.Array
+
+    def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
+        """Add noise `[B, ...]` in units of half the action range to actions `[B, ...]`, and clip to the bounds."""
+        minimum, maximum, unit = (bound[None] for bound in self)
+        return jnp.clip(action + unit * noise, minimum, maximum)
+
+
+def action_range(space: Any) -> ActionRange:
+    """Return the range of a `Box` of actions."""
+    bounds = (space.low, space.high, space.half_width)
+    return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))

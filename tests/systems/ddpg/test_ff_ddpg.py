@@ -33,7 +33,7 @@ def test_exploration_noise_scales_with_the_action_range():
     noise = act(jax.random.split(jax.random.key(1), 2000)) - ddpg.act(agent.shared, state, None, greedy=True)[1][None]
     assert float(noise.std()) == pytest.approx(0.2, rel=0.05)
     assert float(noise.mean()) == pytest.approx(0.0, abs=0.02)
-    assert ddpg.add_noise(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
+    assert ddpg.actions.add_noise(jnp.full((4, 1), 1.9), jnp.full((4, 1), 0.2)).tolist() == [[2.0]] * 4
 
 
 @pytest.mark.slow

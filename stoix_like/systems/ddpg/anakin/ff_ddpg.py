@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
-from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
-from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared
+from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared, action_range
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
@@ -24,7 +23,7 @@ from stoix_like.systems.off_policy_actor_critic import (
     make_critics,
     make_parts,
 )
-from stoix_like.utils.exploration import NormalNoise, make_normal_noise
+from stoix_like.utils.exploration import NormalNoise, check_noise, make_normal_noise
 from stoix_like.utils.jax_utils import periodically
 from stoix_like.utils.loss import td3_critic_loss_per_example
 from stoix_like.utils.replay import Batch
@@ -51,11 +50,7 @@ class Config(OffPolicyActorCriticConfig, TargetConfig):
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check sizes, and the order of the noise scales; see `SystemConfig.check`."""
         super().check(num_envs, num_shards)
-        if self.max_exploration_noise is not None and self.max_exploration_noise < self.exploration_noise:
-            raise ConfigError(
-                f"system.max_exploration_noise={self.max_exploration_noise} must not be below"
-                f" system.exploration_noise={self.exploration_noise}: use at least that, or null"
-            )
+        check_noise(self.exploration_noise, self.max_exploration_noise)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
@@ -100,7 +95,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
             return state.carry, self.policy(shared.params.actor_params.online, observation), ()
         action = self.policy(shared.params.actor_params.online, observation)
         carry, noise = self.noise.draw(state.carry, state.timestep, key, action.shape[1:])
-        return carry, self.add_noise(action, noise), ()
+        return carry, self.actions.add_noise(action, noise), ()
 
     def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
         """Update the critics, and every `policy_frequency` steps the policy and all target parameters."""
@@ -151,11 +146,6 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         """Compute the actions of the policy, without noise."""
         return self.actor.apply(actor_params, observation).mode()
 
-    def add_noise(self, action: jax.Array, noise: jax.Array) -> jax.Array:
-        """Add noise in units of half the action range, and clip to the bounds."""
-        minimum, maximum, unit = (bound[None] for bound in self.actions)
-        return jnp.clip(action + unit * noise, minimum, maximum)
-
     def target_action(self, actor_params: Any, observation: Observation, key: jax.Array) -> jax.Array:
         """Compute the actions for the critic targets."""
         del key
@@ -182,15 +172,10 @@ def assemble(
         The system.
     """
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
-    actions, target = _action_range(spec.action_space), make_soft_target(config.tau)
+    actions, target = action_range(spec.action_space), make_soft_target(config.tau)
     noise = make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation)
     parts = make_parts(config, spec, critics)
     return make_system(algorithm(**parts, actions=actions, target=target, noise=noise), spec)
-
-
-def _action_range(space: Any) -> ActionRange:
-    bounds = (space.low, space.high, space.half_width)
-    return ActionRange(*(jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in bounds))
 
 
 def build(config: Config, spec: SystemSpec) -> System:
