@@ -19,7 +19,7 @@ def test_every_yaml_file_belongs_to_a_group_or_is_the_primary_one():
     root = composition.config_dir()
     for path in root.rglob("*.yaml"):
         top = path.relative_to(root).parts[0]
-        assert top in (*GROUPS, "experiment", "search", "config.yaml"), path
+        assert top in (*GROUPS, "experiment", "observations", "search", "config.yaml"), path
 
 
 @pytest.mark.slow

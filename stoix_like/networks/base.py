@@ -532,9 +532,29 @@ class RecurrentActorCritic(RecurrentActor):
         return super()._head(embedding, observation, head_kwargs), self.critic_head(embedding)
 
 
-def same_body(actor: RecurrentActor, critic: RecurrentCritic) -> bool:
+class StatelessCritic(FeedForwardCritic):
+    """A feed-forward value function with the methods of a recurrent one, whose state is `()`."""
+
+    def unroll(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:
+        """See `RecurrentCritic.unroll`."""
+        return state, self(observation_done[0], head_kwargs=head_kwargs)
+
+    def step(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:
+        """See `RecurrentCritic.step`."""
+        return self.unroll(state, observation_done, head_kwargs)
+
+    @nn.nowrap
+    def initialize_carry(self, batch_size: int | Sequence[int]) -> tuple[()]:
+        """See `RecurrentCritic.initialize_carry`."""
+        del batch_size
+        return ()
+
+
+def same_body(actor: RecurrentActor, critic: RecurrentCritic | StatelessCritic) -> bool:
     """Return whether two recurrent networks differ in their heads alone."""
-    return all(repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__)
+    return isinstance(critic, RecurrentCritic) and all(
+        repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__
+    )
 
 
 def unroll_both(

@@ -54,6 +54,7 @@ class HeadRequirement(NamedTuple):
         batch_norm: whether the system updates the running statistics of a torso with batch normalisation, which
             declares `batch_norm = True`; such a torso fits no other system.
         recurrent: whether the network has recurrent cells and a torso after them; such a network fits no other system.
+        cells_optional: whether a network without cells fits, too, where `recurrent`.
         shares_torso_of: a network whose input layer, torso and cells the head shares, parameters included, where its
             own network has nothing else; empty where the head needs a torso of its own.
         dropout: whether the system draws masks for the dropout of the torso; otherwise nothing is dropped.
@@ -66,6 +67,7 @@ class HeadRequirement(NamedTuple):
     layer_norm: bool = False
     batch_norm: bool = False
     recurrent: bool = False
+    cells_optional: bool = False
     shares_torso_of: str = ""
     dropout: bool = False
     optional: tuple[str, ...] = ()
@@ -99,7 +101,9 @@ def check_networks(networks: SimpleNamespace, config: Any, system_name: str, key
         torso_of = requirement.shares_torso_of if shares_torso(group) and requirement.shares_torso_of else name
         body = getattr(networks, torso_of, None)
         needed = {name: group, path: getattr(group, part, None)}
-        parts = (*_OTHER_PARTS, *(_RECURRENT_PARTS if requirement.recurrent else ()))
+        has_cells = any(getattr(body, part, None) is not None for part in _RECURRENT_PARTS)
+        needs_cells = requirement.recurrent and (has_cells or not requirement.cells_optional)
+        parts = (*_OTHER_PARTS, *(_RECURRENT_PARTS if needs_cells else ()))
         needed |= {f"{torso_of}.{other}": getattr(body, other, None) for other in parts}
         for missing, value in needed.items():
             if value is None:

@@ -196,6 +196,14 @@ _PARTS = {
 }
 
 
+# The key that selects what the networks of each role observe.
+_OBSERVATIONS = "observations"
+_ROLES = {"actor": ("actor_network",), "critic": ("critic_network", "q_network")}
+_FEATURE_INPUT = "stoix_like.networks.inputs.FeatureInput"
+# Input layers that extend the output of another one.
+_EXTENDING_INPUTS = ("ActionInput", "ActionOnehotInput", "StepCountInput", "TorsoInput")
+
+
 # Where the classes of each kind of part are; not imported here, because they import this module.
 _KINDS = {"head": "stoix_like.networks.heads", "torso": "stoix_like.networks.torso"}
 
@@ -265,6 +273,9 @@ def build_networks(
             and recurrent cells that do not configure it. None: the dtype of the parameters.
         notes: a list to which a sentence is added for each block with arguments that are left out.
 
+    The key `observations` selects what actor and critics observe, `{actor: agent_view.state, critic:
+    agent_view.privileged_state}`, wherever a network has no input layer of its own for it.
+
     Returns:
         Nested namespaces of unbound modules, such as `networks.actor_network.action_head`.
 
@@ -272,7 +283,40 @@ def build_networks(
         ConfigError: a target cannot be imported or called, does not know an argument, or does not fit the spaces or the
             dtype; names the key.
     """
-    return _build(to_plain(network_config), Context(action_space, observation_space, dtype, notes), key)
+    return _build(
+        _select_observations(to_plain(network_config), key), Context(action_space, observation_space, dtype, notes), key
+    )
+
+
+def _select_observations(config: Any, key: str) -> Any:
+    """Replace the key `observations` by the input layers that it stands for."""
+    if not isinstance(config, Mapping) or _OBSERVATIONS not in config:
+        return config
+    key, chosen = f"{key}.{_OBSERVATIONS}", config[_OBSERVATIONS]
+    if not isinstance(chosen, Mapping) or not all(isinstance(name, str) for name in chosen.values()):
+        raise ConfigError(f"{key}={chosen} must be a mapping: {{actor: agent_view.state, critic: agent_view}}")
+    selected = {name: node for name, node in config.items() if name != _OBSERVATIONS}
+    for role, feature in chosen.items():
+        if role not in _ROLES:
+            raise ConfigError(f"{key}.{role} is no role: {nearest(str(role), _ROLES)}")
+        layer = {"_target_": _FEATURE_INPUT, "feature_name": feature}
+        networks = [name for name in _ROLES[role] if isinstance(selected.get(name), Mapping)]
+        for name in networks:
+            if "pre_torso" not in selected[name]:
+                raise ConfigError(f"{key}.{role}={feature}: network.{name} shares its torso: use network=mlp or rnn")
+            selected[name] = _with_input(selected[name], layer)
+        if not networks:
+            raise ConfigError(f"{key}.{role}={feature}: there is no network.{' or network.'.join(_ROLES[role])}")
+    return selected
+
+
+def _with_input(node: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block of a network or an input layer with another innermost input layer, if it has none."""
+    own = node.get("input_layer")
+    if own is None:
+        return {**node, "input_layer": layer}
+    takes_another = isinstance(own, Mapping) and str(own.get("_target_")).endswith(_EXTENDING_INPUTS)
+    return {**node, "input_layer": _with_input(own, layer)} if takes_another else dict(node)
 
 
 def instantiate(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs.environment import restart
 from stoix_like.envs.legends import Legend
-from stoix_like.envs.spaces import Box, Discrete, Space, entries
+from stoix_like.envs.spaces import Box, Dict, Discrete, Space, entries
 from stoix_like.errors import ConfigError
 from stoix_like.policies.export import export_policy
 from stoix_like.policies.exportable import Exportable
@@ -65,7 +66,8 @@ class Policy(Exportable):
 
     Attributes:
         input_shapes: shape and dtype of each array that the policy needs, without a batch axis: the fields of
-            `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`.
+            `Observation`, and the entries of a dictionary by dotted name, such as `agent_view.grid`, but for those that
+            no action depends on, such as the entries of a privileged critic.
         selected: how `load_policy` selected the parameters: `best of 10 evaluations, return 195.30`.
     Its other attributes are those of `Exportable`.
     """
@@ -89,11 +91,14 @@ class Policy(Exportable):
         self.action_space = self._env.unwrapped.action_space
         _, timestep = jax.eval_shape(self._env.reset, jax.random.split(jax.random.key(0), 1))
         like: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), timestep.observation)
-        self.input_shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
+        self._shapes: dict[str, jax.ShapeDtypeStruct] = _arrays(like)
         self._structure = jax.tree.structure(like)
         self._shared = jax.device_put(shared)
         self._has_params = hasattr(shared, "params")
         self.name = setup.name
+        self.input_shapes = self._shapes
+        if isinstance(self.observation_space, Dict):
+            self.input_shapes = self._read_by_actions()
         self._compiled = jax.jit(self._act)
         self._inspect = jax.jit(self._inspected)
         self._predictions = 0
@@ -127,7 +132,7 @@ class Policy(Exportable):
         """
         if self._system.inspect is None:
             raise ConfigError(f"{self.name}: the system has no `inspect`, which pictures of policies and critics need")
-        batch, leading = self._batched(observation)
+        batch, leading = self._batched(observation, self._shapes)
         found = jax.device_get(self._inspect(self._shared, batch))
         inspection: Inspection = jax.tree.map(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), found)
         return inspection
@@ -237,12 +242,33 @@ class Policy(Exportable):
 
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
         """See `Exportable.random_arguments`."""
-        return jax.tree.leaves(self.random_observations(key, batch))
+        drawn = _arrays(self.random_observations(key, batch))
+        return [drawn[name] for name in self.input_shapes]
 
     def observation_of(self, fields: Iterable[Any]) -> Observation:
-        """Build an observation from one array for each of `inputs`."""
-        observation: Observation = jax.tree.unflatten(self._structure, list(fields))
+        """Build an observation from one array for each of `inputs`; entries that are no inputs are zero."""
+        return self._observation_of(dict(zip(self.input_shapes, fields, strict=True)))
+
+    def _observation_of(self, arrays: Mapping[str, Any]) -> Observation:
+        given, array = next(iter(arrays.items()))
+        batch = array.shape[: array.ndim - len(self._shapes[given].shape)]
+        leaves = [
+            arrays[name] if name in arrays else jnp.zeros((*batch, *leaf.shape), leaf.dtype)
+            for name, leaf in self._shapes.items()
+        ]
+        observation: Observation = jax.tree.unflatten(self._structure, leaves)
         return observation
+
+    def _read_by_actions(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of the observation without the entries that no action depends on."""
+        arrays = [jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for leaf in self._shapes.values()]
+        others = [jnp.zeros((1, *leaf.shape), leaf.dtype) for leaf in [*self.argument_shapes.values()][len(arrays) :]]
+        jaxpr = jax.make_jaxpr(lambda *given: self.act_on([*given, *others], jax.random.key(0)))(*arrays).jaxpr
+        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        read = {name for name, is_read in zip(self._shapes, used, strict=True) if is_read}
+        views = {name for name in self._shapes if name.startswith("agent_view.")}
+        unread = views - read if views & read else set()
+        return {name: leaf for name, leaf in self._shapes.items() if name not in unread}
 
     @abstractmethod
     def _act(self, shared: Any, observation: Observation, *args: Any, **kwargs: Any) -> Any:
@@ -296,21 +322,29 @@ class Policy(Exportable):
         self._predictions += 1
         return key
 
-    def _batched(self, observation: Any) -> tuple[Observation, tuple[int, ...]]:
-        """Flatten the batch axes of an observation to one, and return their original shape."""
+    def _batched(
+        self, observation: Any, wanted: Mapping[str, jax.ShapeDtypeStruct] | None = None
+    ) -> tuple[Observation, tuple[int, ...]]:
+        """Flatten the batch axes of an observation to one, and return their original shape.
+
+        Args:
+            observation: see `__call__`.
+            wanted: the arrays that are needed, by default `input_shapes`.
+        """
+        wanted = self.input_shapes if wanted is None else wanted
         given = observation if isinstance(observation, Observation) else Observation(observation)
         values = _arrays(given)
-        if missing := [name for name in self.input_shapes if name not in values]:
+        if missing := [name for name in wanted if name not in values]:
             kind = "a dictionary with these entries" if "." in missing[0] else "an Observation with these fields"
             raise ValueError(f"observation has no {' and '.join(missing)}: pass {kind}")
-        arrays = [_fitting(name, values[name], leaf) for name, leaf in self.input_shapes.items()]
-        shapes = [leaf.shape for leaf in self.input_shapes.values()]
+        arrays = [_fitting(name, values[name], leaf) for name, leaf in wanted.items()]
+        shapes = [leaf.shape for leaf in wanted.values()]
         leading = [array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)]
         if len(set(leading)) > 1:
-            raise ValueError(f"{', '.join(self.input_shapes)} have different batch axes {leading}: pass the same ones")
+            raise ValueError(f"{', '.join(wanted)} have different batch axes {leading}: pass the same ones")
         batch = math.prod(leading[0])
         flat = (array.reshape(batch, *shape) for array, shape in zip(arrays, shapes, strict=True))
-        return self.observation_of(flat), leading[0]
+        return self._observation_of(dict(zip(wanted, flat, strict=True))), leading[0]
 
     def random_observations(self, key: jax.Array, batch: int) -> Observation:
         """Draw observations from `observation_space`, with random action masks.
@@ -322,12 +356,12 @@ class Policy(Exportable):
         Returns:
             The observations `[B, ...]`.
         """
-        wanted = self.observation_of(self.input_shapes.values()).agent_view
+        wanted = jax.tree.unflatten(self._structure, list(self._shapes.values())).agent_view
 
         def draw(key: jax.Array) -> Observation:
             view_key, mask_key, steps_key = jax.random.split(key, 3)
             view = jax.tree.map(lambda x, like: x.astype(like.dtype), self.observation_space.sample(view_key), wanted)
-            mask, steps = self.input_shapes.get("action_mask"), self.input_shapes.get("step_count")
+            mask, steps = self._shapes.get("action_mask"), self._shapes.get("step_count")
             return Observation(
                 view,
                 None if mask is None else jax.random.bernoulli(mask_key, 0.7, mask.shape),

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree
-from stoix_like.networks.base import RecurrentActor, RecurrentActorCritic, RecurrentCritic
+from stoix_like.networks.base import RecurrentActor, RecurrentActorCritic, RecurrentCritic, StatelessCritic
 
-RecurrentNetwork = RecurrentActor | RecurrentCritic | RecurrentActorCritic
+RecurrentNetwork = RecurrentActor | RecurrentCritic | RecurrentActorCritic | StatelessCritic
 
 
 def make_actor(network: SimpleNamespace) -> RecurrentActor:
@@ -25,8 +25,10 @@ def make_actor(network: SimpleNamespace) -> RecurrentActor:
     return RecurrentActor(action_head=network.action_head, **_parts(network))
 
 
-def make_critic(network: SimpleNamespace) -> RecurrentCritic:
-    """Build a recurrent value function from the parts of a network configuration."""
+def make_critic(network: SimpleNamespace) -> RecurrentCritic | StatelessCritic:
+    """Build a value function from the parts of a network configuration, recurrent if it has cells."""
+    if getattr(network, "rnn_layer", None) is None:
+        return StatelessCritic(network.critic_head, network.pre_torso, network.input_layer)
     return RecurrentCritic(critic_head=network.critic_head, **_parts(network))
 
 

@@ -31,7 +31,7 @@ from stoix_like.utils.platform import on_cpu
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(ActorCriticConfig):
-    """Hyperparameters of a recurrent policy and its recurrent value function.
+    """Hyperparameters of a recurrent policy and its value function, recurrent or not.
 
     Attributes:
         needs_successors: see `SystemConfig`.
@@ -43,7 +43,9 @@ class RecurrentConfig(ActorCriticConfig):
     needs_successors: ClassVar[bool] = True
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY, recurrent=True),
-        "critic_network.critic_head": HeadRequirement(VALUE, recurrent=True, shares_torso_of="actor_network"),
+        "critic_network.critic_head": HeadRequirement(
+            VALUE, recurrent=True, cells_optional=True, shares_torso_of="actor_network"
+        ),
     }
     sequence_length: Annotated[int | None, between(1, INT32_MAX)] = None
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stoix_like.envs.spaces import Box
+from stoix_like.envs.spaces import Box, entries
 from stoix_like.errors import ConfigError
 from stoix_like.networks import heads, inputs
 from stoix_like.networks.base import FeedForwardActor
@@ -46,7 +46,6 @@ _TRANSPARENT = (
     nn.Dropout,
     FreeParameter,
 )
-_INPUTS = {"agent_view", "action_mask", "step_count"}
 _Arrays = dict[str, Any]
 
 
@@ -65,13 +64,15 @@ def encode(policy: Exportable) -> bytes:
     if not policy.greedy:
         raise ConfigError("format=npz: numpy has no random numbers of jax: export the greedy policy, or to stablehlo")
     names = list(policy.argument_shapes)
-    if unknown := [name for name in names if name not in _INPUTS]:
-        raise _misfit(policy, f"the input {unknown[0]}")
+    view, *others = [name for name in names if name not in ("action_mask", "step_count")]
+    if others:
+        raise _misfit(policy, f"the inputs {view} and {', '.join(others)}")
     modules = _calls(policy)
     statistics: Any = getattr(policy.shared, "statistics", ())
     arrays = {"inputs": names, **_layers(policy, modules), **_output(policy, modules[-2][0])}
-    if statistics != () and jnp.issubdtype(policy.argument_shapes["agent_view"].dtype, jnp.floating):
-        arrays |= {"mean": statistics.mean, "std": statistics.std, "clip": np.float32(MAX_ABS_VALUE)}
+    if statistics != () and jnp.issubdtype(policy.argument_shapes[view].dtype, jnp.floating):
+        mean, std = (entries(tree, "agent_view")[view] for tree in (statistics.mean, statistics.std))
+        arrays |= {"mean": mean, "std": std, "clip": np.float32(MAX_ABS_VALUE)}
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
     return file.getvalue()
@@ -92,7 +93,8 @@ def decode(content: bytes) -> Callable[..., Any]:
 
     def call(*given: Any) -> Any:
         named = dict(zip(names, map(np.asarray, given), strict=False))
-        return act(named["agent_view"], named.get("action_mask"))
+        view = next(array for name, array in named.items() if name.startswith("agent_view"))
+        return act(view, named.get("action_mask"))
 
     return call
 

@@ -1,0 +1,174 @@
+"""Actors and critics observe entries of their own: in every actor-critic, and in what is exported of them."""
+
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+from comparisons import assert_same_state, without_times
+from privileged import PRIVILEGED, STATE
+from selections import select
+
+from stoix_like import load_policy, train
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.loggers import MultiLogger
+from stoix_like.run.programs import run_programs
+from stoix_like.run.setup import set_up
+from stoix_like.run.training_loop import TrainingLoop
+from stoix_like.storage import checkpoint
+
+ENV = ("env._target_=privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
+SMALL = (*ENV, "arch.compile_cache=false", "system.rollout_length=4", "+observations=privileged")
+REPLAY = ("system.warmup_steps=16", "system.total_batch_size=8", "system.total_buffer_size=512", "system.epochs=1")
+SEARCH = (
+    "system.rollout_length=8",
+    "system.warmup_steps=32",
+    "system.total_batch_size=8",
+    "system.total_buffer_size=512",
+    "system.epochs=1",
+)
+DISCRETE = "+env.kwargs.continuous=false"
+SYSTEMS = {
+    "awr/ff_awr": REPLAY,
+    "ddpg/ff_d4pg": REPLAY,
+    "ddpg/ff_ddpg": REPLAY,
+    "ddpg/ff_td3": REPLAY,
+    "ddpg/ff_td3_c51": REPLAY,
+    "impala/ff_impala": (),
+    "impala/rec_impala": ("network=rnn_actor",),
+    "mpo/ff_mpo": REPLAY,
+    "mpo/ff_vmpo": (),
+    "ppo/ff_dpo": (),
+    "ppo/ff_ppo": ("system.normalize_observations=true",),
+    "ppo/ff_ppo_penalty": (),
+    "ppo/rec_ppo": ("network=rnn_actor", "system.normalize_observations=true", "system.sequence_length=2"),
+    "reppo/ff_reppo": (),
+    "sac/ff_crossq": REPLAY,
+    "sac/ff_sac": (*REPLAY, "system.normalize_observations=true"),
+    "sac/ff_sac_c51": REPLAY,
+    "sac/ff_sac_discrete": (*REPLAY, DISCRETE),
+    "sac/ff_tqc": REPLAY,
+    "search/ff_az": (*SEARCH, DISCRETE),
+    "search/ff_sampled_az": SEARCH,
+    "spo/ff_spo": SEARCH,
+    "vpg/ff_a2c": (),
+    "vpg/ff_reinforce": (),
+}
+
+
+def prepare(system, *overrides):
+    return set_up(parse_config(compose_config([f"system={system}", *SMALL, *overrides])))
+
+
+def first_kernels(params, network):
+    """Return the number of inputs of the first layers of a network."""
+    flat = jax.tree_util.tree_flatten_with_path(params)[0]
+    named = {name: leaf.shape for path, leaf in flat if network in (name := jax.tree_util.keystr(path))}
+    return {
+        shape[0] for name, shape in named.items() if name.endswith("torso']['Dense_0']['kernel']") if "post" not in name
+    }
+
+
+@pytest.mark.parametrize("system", select(SYSTEMS, quick=("sac/ff_sac",)))
+def test_actor_and_critic_observe_entries_of_their_own(system):
+    """Tracing a whole update also shows that no network gets the entry of the other one: they differ in size."""
+    init, training = itertools.islice(run_programs(prepare(system, *SYSTEMS[system])), 2)
+    jax.eval_shape(training.function, *training.args)
+    params = jax.eval_shape(init.function, *init.args).shared.params
+    assert first_kernels(params, "actor_params") == {STATE}
+    extra = {"critic": 0, "q": 0 if system == "sac/ff_sac_discrete" else 1}
+    sizes = {kind: first_kernels(params, f"{kind}_params") for kind in extra}
+    assert [sizes[kind] for kind in extra if sizes[kind]] == [
+        {PRIVILEGED + extra[kind]} for kind in extra if sizes[kind]
+    ]
+    assert any(sizes.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo/ff_ppo", "ppo/rec_ppo", "sac/ff_sac"])
+def test_exported_policies_hold_and_take_what_the_actor_observes(tmp_path, system):
+    sizes = ["arch.total_timesteps=160", "arch.num_evaluation=1", "arch.num_eval_episodes=2"]
+    run_dir = train(system, [*SMALL, *SYSTEMS[system], *sizes], run_dir=tmp_path / "run").run_dir
+    policy = load_policy(run_dir, "last", greedy=True)
+    assert policy.inputs == ("agent_view.state",)
+    state = np.asarray(jax.random.normal(jax.random.key(0), (6, STATE)))
+    view = {"state": state}
+    # What the actor does not observe may be there, and may be missing.
+    recurrent = system == "ppo/rec_ppo"
+    given = (policy.initial_state(6),) if recurrent else ()
+    action = policy(view, *given)
+    whole = policy({**view, "privileged_state": np.ones((6, PRIVILEGED), np.float32)}, *given)
+    jax.tree.map(np.testing.assert_array_equal, action, whole)
+    with pytest.raises(ValueError, match=r"no agent_view\.privileged_state: pass a dictionary"):
+        policy.inspect(view)
+    for format in ("stablehlo", "onnx", *(() if recurrent else ("npz",))):
+        path = policy.export(tmp_path / f"policy.{format}")
+        described = json.loads(path.with_name(f"{path.name}.json").read_text())
+        names = [entry["name"] for entry in described["inputs"]]
+        assert names[0] == "agent_view.state"
+        assert not any("privileged" in name for name in names)
+        # Weights and statistics of nothing else: they are constants of this size.
+        assert path.stat().st_size < 3_000_000
+    if not recurrent:
+        from stoix_like.policies.formats import numpy_policy
+
+        np.testing.assert_allclose(numpy_policy.load(tmp_path / "policy.npz")(state), action, rtol=1e-4, atol=1e-5)
+        with np.load(tmp_path / "policy.npz") as arrays:
+            assert arrays["kernel_0"].shape[0] == STATE
+            assert arrays["mean"].shape == (STATE,)
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+def test_a_resumed_run_with_a_feed_forward_critic_is_bit_identical(tmp_path):
+    overrides = (*SYSTEMS["ppo/rec_ppo"], "arch.total_timesteps=256", "arch.num_evaluation=4")
+
+    def training_loop(run_dir):
+        return TrainingLoop(prepare("ppo/rec_ppo", *overrides), MultiLogger([]), checkpoint.Writer(run_dir, 9))
+
+    whole = training_loop(tmp_path)
+    whole.train()
+    whole.writer.close()
+    resumed = training_loop(tmp_path / "other")
+    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
+    resumed.train()
+    resumed.writer.close()
+    assert without_times(resumed.history) == without_times(whole.history)
+    assert_same_state(resumed.state, whole.state)
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+@pytest.mark.parametrize("system", ["ppo/rec_ppo", "impala/rec_impala"])
+def test_a_recurrent_actor_learns_with_a_feed_forward_critic(system):
+    """The policy reads the sign of a noisy number; one that does not earns 4 of 8."""
+    overrides = [*SYSTEMS[system], "arch.total_num_envs=64", "system.rollout_length=16", "arch.total_timesteps=6e4"]
+    rates = ["system.actor_lr=3e-3", "system.critic_lr=3e-3", "system.normalize_observations=false"]
+    loop = TrainingLoop(prepare(system, *overrides, *rates), MultiLogger([]))
+    loop.train()
+    assert loop.history[-1]["eval/episode_return_mean"] > 6.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["network.observations.critic=agent_view.privileged"], "feature_name=agent_view.privileged is not part"),
+        (["+network.observations.critics=agent_view"], "network.observations.critics is no role: .*'critic'"),
+        (["network.observations=agent_view"], "network.observations=agent_view must be a mapping"),
+        (["network=mlp_shared"], "observations.critic=.* network.critic_network shares its torso"),
+        (["network.critic_network=null"], "there is no network.critic_network or network.q_network"),
+    ],
+)
+def test_what_does_not_fit_is_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare("ppo/ff_ppo", *overrides)
+
+
+def test_an_input_layer_of_its_own_wins():
+    layer = "{_target_: stoix_like.networks.inputs.FeatureInput,feature_name: agent_view}"
+    networks = prepare("ppo/ff_ppo", f"+network.critic_network.input_layer={layer}").spec.networks
+    assert networks.actor_network.input_layer.feature_name == "agent_view.state"
+    assert networks.critic_network.input_layer.view_dims == (1, 1)
