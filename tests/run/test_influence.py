@@ -33,7 +33,7 @@ MAY_BE_INERT = {
 
 def set_up_small(system, *overrides):
     given = [f"system={system}", "arch.total_num_envs=8", "logger=silent", *disco.overrides(system), *overrides]
-    if system.startswith(("ddpg", "sac", "reppo")) and "discrete" not in system:
+    if system.startswith(("ddpg", "sac", "reppo", "q_learning/ff_pqn_cont")) and "discrete" not in system:
         given.insert(1, "env=gymnax/pendulum")
     return set_up(parse_config(compose_config(given)))
 
