@@ -86,7 +86,10 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
         (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51 or sac/ff_tqc"),
         ((*DQN, *CONTINUOUS), "q_learning/ff_pqn_continuous"),
         # No other discovered rule acts continuously: those of the default family.
-        (("system=disco_rl/ff_disco103", *CONTINUOUS, *disco.overrides()), "ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty or ppo/rec_ppo"),
+        (
+            ("system=disco_rl/ff_disco103", *CONTINUOUS, *disco.overrides()),
+            "ppo/ff_dpo, ppo/ff_ppo, ppo/ff_ppo_penalty or ppo/rec_ppo",
+        ),
     ],
 )
 def test_a_system_that_does_not_fit_names_those_that_do(overrides, systems):

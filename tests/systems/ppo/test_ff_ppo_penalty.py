@@ -65,8 +65,9 @@ def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
 
 @pytest.mark.slow
 @pytest.mark.optimized
-def test_a_resumed_run_with_an_adaptive_penalty_is_bit_identical(tmp_path):
+def test_a_resumed_run_with_an_adaptive_penalty_and_learning_rate_is_bit_identical(tmp_path):
     overrides = ["system=ppo/ff_ppo_penalty", "arch.total_timesteps=1024", "arch.num_evaluation=4"]
+    overrides += ["system.desired_kl=0.01", "system.decay_learning_rates=false", "network=mlp_quantiles"]
     whole = training_loop(*overrides, writer=checkpoint.Writer(tmp_path, 9))
     whole.train()
     whole.writer.close()
@@ -75,5 +76,6 @@ def test_a_resumed_run_with_an_adaptive_penalty_is_bit_identical(tmp_path):
     resumed.train()
     resumed.writer.close()
     assert float(whole.state.shared.kl_coef) != whole.setup.config.system.kl_coef
+    assert float(whole.state.shared.learning_rate) != pytest.approx(whole.setup.config.system.actor_lr)
     assert without_times(resumed.history) == without_times(whole.history)
     assert_same_state(resumed.state, whole.state)

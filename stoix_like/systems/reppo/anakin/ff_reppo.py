@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -90,14 +90,11 @@ class Config(AtomsConfig, MinibatchConfig):
     self_prediction_coef: Annotated[float | None, at_least(0.0)] = None
 
 
-ConfigT = TypeVar("ConfigT", bound=Config)
-
-
 @dataclass(frozen=True)
-class REPPO(Algorithm, Generic[ConfigT]):
+class REPPO(Algorithm):
     """REPPO with its hyperparameters, networks and optimisers."""
 
-    config: ConfigT
+    config: Config
     axes: Axes
     actor: FeedForwardActor
     critic: MultiNetwork
@@ -251,7 +248,7 @@ class REPPO(Algorithm, Generic[ConfigT]):
         return observation, {"action": action}
 
 
-def assemble(config: Config, spec: SystemSpec, algorithm: type[REPPO[Any]], num_actions: int | None = None) -> System:
+def assemble(config: Config, spec: SystemSpec, algorithm: type[REPPO], num_actions: int | None = None) -> System:
     """Build REPPO or a variant, whose critic has values of each of the discrete actions, if any."""
     actor, q_network = spec.networks.actor_network, spec.networks.q_network
     optim, prediction = partial(make_optimiser, config, spec), make_self_prediction(config.self_prediction_coef)

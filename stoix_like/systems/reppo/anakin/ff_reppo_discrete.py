@@ -38,7 +38,7 @@ class Config(ff_reppo.Config):
     target_entropy_scale: Annotated[float, Range(0.0, 1.0, without_high=True)]
 
 
-class DiscreteREPPO(ff_reppo.REPPO[Config]):
+class DiscreteREPPO(ff_reppo.REPPO):
     """REPPO with a critic that evaluates all actions at once."""
 
     def target_entropy(self, observation: Observation) -> Any:
