@@ -179,9 +179,7 @@ def _add_ladder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--members", action="store_true", help="let the members of a population play each other, not checkpoints"
     )
-    parser.add_argument(
-        "--which", default="last", help="of members: last (default), best, or the environment steps of a checkpoint"
-    )
+    parser.add_argument("--which", help="of members: last (default), best, or the environment steps of a checkpoint")
     parser.add_argument("--member", default="best", help="of checkpoints: best (default), or a number")
     parser.add_argument("--seed", type=int, default=0, help="seed of the games (default: 0)")
     parser.add_argument("--trust", action="store_true", help=TRUST)

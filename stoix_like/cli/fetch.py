@@ -44,6 +44,8 @@ def fetch(name: str, out: Path | None = None, url: str | None = None) -> str:
     use = f"{data.key}=null finds it" if out is None else f"use it with {data.key}={path}"
     if path.is_file() and _digest(path.read_bytes()) == data.sha256:
         return f"{path} is there already: {use}"
+    if path.is_dir():
+        raise ConfigError(f"--out={path} is a directory: choose a file in it, such as {path / data.path.name}")
     address = data.url if url is None else url
     content = _download(address, data.max_bytes)
     if (found := _digest(content)) != data.sha256:

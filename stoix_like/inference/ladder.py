@@ -48,7 +48,7 @@ def ladder(
     openings: int = 2,
     neighbours: int | None = None,
     members: bool = False,
-    which: str = "last",
+    which: str | None = None,
     member: int | str | None = "best",
     seed: int = 0,
     trust: bool = False,
@@ -67,7 +67,7 @@ def ladder(
         neighbours: play each checkpoint against so many before it and the first one; None: against all. With K
             checkpoints, that is about K times as many matches, in place of K (K - 1) / 2.
         members: let the members of a population play each other, not checkpoints.
-        which: of members, `best`, `last` or the environment steps of a kept checkpoint; see `evaluate`.
+        which: of members, `last` (None), `best` or the environment steps of a kept checkpoint; see `evaluate`.
         member: of checkpoints, index of a member of a population, or the `best` one of the last checkpoint.
         seed: seed of the games, below 2**32.
         trust: allow the run's configuration to name code from outside this package.
@@ -82,10 +82,12 @@ def ladder(
         ConfigError: an argument is invalid, the run is not one of self-play, or fewer than two players are kept.
     """
     _check(games, openings, neighbours, seed)
+    if which is not None and not members:
+        raise ConfigError(f"which={which} selects a checkpoint of members, but all checkpoints play: leave it out")
     run = open_run(run_dir, trust, env)
     config = run.setup.config
     games_env = factory.make_games(config.env, config.own_env, config.matmul_precision)
-    players = _members(run, which) if members else _checkpoints(run, member)
+    players = _members(run, which or "last") if members else _checkpoints(run, member)
     pairings = list(_pairings(len(players), neighbours))
     if games * len(pairings) > MAX_EPISODES:
         raise ConfigError(

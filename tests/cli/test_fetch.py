@@ -86,6 +86,9 @@ def test_a_place_that_cannot_be_written_is_reported(served, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     message = refusal(capsys, "--out", tmp_path / "file/own.npz", "--url", (directory / "disco_103.npz").as_uri())
     assert "cannot be written" in message
+    assert f"is a directory: choose a file in it, such as {tmp_path}/disco_103.npz" in refusal(
+        capsys, "--out", tmp_path
+    )
 
 
 def test_the_published_address_has_a_checksum():

@@ -100,6 +100,7 @@ def test_evaluations_count_the_games_against_an_opponent(run):
         ({"neighbours": 0}, "neighbours=0 must be at least 1"),
         ({"seed": -1}, "seed=-1 is out of range"),
         ({"members": True}, "has one member"),
+        ({"which": "best"}, "which=best selects a checkpoint of members, but all checkpoints play"),
         ({"games": 500_000}, "games=500000 in each of 6 matches are too many: use at most 166666, or neighbours=1"),
     ],
 )
