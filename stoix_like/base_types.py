@@ -173,6 +173,8 @@ class System(NamedTuple):
         inspect: `(shared, Observation) -> NetworkOutputs`, for pictures of the policy and of the critic; None where
             there are none.
         search: `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
+        observations: `(Agent, Trajectory, key) -> Observation`, a batch of observations `[B, ...]` that `update` learns
+            from; None where the system does not tell.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
@@ -183,6 +185,7 @@ class System(NamedTuple):
     init_carry: Callable[[int], PyTree]
     inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
     search: Callable[[PyTree, RolloutState, jax.Array], SearchOutput] | None = None
+    observations: Callable[[Agent, Trajectory, jax.Array], Observation] | None = None
 
 
 class Model(NamedTuple):

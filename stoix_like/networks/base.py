@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from stoix_like.base_types import Observation, ObservationGlobalState
+from stoix_like.networks import units
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import LinearCell, linear_recurrence, step_gru, unroll_gru
@@ -38,7 +39,12 @@ class _Network(nn.Module):
     @nn.nowrap
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what `__call__`, or another method, returns for variables."""
-        return super().apply(unpack(variables), *args, **kwargs)
+        variables = unpack(variables)
+        if not units.is_recording() or "mutable" in kwargs:
+            return super().apply(variables, *args, **kwargs)
+        output, found = super().apply(variables, *args, mutable=[units.COLLECTION], **kwargs)
+        units.record(variables, found)
+        return output
 
 
 class _FeedForward(_Network):
@@ -136,7 +142,7 @@ class FeedForwardCritic(_FeedForward):
 def alike(actor: Any, critic: Any) -> bool:
     """Return whether two feed-forward networks have the same multilayer perceptron before their heads."""
     bodies = {(type(network.torso), type(network.input_layer)) for network in (actor, critic)}
-    if bodies != {(MLPTorso, ArrayInput)}:
+    if bodies != {(MLPTorso, ArrayInput)} or units.is_recording():
         return False
     # Without layers, a torso has no parameters.
     return bool(actor.torso.layer_sizes) and _sizes(actor.torso) == _sizes(critic.torso)
@@ -241,7 +247,7 @@ class MultiNetwork(_Network):
     @nn.nowrap
     def apply(self, variables: Any, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
         """Return what `__call__` returns; on accelerators, equal modules are one with batched parameters."""
-        if on_cpu() or kwargs or len({repr(network) for network in self.networks}) > 1:
+        if on_cpu() or kwargs or units.is_recording() or len({repr(network) for network in self.networks}) > 1:
             return super().apply(variables, *args, rngs=rngs, **kwargs)
         variables, num_networks = unpack(variables), len(self.networks)
         each = [{kind: tree[f"networks_{i}"] for kind, tree in variables.items()} for i in range(num_networks)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from stoix_like.networks.convolution import make_convolution
 from stoix_like.networks.hyperspherical import Scaler, UnitDense, to_sphere
 from stoix_like.networks.layers import DROPOUT, NoisyLinear
 from stoix_like.networks.normalisation import BatchRenorm
+from stoix_like.networks.units import declare
 from stoix_like.networks.utils import Initializer, parse_activation_fn, parse_initializer
 from stoix_like.utils.jax_utils import Scalar, as_floats, restore_float32
 
@@ -66,12 +68,13 @@ class MLPTorso(nn.Module):
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
         x = as_floats(observation)
-        for i, size in enumerate(self.layer_sizes):
-            x = self._layer(size, kernel_init)(x)
-            if self.activate_final or i + 1 < len(self.layer_sizes):
+        layers = [self._layer(size, kernel_init) for size in self.layer_sizes]
+        for layer, target in itertools.zip_longest(layers, layers[1:]):
+            x = layer(x)
+            if self.activate_final or target is not None:
                 x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
                 x = nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
-                x = activation(x)
+                x = declare(self, layer, target, activation(x))
         return restore_float32(x, self.dtype)
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
@@ -116,8 +119,9 @@ class BatchRenormMLPTorso(nn.Module):
         activation = parse_activation_fn(self.activation)
         kernel_init = parse_initializer(self.kernel_init)
         x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))
-        for size in self.layer_sizes:
-            x = activation(nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)(x))
+        layers = [nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype) for size in self.layer_sizes]
+        for layer, target in itertools.zip_longest(layers, layers[1:]):
+            x = declare(self, layer, target, activation(layer(x)))
             x = BatchRenorm(self.momentum, self.warmup_steps)(restore_float32(x, self.dtype))
         return x
 
@@ -344,13 +348,14 @@ class ResNetTorso(nn.Module):
         def activated(x: Array) -> Array:
             return activation(nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x)
 
-        def dense(x: Array) -> Array:
-            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)(x)
+        def dense() -> nn.Module:
+            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
 
-        x = dense(as_floats(observation))
+        x = dense()(as_floats(observation))
         for _ in range(self.num_blocks):
-            y = dense(activated(x))
-            x = x + dense(activated(y))
+            first, second = dense(), dense()
+            y = first(activated(x))
+            x = x + second(declare(self, first, second, activated(y)))
         return restore_float32(activated(x), self.dtype)
 
 
@@ -396,16 +401,17 @@ class SimBaTorso(nn.Module):
         activation = parse_activation_fn(self.activation)
         block_init = parse_initializer(self.block_kernel_init)
 
-        def dense(x: Array, size: int, kernel_init: Initializer = block_init) -> Array:
-            return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)(x)
+        def dense(size: int, kernel_init: Initializer = block_init) -> nn.Module:
+            return nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype)
 
         def normalised(x: Array) -> Array:
             return nn.LayerNorm(dtype=self.dtype)(x)
 
-        x = dense(as_floats(observation), self.hidden_size, parse_initializer(self.kernel_init))
+        x = dense(self.hidden_size, parse_initializer(self.kernel_init))(as_floats(observation))
         for _ in range(self.num_blocks):
-            y = dense(normalised(x), self.expansion * self.hidden_size)
-            x = x + dense(activation(y), self.hidden_size)
+            first, second = dense(self.expansion * self.hidden_size), dense(self.hidden_size)
+            y = first(normalised(x))
+            x = x + second(declare(self, first, second, activation(y)))
         return restore_float32(normalised(x), self.dtype)
 
 
@@ -447,17 +453,18 @@ class SimBaV2Torso(nn.Module):
             `[..., hidden_size]`, of norm one.
         """
 
-        def dense(x: Array, size: int) -> Array:
-            return UnitDense(size, dtype=self.dtype)(x)
+        def dense(size: int) -> nn.Module:
+            return UnitDense(size, dtype=self.dtype)
 
         x = as_floats(observation)
         x = to_sphere(jnp.concatenate([x, jnp.full((*x.shape[:-1], 1), self.shift, x.dtype)], axis=-1))
         size, width = self.hidden_size, self.expansion * self.hidden_size
-        x = to_sphere(Scaler(math.sqrt(2.0 / size))(dense(x, size)))
+        x = to_sphere(Scaler(math.sqrt(2.0 / size))(dense(size)(x)))
         for _ in range(self.num_blocks):
+            first, second = dense(width), dense(size)
+            y = nn.relu(Scaler(math.sqrt(2.0 / width))(first(x)))
             # The small constant keeps a vector without active units from zero.
-            y = nn.relu(Scaler(math.sqrt(2.0 / width))(dense(x, width))) + _LEAST_ACTIVATION
-            y = to_sphere(dense(y, size))
+            y = to_sphere(second(declare(self, first, second, y) + _LEAST_ACTIVATION))
             x = to_sphere(x + Scaler(1.0 / (self.num_blocks + 1), 1.0 / math.sqrt(size))(y - x))
         return restore_float32(x, self.dtype)
 
@@ -498,13 +505,17 @@ class BroTorso(nn.Module):
         """
         activation, kernel_init = parse_activation_fn(self.activation), parse_initializer(self.kernel_init)
 
-        def normalised(x: Array) -> Array:
-            dense = nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
-            return nn.LayerNorm(dtype=self.dtype)(dense(x))
+        def dense() -> nn.Module:
+            return nn.Dense(self.hidden_size, kernel_init=kernel_init, dtype=self.dtype)
 
-        x = activation(normalised(as_floats(observation)))
+        def normalised(x: Array) -> Array:
+            return nn.LayerNorm(dtype=self.dtype)(x)
+
+        x = activation(normalised(dense()(as_floats(observation))))
         for _ in range(self.num_blocks):
-            x = x + normalised(activation(normalised(x)))
+            first, second = dense(), dense()
+            y = declare(self, first, second, activation(normalised(first(x))))
+            x = x + normalised(second(y))
         return restore_float32(x, self.dtype)
 
 

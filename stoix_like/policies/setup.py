@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import jax
 from stoix_like.base_types import System, SystemSpec
 from stoix_like.config import RunConfig
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.systems.resets import with_resets
 
 
 class InferenceSetup(NamedTuple):
@@ -48,7 +48,7 @@ class InferenceSetup(NamedTuple):
             The system.
         """
         spec = self.spec if greedy is None else self.spec._replace(evaluation_greedy=greedy)
-        system = self.config.build(dataclasses.replace(self.config.system, **(hyperparams or {})), spec)
+        system = with_resets(self.config.build, self.config.system, hyperparams or {}, spec)
         precision = self.config.matmul_precision
         if precision is None:
             return system

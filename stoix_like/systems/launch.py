@@ -22,6 +22,7 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
+from stoix_like.utils.jax_utils import merge_leading_dims
 
 # Systems stand below the runner and the command line, and import neither.
 RUNNER = "stoix_like.run.experiment", "run_experiment"
@@ -53,6 +54,14 @@ class Algorithm(ABC):
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train the agent; return it with metrics."""
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return observations `[B, ...]` that the update learns from; by default, those of the rollout."""
+        del agent, key
+        observation: Observation = jax.tree.map(
+            partial(merge_leading_dims, num_dims=2), trajectory.transitions.observation
+        )
+        return observation
+
     @abstractmethod
     def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
@@ -68,6 +77,7 @@ def make_system(algorithm: Algorithm, spec: SystemSpec) -> System:
         eval_act=partial(algorithm.act, greedy=spec.evaluation_greedy),
         init_carry=algorithm.init_carry,
         inspect=algorithm.inspect,
+        observations=algorithm.observations,
     )
 
 

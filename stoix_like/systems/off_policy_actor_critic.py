@@ -130,6 +130,12 @@ class OffPolicyActorCritic(Algorithm, Generic[ConfigT]):
         """Draw a batch from the replay buffer."""
         return self.replay.sample(buffer, key)
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of the replay buffer."""
+        del trajectory
+        observation: Observation = self.draw(self.returns.buffer(agent.local), key).observation
+        return observation
+
     def sample(self, agent: Agent, key: jax.Array) -> Any:
         """Sample a batch of normalised observations and rewards."""
         batch = self.draw(self.returns.buffer(agent.local), key)

@@ -147,7 +147,9 @@ def advance_schedules(opt_states: PyTree[Any], steps: jax.Array) -> PyTree[Any]:
     def advance(state: Any) -> Any:
         return state._replace(count=state.count + steps) if is_schedule(state) else state
 
-    def is_schedule(state: Any) -> bool:
-        return isinstance(state, optax.ScaleByScheduleState)
-
     return jax.tree.map(advance, opt_states, is_leaf=is_schedule)
+
+
+def is_schedule(state: Any) -> bool:
+    """Return whether a part of an optimiser's state counts the steps of a schedule."""
+    return isinstance(state, optax.ScaleByScheduleState)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,9 @@ class ReplayConfig(SystemConfig):
         reward_scale: factor of the rewards, applied before they are stored.
         has_replay: see `SystemConfig`.
         whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
+        reset_every: gradient steps between two resets of the networks, see `systems.resets`; None for no resets.
+        reset: what is reset: `full`, `last_layers` or `redo`.
+        dormant_threshold: score up to which `redo` counts a unit as dormant.
     """
 
     has_replay: ClassVar[bool] = True
@@ -40,6 +43,9 @@ class ReplayConfig(SystemConfig):
     store_next_observation: bool
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
+    reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
+    reset: Annotated[str, one_of("full", "last_layers", "redo")] = "full"
+    dormant_threshold: Annotated[float, at_least(0.0)] = 0.025
 
     @property
     def prioritised(self) -> bool:

@@ -45,7 +45,7 @@ from stoix_like.systems.off_policy_actor_critic import (
     make_parts,
 )
 from stoix_like.utils.exploration import persist_noise_keys
-from stoix_like.utils.jax_utils import periodically
+from stoix_like.utils.jax_utils import merge_leading_dims, periodically
 from stoix_like.utils.loss import mpo_policy_loss, mpo_temperature_loss
 from stoix_like.utils.multistep import batch_retrace_continuous
 from stoix_like.utils.training import join_optimisers
@@ -126,6 +126,12 @@ class MPO(OffPolicyActorCritic[Config]):
         # Random actions of the warm-up are not those of the policy: an infinite log-probability ends the trace.
         steps = steps._replace(extras=jnp.where(same, log_prob, jnp.inf))
         return super().observe(agent, trajectory._replace(transitions=steps))
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of windows of the replay buffer, side by side."""
+        windows = super().observations(agent, trajectory, key)
+        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), windows)
+        return observation
 
     def draw(self, buffer: PyTree, key: jax.Array) -> Any:
         """Draw windows `[W, B]` from the replay buffer."""

@@ -165,6 +165,11 @@ class BaseDQN(Algorithm, Generic[ConfigT]):
     def losses(self, params: OnlineAndTarget, batch: Any, key: jax.Array) -> Losses:
         """Compute the losses `[B]`, and by name metrics `[B]`: `q_value`, the values of the actions."""
 
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of the replay buffer."""
+        del trajectory
+        return self.sample(agent, key).observation
+
     def sample(self, agent: Agent, key: jax.Array) -> Batch:
         """Sample a batch; by priority, with annealed importance weights (section 3.4 of arXiv:1511.05952)."""
         exponent = self.config.importance_exponent(agent.shared.updates, self.num_updates)

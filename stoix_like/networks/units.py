@@ -1,0 +1,75 @@
+"""Records of what the units of networks compute, for resets and diagnostics.
+
+Torsos declare their hidden units by `declare`, which costs nothing unless somebody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+
+COLLECTION = "units"
+"""The collection of flax that declared units go to."""
+HEAD = "head"
+"""In place of a layer: what a head takes from the torso."""
+
+_listener: ContextVar[list[Recorded] | None] = ContextVar("listener", default=None)
+
+
+class Recorded(NamedTuple):
+    """One application of a network.
+
+    Attributes:
+        variables: its variables, the very arrays of the caller.
+        units: by path, such as `("torso", "Dense_0:Dense_1")`, the outputs `[..., F]` of units.
+    """
+
+    variables: Any
+    units: dict[tuple[str, ...], jax.Array]
+
+
+def declare(module: nn.Module, source: nn.Module, target: nn.Module | None, outputs: jax.Array) -> jax.Array:
+    """Declare the outputs of units, after the activation function.
+
+    Args:
+        module: the module that contains both layers.
+        source: the dense layer before the activation function.
+        target: the dense layer that alone takes the outputs; None for the heads, where `module` is the torso.
+        outputs: `[..., F]`.
+
+    Returns:
+        The outputs.
+    """
+    module.sow(COLLECTION, f"{source.name}:{HEAD if target is None else target.name}", outputs)
+    return outputs
+
+
+@contextmanager
+def recording() -> Iterator[list[Recorded]]:
+    """Record the units of all networks that are applied, outside of mapped functions and loops."""
+    records: list[Recorded] = []
+    token = _listener.set(records)
+    try:
+        yield records
+    finally:
+        _listener.reset(token)
+
+
+def is_recording() -> bool:
+    """Return whether units are recorded; then, networks are applied one by one."""
+    return _listener.get() is not None
+
+
+def record(variables: Any, units: Any) -> None:
+    """Add an application of a network to the current records."""
+    records = _listener.get()
+    assert records is not None
+    flat = {
+        tuple(key.key for key in path[:-1]): leaf for path, leaf in jax.tree.leaves_with_path(units.get(COLLECTION, {}))
+    }
+    records.append(Recorded(variables, flat))
