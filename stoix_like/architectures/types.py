@@ -27,6 +27,7 @@ class ProgramSpec(NamedTuple):
         max_blocks: blocks that one call may have at most.
         most_truncations: see `rollout.rollout`.
         lone_shards: whether each device has a single shard, so that the axis over its shards is omitted.
+        diagnostics: whether a call diagnoses the networks after its last update, see `systems.diagnostics`.
     """
 
     num_members: int
@@ -39,6 +40,7 @@ class ProgramSpec(NamedTuple):
     max_blocks: int = 1
     most_truncations: int | None = None
     lone_shards: bool = False
+    diagnostics: bool = False
 
 
 class EpisodeSums(NamedTuple):
@@ -120,6 +122,7 @@ class IntervalMetrics(NamedTuple):
         healthy_updates: updates of the interval before something became non-finite.
         bad_metrics: by name, whether the metric was non-finite in the update that diverged.
         blocks: `RunningSums` after each block of `ProgramSpec.every_updates` updates of the call; empty without.
+        diagnostics: those of the last update of the call, by name; empty without.
     """
 
     metrics: Metrics
@@ -127,6 +130,7 @@ class IntervalMetrics(NamedTuple):
     healthy_updates: jax.Array
     bad_metrics: Metrics
     blocks: Any = ()
+    diagnostics: Any = ()
 
 
 class Program(NamedTuple):

@@ -25,12 +25,16 @@ from stoix_like.architectures.types import (
 )
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.systems.diagnostics import diagnose
+from stoix_like.systems.resets import batch_of
 from stoix_like.utils.packing import fori_loop, pack_params, unpack
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 """`(shared, rollout_state, key) -> (rollout_state, rollout)`."""
 Update = Callable[[Any, Shard], tuple[Any, Shard, Metrics]]
 """`(shared, shard) -> (shared, shard, metrics)`."""
+
+DIAGNOSTICS = "diagnostics/"
 
 
 class ShardProgram(NamedTuple):
@@ -120,6 +124,8 @@ class ShardProgram(NamedTuple):
         state = state._replace(shared=pack_params(state.shared))
         step = partial(self._healthy_update, update=update)
         every = self.spec.every_updates
+        if self.spec.diagnostics:
+            return self._train_diagnosed(state, num_updates)
         if every is None:
             state = unpack(fori_loop(0, num_updates, lambda _, state: step(state), state))
             return state, self._interval_metrics(state)
@@ -133,6 +139,43 @@ class ShardProgram(NamedTuple):
         *parts, blocks = unpack(fori_loop(0, num_updates, update_and_store, (*state, blocks)))
         state = LearnerState(*parts)
         return state, self._interval_metrics(state, blocks)
+
+    def _train_diagnosed(self, state: LearnerState, num_updates: jax.Array) -> tuple[LearnerState, IntervalMetrics]:
+        """Train as `train_shard` does, and diagnose the networks after the last update.
+
+        All updates are one compiled loop: where a call ends, which depends on the time, changes no result.
+        """
+        every = self.spec.every_updates
+        blocks: Any = ()
+        if every is not None:
+            blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
+        names = jax.eval_shape(
+            lambda: self._update(unpack(state.shared), state.shards, self._rollout, self._diagnose)[2]
+        )
+        zeros = {name: jnp.zeros(()) for name in names if name.startswith(DIAGNOSTICS)}
+
+        def step(number: jax.Array, carry: Any) -> Any:
+            *parts, blocks, last = carry
+            found: Metrics = {}
+
+            def diagnose(*args: Any) -> Metrics:
+                found.update(jax.lax.cond(number + 1 == num_updates, self._diagnose, lambda *_: last, *args))
+                return {}
+
+            update = partial(self._update, collect=self._rollout, diagnose=diagnose)
+            state = self._healthy_update(LearnerState(*parts), update)
+            if every is not None:
+                blocks = jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
+            return *state, blocks, found
+
+        *parts, blocks, last = unpack(fori_loop(0, num_updates, step, (*state, blocks, zeros)))
+        state = LearnerState(*parts)
+        metrics = self._interval_metrics(state, None if every is None else blocks)
+        return state, metrics._replace(diagnostics={name.removeprefix(DIAGNOSTICS): last[name] for name in last})
+
+    def _diagnose(self, before: Any, after: Any, observation: Any) -> Metrics:
+        found = diagnose(self.system, self.axes, before, after, observation)
+        return {f"{DIAGNOSTICS}{name}": value for name, value in found.items()}
 
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
@@ -212,14 +255,19 @@ class ShardProgram(NamedTuple):
         """Roll out, observe and update once; an `Update`."""
         return self._update(shared, shard, self._rollout)
 
-    def _update(self, shared: Any, shard: Shard, collect: Collect) -> tuple[Any, Shard, Metrics]:
-        """Collect a rollout, observe and update once."""
+    def _update(
+        self, shared: Any, shard: Shard, collect: Collect, diagnose: Callable[..., Metrics] | None = None
+    ) -> tuple[Any, Shard, Metrics]:
+        """Collect a rollout, observe and update once; also return what `diagnose` finds, if any, among the metrics."""
         key, rollout_key, update_key = jax.random.split(shard.key, 3)
         with jax.named_scope("rollout"):
             state, (trajectory, episodes) = collect(shared, shard.rollout_state, rollout_key)
         with jax.named_scope("update"):
             agent = self.system.observe(Agent(shared, shard.local), trajectory)
             agent, metrics = self.system.update(agent, trajectory, update_key)
+        if diagnose is not None:
+            observation = batch_of(self.system, agent, trajectory, update_key)
+            metrics = metrics | diagnose(shared, agent.shared, observation)
         sums = add_episodes(shard.episodes, episodes)
         return agent.shared, Shard(agent.local, state, key, sums), self.axes.mean(metrics)
 

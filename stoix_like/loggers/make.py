@@ -27,6 +27,7 @@ class LoggerConfig:
 
     Attributes:
         every_updates: updates between two records of training metrics; None records those of evaluations alone.
+        diagnostics: whether every evaluation records dormant units, ranks and norms of the networks.
     """
 
     tensorboard: TensorBoardConfig = dataclasses.field(default_factory=TensorBoardConfig)
@@ -35,6 +36,7 @@ class LoggerConfig:
     console: ConsoleConfig = dataclasses.field(default_factory=ConsoleConfig)
     video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
     every_updates: Annotated[int | None, between(1, INT32_MAX)] = None
+    diagnostics: bool = False
 
 
 def check_available(config: LoggerConfig) -> None:

@@ -55,7 +55,7 @@ class _FeedForward(_Network):
     ) -> Float[Array, "*batch D"]:
         """Return the embedding of an observation; see `__call__`."""
         x = self.input_layer(observation, **(input_kwargs or {}))
-        return self.torso(x, **(torso_kwargs or {}))
+        return units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
 
 
 class FeedForwardActor(_FeedForward):
@@ -210,7 +210,7 @@ class FeedForwardActorCritic(_Network):
             ValueError: the observation has an action mask that the action head does not take.
         """
         x = self.input_layer(observation, **(input_kwargs or {}))
-        x = self.torso(x, **(torso_kwargs or {}))
+        x = units.declare_features(self, self.torso(x, **(torso_kwargs or {})))
         policy = self.action_head(x, **_policy_kwargs(self.action_head, observation, actor_head_kwargs))
         return policy, self.critic_head(x, **(critic_head_kwargs or {}))
 
@@ -450,7 +450,7 @@ class _Recurrent:
 
     def _embed(self, cells: Any, state: Any, observation: Any, done: Array) -> tuple[Any, Array]:
         state, embedding = cells(state, (self.pre_torso(self.input_layer(observation)), done))
-        return state, self.post_torso(embedding)
+        return state, units.declare_features(self, self.post_torso(embedding))
 
     def embed(self, state: Any, observation: Any, done: Bool[Array, "T *batch"]) -> Float[Array, "T *batch D"]:
         """Return what the head takes, for sequences; see `__call__`."""
@@ -558,9 +558,9 @@ class StatelessCritic(FeedForwardCritic):
 
 def same_body(actor: RecurrentActor, critic: RecurrentCritic | StatelessCritic) -> bool:
     """Return whether two recurrent networks differ in their heads alone."""
-    return isinstance(critic, RecurrentCritic) and all(
-        repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__
-    )
+    if units.is_recording() or not isinstance(critic, RecurrentCritic):
+        return False
+    return all(repr(getattr(actor, name)) == repr(getattr(critic, name)) for name in _Recurrent.__annotations__)
 
 
 def unroll_both(

@@ -17,6 +17,8 @@ COLLECTION = "units"
 """The collection of flax that declared units go to."""
 HEAD = "head"
 """In place of a layer: what a head takes from the torso."""
+FEATURES = "features"
+"""In place of two layers: what the heads of a network take."""
 
 _listener: ContextVar[list[Recorded] | None] = ContextVar("listener", default=None)
 
@@ -45,8 +47,20 @@ def declare(module: nn.Module, source: nn.Module, target: nn.Module | None, outp
     Returns:
         The outputs.
     """
-    module.sow(COLLECTION, f"{source.name}:{HEAD if target is None else target.name}", outputs)
+    _sow(module, f"{source.name}:{HEAD if target is None else target.name}", outputs)
     return outputs
+
+
+def declare_features(network: Any, features: jax.Array) -> jax.Array:
+    """Declare what the heads of a network take, `[..., F]`, and return it."""
+    _sow(network, FEATURES, features)
+    return features
+
+
+def _sow(module: Any, name: str, outputs: jax.Array) -> None:
+    # Initialisation would return what is declared among the variables.
+    if not module.is_initializing():
+        module.sow(COLLECTION, name, outputs)
 
 
 @contextmanager

@@ -272,7 +272,7 @@ def _digest_of_run(config: RunConfig, settings: str) -> str:
     # Of a lone member, hyperparameters that the seed draws are constants of the programs.
     ignored = _HOST if config.arch.population.hyperparams else (*_HOST, "arch.seed")
     pairs = sorted((key, repr(value)) for key, value in flatten(config.resolved) if not key.startswith(ignored))
-    depends_on = (pairs, config.logger.every_updates, settings)
+    depends_on = (pairs, config.logger.every_updates, config.logger.diagnostics, settings)
     return hashlib.sha256(repr(depends_on).encode()).hexdigest()
 
 

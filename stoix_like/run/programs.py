@@ -109,6 +109,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         max_blocks=max_blocks(num_members),
         most_truncations=setup.most_truncations,
         lone_shards=setup.lone_shards,
+        diagnostics=config.logger.diagnostics,
     )
     program: Any
     if isinstance(config.arch, SebulbaConfig):

@@ -64,11 +64,17 @@ def training(interval: IntervalMetrics) -> dict[str, Any]:
         interval: on the host.
 
     Returns:
-        The system's metrics as `train/…`, and statistics of the finished episodes, None if there are none.
+        The system's metrics as `train/…`, statistics of the finished episodes, None if there are none, and diagnostics
+        as `diagnostics/…`.
     """
+    groups = {
+        "train": dict(interval.metrics) | _episodes(interval.episodes),
+        "diagnostics": dict(interval.diagnostics or {}),
+    }
     return {
-        f"train/{name}": plain(np.asarray(values, np.float64))
-        for name, values in (dict(interval.metrics) | _episodes(interval.episodes)).items()
+        f"{group}/{name}": plain(np.asarray(values, np.float64))
+        for group, metrics in groups.items()
+        for name, values in metrics.items()
     }
 
 

@@ -244,6 +244,11 @@ def _check_sebulba(
             f"arch=sebulba steps environments on the host, and {config.environment_name} runs on the accelerator:"
             " use arch=anakin, or an environment of env=gymnasium or env=envpool"
         )
+    if config.logger.diagnostics:
+        raise ConfigError(
+            "logger.diagnostics=true does not fit arch=sebulba, whose updates are one call each: use arch=anakin, or"
+            " logger.diagnostics=false"
+        )
     if num_members > 1:
         raise ConfigError(
             f"arch.population.size={num_members} does not fit arch=sebulba, which trains one member: use 1, or"

@@ -102,13 +102,14 @@ def with_resets(
     def update(agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         shared, resets = _parts(agent.shared)
         agent, metrics = system.update(agent._replace(shared=shared), trajectory, key)
+        # Outside of the condition, which might copy the replay buffer.
+        observation = batch_of(system, agent, trajectory, key) if config.reset == "redo" else ()  # type: ignore[attr-defined]
         steps = resets.steps + member.gradient_steps  # type: ignore[attr-defined]
 
         def renew(shared: Any, reset_key: jax.Array) -> tuple[Any, jax.Array]:
             reset_key, fresh_key = jax.random.split(reset_key)
             new = fresh(dict(hyperparams), fresh_key, _example(trajectory))
-            batch = agent._replace(shared=shared), trajectory, jax.random.fold_in(key, 1)
-            return reset(shared, new, batch), reset_key
+            return reset(shared, new, observation), reset_key
 
         due = any_of_batch(steps >= every)
         shared, reset_key = jax.lax.cond(due, renew, lambda *same: same, agent.shared, resets.key)
@@ -164,9 +165,9 @@ def _learned(shared: Any) -> dict[str, Any]:
     return {name: getattr(shared, name) for name in shared._fields if name in _LEARNED}
 
 
-def _reset_all(shared: Any, fresh: Any, batch: Any) -> Any:
+def _reset_all(shared: Any, fresh: Any, observation: Any) -> Any:
     """Take everything that is learned from a new agent, but for the counts of schedules."""
-    del batch
+    del observation
 
     def keep_schedules(old: Any, new: Any) -> Any:
         return old if is_schedule(old) else new
@@ -179,9 +180,9 @@ def _reset_all(shared: Any, fresh: Any, batch: Any) -> Any:
     )
 
 
-def _reset_heads(shared: Any, fresh: Any, batch: Any) -> Any:
+def _reset_heads(shared: Any, fresh: Any, observation: Any) -> Any:
     """Take the heads of all networks, and their moments, from a new agent."""
-    del batch
+    del observation
     heads = [path for path, _ in jax.tree.leaves_with_path(shared.params) if _in_head(path)]
     if not heads:
         raise ConfigError(
@@ -200,9 +201,9 @@ def _in_head(path: Path) -> bool:
     return any(str(getattr(entry, "key", "")).endswith("_head") for entry in path)
 
 
-def _redo(system: System, config: Any, axes: Axes, shared: Any, fresh: Any, batch: Any) -> Any:
+def _redo(system: System, config: Any, axes: Axes, shared: Any, fresh: Any, observation: Any) -> Any:
     """Reset the weights to dormant units, and cut those from them."""
-    masks = find_dormant(system, config.dormant_threshold, axes, shared, batch)
+    masks = find_dormant(system, config.dormant_threshold, axes, shared, observation)
     if not masks:
         raise ConfigError(
             "system.reset=redo: the torsos of this system declare no units: use system.reset=full, or"
@@ -211,8 +212,7 @@ def _redo(system: System, config: Any, axes: Axes, shared: Any, fresh: Any, batc
 
     def change(path: Path, old: Any, new: Any) -> Any:
         # Targets follow by themselves; moments have the path of their parameters below that of the optimiser.
-        of_target = any(getattr(entry, "name", "") == "target" for entry in path)
-        mask = None if of_target else masks.get((_network_of(path), _dict_path(path)))
+        mask = None if is_target(path) else masks.get((network_of(path), dict_path(path)))
         if mask is None:
             return old
         is_moment = any(getattr(entry, "name", "") in ("mu", "nu") for entry in path)
@@ -250,7 +250,7 @@ def dormant_scores(outputs: jax.Array, axes: Axes) -> jax.Array:
 
 
 def find_dormant(
-    system: System, threshold: Any, axes: Axes, shared: Any, batch: tuple[Agent, Trajectory, jax.Array]
+    system: System, threshold: Any, axes: Axes, shared: Any, observation: Any
 ) -> dict[tuple[str, Path], Dormant]:
     """Find the weights to and from dormant units, by the network and the path of their variable.
 
@@ -258,10 +258,12 @@ def find_dormant(
     """
     places = {id(leaf): path for path, leaf in jax.tree.leaves_with_path(shared.params)}
     masks: dict[tuple[str, Path], Dormant] = {}
-    for network in record_units(system, shared, batch):
-        leaves = {_dict_path(path): leaf for path, leaf in jax.tree.leaves_with_path(network.variables)}
+    for network in record_units(system, shared, observation):
+        leaves = {dict_path(path): leaf for path, leaf in jax.tree.leaves_with_path(network.variables)}
         for place, outputs in network.units.items():
             *module, names = place
+            if names == units.FEATURES:
+                continue
             source, target = names.split(":")
             prefix = ("params", *module)
             targets = _targets(leaves, prefix, target, outputs.shape[-1])
@@ -272,7 +274,7 @@ def find_dormant(
             for path, mask in [(path, Dormant(incoming=dormant)) for path in incoming] + [
                 (path, Dormant(outgoing=dormant[:, None])) for path in targets
             ]:
-                key = (_network_of(places[id(leaves[path])]), path)
+                key = (network_of(places[id(leaves[path])]), path)
                 old = masks.get(key, Dormant())
                 masks[key] = Dormant(
                     _either(old.incoming, _wide(mask.incoming, leaves[path])),
@@ -281,13 +283,20 @@ def find_dormant(
     return masks
 
 
-def record_units(system: System, shared: Any, batch: tuple[Agent, Trajectory, jax.Array]) -> list[units.Recorded]:
+def record_units(system: System, shared: Any, observation: Any) -> list[units.Recorded]:
     """Apply the networks of a system to observations that it learns from, and return what their units compute."""
-    if system.inspect is None or system.observations is None:
+    if system.inspect is None or observation is None:
         return []
     with units.recording() as records:
-        system.inspect(shared, system.observations(*batch))
+        system.inspect(shared, observation)
     return records
+
+
+def batch_of(system: System, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Any:
+    """Return observations `[B, ...]` that a system learns from in an update; None where it does not tell."""
+    if system.observations is None:
+        return None
+    return system.observations(agent, trajectory, jax.random.fold_in(key, 1))
 
 
 def _either(a: Any, b: Any) -> Any:
@@ -312,12 +321,18 @@ def _targets(leaves: Mapping[Path, Any], prefix: Path, target: str, width: int) 
     return kernels if only_heads and all(leaves[path].shape[0] == width for path in kernels) else []
 
 
-def _dict_path(path: Path) -> Path:
+def is_target(path: Path) -> bool:
+    """Return whether a leaf belongs to target parameters."""
+    return any(getattr(entry, "name", "") == "target" for entry in path)
+
+
+def dict_path(path: Path) -> Path:
+    """Return the path of a variable, or of its moments, inside of its network; empty for other leaves."""
     keys = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
     return tuple(keys[keys.index("params") :]) if "params" in keys else ()
 
 
-def _network_of(path: Path) -> str:
+def network_of(path: Path) -> str:
     """Return the network that a leaf of the parameters or of the states of optimisers belongs to."""
     names = [getattr(entry, "name", "") for entry in path]
     stems = [name.removesuffix("_params").removesuffix("_opt_state") for name in names]

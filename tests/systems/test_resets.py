@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Agent, Axes, NetworkOutputs, Observation, OnlineAndTarget, System, Trajectory
+from stoix_like.base_types import Axes, NetworkOutputs, Observation, OnlineAndTarget, System
 from stoix_like.errors import ConfigError
 from stoix_like.inference.load import load_shared, open_run
 from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
@@ -69,10 +69,7 @@ def small_system():
     def inspect(shared, observation):
         return NetworkOutputs(None, network.apply(shared.params.q_params.online, observation.agent_view)[..., 0])
 
-    def observations(agent, trajectory, key):
-        return Observation(jnp.asarray([[1.0, 0.0]]))
-
-    return System(*[None] * 6, inspect=inspect, observations=observations)
+    return System(*[None] * 6, inspect=inspect)
 
 
 def test_a_full_reset_keeps_counters_and_schedules():
@@ -102,8 +99,7 @@ def test_scores_of_units():
 def test_redo_resets_the_weights_to_dormant_units_and_cuts_those_from_them():
     """The second unit of each layer is off: its column comes from the new network, and its row becomes zero."""
     config = type("Config", (), {"dormant_threshold": 0.1})
-    batch = Agent(OLD, ()), Trajectory(None, ()), KEY
-    after = resets._redo(small_system(), config, Axes(), OLD, NEW, batch)
+    after = resets._redo(small_system(), config, Axes(), OLD, NEW, Observation(jnp.asarray([[1.0, 0.0]])))
     network = after.params.q_params.online["params"]["networks_0"]
     np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"], [[1, 11], [1, 13]])
     np.testing.assert_array_equal(network["torso"]["Dense_0"]["bias"], [0, 20])
@@ -120,7 +116,7 @@ def test_redo_resets_the_weights_to_dormant_units_and_cuts_those_from_them():
 def test_redo_without_declared_units_is_refused():
     system = small_system()._replace(inspect=lambda shared, observation: None)
     with pytest.raises(ConfigError, match=r"system.reset=redo: the torsos of this system declare no units: use"):
-        resets._redo(system, type("C", (), {"dormant_threshold": 0.1}), Axes(), OLD, NEW, (Agent(OLD, ()), None, KEY))
+        resets._redo(system, type("C", (), {"dormant_threshold": 0.1}), Axes(), OLD, NEW, None)
 
 
 SMALL = [
@@ -140,9 +136,9 @@ def test_resets_are_exact_on_resume_and_at_their_time(kind, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     stoix_like.train("sac/ff_sac", [*SMALL, *reset, *still, "arch.total_timesteps=112"], run_dir=whole)
     stoix_like.train("sac/ff_sac", [*SMALL, *reset, *still, "arch.total_timesteps=96"], run_dir=parts)
-    before = load_shared(open_run(parts))
+    before = load_shared(open_run(parts), "last").shared
     stoix_like.resume(parts, ["arch.total_timesteps=112"])
-    resumed, at_once = load_shared(open_run(parts)), load_shared(open_run(whole))
+    resumed, at_once = load_shared(open_run(parts), "last").shared, load_shared(open_run(whole), "last").shared
     assert (jax.random.key_data(resumed.resets.key) == jax.random.key_data(at_once.resets.key)).all()
     jax.tree.map(np.testing.assert_array_equal, resumed[:-1], at_once[:-1])
     # 96 - 64 = 32 steps are 8 updates, 16 gradient steps: one reset; 4 updates later, another one.

@@ -1,0 +1,121 @@
+"""Diagnostics of plasticity: dormant units, ranks, norms, and the relative size of updates.
+
+Sources: Sokar et al. 2023, arXiv:2302.12902 (dormant units); Kumar et al. 2021, arXiv:2010.14498 (`stable_rank`); Roy
+and Vetterli 2007, The Effective Rank; Lyle et al. 2024, arXiv:2407.01800 (effective learning rates).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Axes, Metrics, System
+from stoix_like.networks import units
+from stoix_like.systems.resets import dict_path, dormant_scores, is_target, network_of, record_units
+
+DORMANT_THRESHOLD = 0.025
+"""Score up to which a unit counts as dormant."""
+_MAX_ROWS = 256
+_RANK_FRACTION = 0.99
+
+
+def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: Any) -> Metrics:
+    """Compute diagnostics of the networks of a system after an update.
+
+    Args:
+        system: the system.
+        axes: the axes that the batch is spread over.
+        before: the shared state before the update.
+        after: that after it.
+        observation: observations `[B, ...]` that the system learns from, see `resets.batch_of`.
+
+    Returns:
+        Scalars by `network/name`: `weight_norm`, `update_ratio`, and of networks with declared units `dormant_units`,
+        `feature_norm`, `effective_rank` and `stable_rank`; see `docs/guides/plasticity.md`.
+    """
+    found: dict[str, list[jax.Array]] = defaultdict(list)
+    old, new = _weights(before.params), _weights(after.params)
+    for network, leaves in new.items():
+        norm, change = optax.tree.norm(leaves), optax.tree.norm(jax.tree.map(jnp.subtract, leaves, old[network]))
+        found[f"{network}/weight_norm"].append(norm)
+        found[f"{network}/update_ratio"].append(change / jnp.maximum(norm, 1e-12))
+    places = {id(leaf): path for path, leaf in jax.tree.leaves_with_path(after.params)}
+    for record in record_units(system, after, observation):
+        path = places.get(id(jax.tree.leaves(record.variables)[0]), ())
+        if path and not is_target(path):
+            for name, values in _of_units(record.units, axes).items():
+                found[f"{network_of(path) or 'network'}/{name}"] += values
+    return {name: jnp.mean(jnp.stack(values)) for name, values in found.items()}
+
+
+def _weights(params: Any) -> dict[str, list[jax.Array]]:
+    """Return the parameters of each network, without targets."""
+    found: dict[str, list[jax.Array]] = defaultdict(list)
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if dict_path(path) and not is_target(path):
+            found[network_of(path) or "network"].append(leaf)
+    return dict(found)
+
+
+def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[str, list[jax.Array]]:
+    """Return the diagnostics of the units of a network, one for each of its parts."""
+    found: dict[str, list[jax.Array]] = defaultdict(list)
+    dormant = [
+        dormant_scores(outputs, axes) <= DORMANT_THRESHOLD
+        for (*_, name), outputs in recorded.items()
+        if name != units.FEATURES
+    ]
+    if dormant:
+        found["dormant_units"].append(jnp.mean(jnp.concatenate(dormant)))
+    for (*_, name), outputs in recorded.items():
+        if name == units.FEATURES:
+            features = outputs.reshape(-1, outputs.shape[-1])[:_MAX_ROWS]
+            values = singular_values(features)
+            found["feature_norm"].append(jnp.mean(jnp.linalg.norm(features, axis=-1)))
+            found["effective_rank"].append(effective_rank(values))
+            found["stable_rank"].append(stable_rank(values))
+    return {name: [axes.mean(value) for value in values] for name, values in found.items()}
+
+
+# One member after the other: batches of decompositions deadlock on several devices of one CPU (jax 0.10).
+@jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
+def singular_values(features: jax.Array) -> jax.Array:
+    """Compute the singular values of features `[B, F]`, in ascending order, from the smaller of their Gram matrices."""
+    small = features if features.shape[0] <= features.shape[1] else features.T
+    return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(small @ small.T), 0.0))
+
+
+def effective_rank(values: jax.Array) -> jax.Array:
+    """Compute the effective rank, the exponential of an entropy.
+
+        exp(-sum_i p_i log p_i),   p_i = sigma_i / sum_j sigma_j
+
+    Source: Roy and Vetterli 2007, definition 1.
+
+    Args:
+        values: singular values.
+
+    Returns:
+        A number of dimensions, from 1 to their number.
+    """
+    p = values / jnp.maximum(jnp.sum(values), 1e-12)
+    return jnp.exp(-jnp.sum(jax.scipy.special.xlogy(p, p)))
+
+
+def stable_rank(values: jax.Array) -> jax.Array:
+    """Compute how many of the largest singular values make up 99 % of their sum.
+
+    Source: Kumar et al. 2021, section 3, srank with delta = 0.01.
+
+    Args:
+        values: singular values, in ascending order.
+
+    Returns:
+        A number of dimensions.
+    """
+    share = jnp.cumsum(values[::-1]) / jnp.maximum(jnp.sum(values), 1e-12)
+    return 1.0 + jnp.sum(share < _RANK_FRACTION)

@@ -1,0 +1,90 @@
+"""Tests of diagnostics of plasticity, with values derived by hand."""
+
+import json
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import stoix_like
+from stoix_like.base_types import Axes, NetworkOutputs, Observation, System
+from stoix_like.networks.base import FeedForwardCritic
+from stoix_like.networks.heads import ScalarCriticHead
+from stoix_like.networks.torso import MLPTorso
+from stoix_like.systems import diagnostics
+
+
+class Params(NamedTuple):
+    q_params: Any
+
+
+class Shared(NamedTuple):
+    params: Params
+
+
+def test_ranks_of_singular_values():
+    """Equal values have all dimensions; 98 and 2 need both for 99 % of their sum, 995 and 5 only one."""
+    np.testing.assert_allclose(diagnostics.effective_rank(jnp.ones(4)), 4.0, rtol=1e-5)
+    entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+    np.testing.assert_allclose(diagnostics.effective_rank(jnp.asarray([1.0, 3.0])), np.exp(entropy), rtol=1e-5)
+    assert [diagnostics.stable_rank(jnp.asarray(v)) for v in ([2.0, 98.0], [5.0, 995.0])] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_singular_values(transposed):
+    features = jnp.asarray([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
+    np.testing.assert_allclose(
+        diagnostics.singular_values(features.T if transposed else features), [3.0, 4.0], rtol=1e-5
+    )
+
+
+def test_diagnostics_of_a_critic():
+    """Of two units, the second is off for both observations, and the features are (1, 0) and (2, 0), of rank one.
+
+    The six weights have magnitude 1, and one of them changed by 0.6 in the update.
+    """
+    network = FeedForwardCritic(ScalarCriticHead(), MLPTorso((2,)))
+    torso = {"Dense_0": {"kernel": jnp.asarray([[1.0, -1.0], [1.0, -1.0]]), "bias": jnp.zeros(2)}}
+    params = {
+        "params": {"torso": torso, "critic_head": {"Dense_0": {"kernel": jnp.ones((2, 1)), "bias": jnp.zeros(1)}}}
+    }
+    head = {"Dense_0": {"kernel": jnp.asarray([[1.6], [1.0]]), "bias": jnp.zeros(1)}}
+    before = {"params": {"torso": torso, "critic_head": head}}
+
+    def inspect(shared, observation):
+        return NetworkOutputs(None, network.apply(shared.params.q_params, observation.agent_view))
+
+    found = diagnostics.diagnose(
+        System(*[None] * 6, inspect=inspect),
+        Axes(),
+        Shared(Params(before)),
+        Shared(Params(params)),
+        Observation(jnp.asarray([[1.0, 0.0], [1.0, 1.0]])),
+    )
+    expected = {
+        "q/weight_norm": 6**0.5,
+        "q/update_ratio": 0.6 / 6**0.5,
+        "q/dormant_units": 0.5,
+        "q/feature_norm": 1.5,
+        "q/effective_rank": 1.0,
+        "q/stable_rank": 1.0,
+    }
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "networks"),
+    [("ppo/ff_ppo", ("actor", "critic")), ("q_learning/ff_dqn", ("network",)), ("ppo/rec_ppo", ("actor", "critic"))],
+)
+def test_evaluations_record_diagnostics(system, networks, tmp_path):
+    overrides = ["arch.total_timesteps=2048", "arch.num_evaluation=2", "arch.num_eval_episodes=2", "logger=silent"]
+    overrides += ["logger.diagnostics=true", "arch.total_num_envs=4", "logger.every_updates=1"]
+    stoix_like.train(system, overrides, run_dir=tmp_path / "run")
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    for network in networks:
+        assert last[f"diagnostics/{network}/weight_norm"] > 0.0
+        assert last[f"diagnostics/{network}/update_ratio"] > 0.0
+        assert last[f"diagnostics/{network}/effective_rank"] >= 1.0
+        assert 0.0 <= last[f"diagnostics/{network}/dormant_units"] < 1.0
