@@ -62,6 +62,7 @@ class EnvConfig:
     scenario: ScenarioConfig = field(default_factory=ScenarioConfig)
     kwargs: dict[str, Any] = field(default_factory=dict)
     params: dict[str, Any] = field(default_factory=dict)
+    assets: str | None = None
     vectorization: Annotated[str, one_of("sync", "async", "envpool")] = "sync"
     timeout: Annotated[float, above(0.0)] = 300.0
     auto_reset: Annotated[str, one_of(*AUTO_RESETS)] = "fresh"
@@ -326,8 +327,12 @@ def make_scenario(
     if config.env_name not in SUITES:
         hint = nearest(config.env_name, [*SUITES, own.OWN])
         raise ConfigError(f"env.env_name={config.env_name!r} is not a suite of environments: {hint}")
-    module = load_suite(config.env_name)
+    suite, module = SUITES[config.env_name], load_suite(config.env_name)
     arguments: tuple[Any, ...] = (config.scenario.name, config.kwargs, config.params)
-    if SUITES[config.env_name].on_host:
+    if config.assets is not None and not suite.has_assets:
+        raise ConfigError(f"env.assets={config.assets} has no effect: {config.env_name} has its own models")
+    if suite.on_host:
         arguments = (*arguments, options)
+    if suite.has_assets:
+        arguments = (*arguments, config.assets)
     return own.wrap(wrappers.join_actions(module.make(*arguments)), config.wrappers)

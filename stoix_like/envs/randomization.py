@@ -125,7 +125,11 @@ class Randomized(Vectorize):
         try:
             with jax.numpy_rank_promotion("allow"):
                 drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
-            spread = jax.tree.leaves(jax.tree.broadcast(axes, drawn, is_leaf=_is_none), is_leaf=_is_none)
+            spread: list[int | None] = []
+            # Axes may be those of subtrees, as in `jax.vmap`, and models have fields that are None themselves.
+            jax.tree.map(
+                lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part))), axes, drawn, is_leaf=_is_none
+            )
         except Exception as error:  # Functions of users raise anything.
             raise ConfigError(
                 f"{KEY}={name} failed: {first_line(error)}{raised_at(error)}; it must return (model, axes) from (model,"

@@ -222,7 +222,8 @@ def open_cache(
     if directory is None or not config.arch.compile_cache or env.on_host or num_processes > 1:
         return ProgramCache()
     settings, devices = _settings(mesh), tuple(mesh.devices.flat)
-    is_own = config.env.env_name == OWN or config.own_env is not None
+    # Models in files of the user's own may change, as custom environments may.
+    is_own = config.env.env_name == OWN or config.own_env is not None or config.env.assets is not None
     run = None if is_own or config.arch.profile or _sources() is None else _digest_of_run(config, settings)
     wall_started = time.time() - (time.perf_counter() - started) - _SECONDS_BEFORE_START
     return ProgramCache(directory, settings, run, devices, wall_started)

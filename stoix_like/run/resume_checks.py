@@ -35,6 +35,7 @@ CHANGEABLE = (
     "arch.stop_at_return",
     "callbacks",
     "env.timeout",
+    "env.assets",
     "checkpoint",
     "logger",
 )

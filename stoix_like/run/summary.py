@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from stoix_like.run import records
 from stoix_like.run.compile import CompiledRun
 from stoix_like.run.population import Population
@@ -56,6 +58,7 @@ def summarise(
         "wall_seconds": wall_seconds,
         "notes": list(plan.notes),
         "versions": versions(),
+        "matmul_precision": config.matmul_precision or jax.config.values["jax_default_matmul_precision"] or "default",
         "devices": [f"{device.platform}:{device.device_kind}" for device in setup.mesh.devices.flat],
     }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import menagerie
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
@@ -40,6 +41,8 @@ def own(name="Corridor", **changes):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_yaml_builds_its_environment(choice):
     config = composed(f"env={choice}")
+    if config.env_name == "playground" and config.scenario.name in menagerie.ROBOTS:
+        config.assets = menagerie.models_of(menagerie.ROBOTS[config.scenario.name])
     assert config.env_name == choice.partition("/")[0]
     assert config.scenario.task_name.startswith(config.scenario.name)
     env = make(config)
@@ -72,6 +75,10 @@ def test_list_scenarios_lists_supported_scenarios():
     [
         (EnvConfig("gymnx", ScenarioConfig("CartPole-v1")), "env.env_name='gymnx' .*'gymnax'"),
         (EnvConfig("gymnax", ScenarioConfig("Cartpole-v0")), "env.scenario.name='Cartpole-v0' .*'CartPole-v1'"),
+        (
+            EnvConfig("gymnax", ScenarioConfig("CartPole-v1"), assets="models"),
+            "env.assets=models has no effect: gymnax",
+        ),
         (EnvConfig("gymnax"), "env.scenario.name='' .*choose from Acrobot-v1"),
         (probe(auto_reset="frehs"), "env.auto_reset='frehs' .*'fresh'"),
         (probe("discount", kwargs={"limit": 3}), "env.kwargs.limit=3 .*it has none"),

@@ -56,6 +56,7 @@ def test_the_run_directory_has_the_configuration_the_metrics_and_the_summary(res
         "env_steps",
         "absolute/episode_return_mean",
         "compile_seconds",
+        "matmul_precision",
         "programs",
         "steps_per_second",
         "wall_seconds",

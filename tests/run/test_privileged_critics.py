@@ -45,7 +45,9 @@ SYSTEMS = {
     "ppo/ff_ppo": ("system.normalize_observations=true",),
     "ppo/ff_ppo_penalty": (),
     "ppo/rec_ppo": ("network=rnn_actor", "system.normalize_observations=true", "system.sequence_length=2"),
+    "q_learning/ff_pqn_continuous": (),
     "reppo/ff_reppo": (),
+    "reppo/ff_reppo_discrete": (DISCRETE,),
     "sac/ff_crossq": REPLAY,
     "sac/ff_sac": (*REPLAY, "system.normalize_observations=true"),
     "sac/ff_sac_c51": REPLAY,
@@ -63,9 +65,9 @@ def prepare(system, *overrides):
     return set_up(parse_config(compose_config([f"system={system}", *SMALL, *overrides])))
 
 
-def first_kernels(params, network):
+def first_kernels(shared, network):
     """Return the number of inputs of the first layers of a network."""
-    flat = jax.tree_util.tree_flatten_with_path(params)[0]
+    flat = jax.tree_util.tree_flatten_with_path(shared)[0]
     named = {name: leaf.shape for path, leaf in flat if network in (name := jax.tree_util.keystr(path))}
     return {
         shape[0] for name, shape in named.items() if name.endswith("torso']['Dense_0']['kernel']") if "post" not in name
@@ -77,10 +79,10 @@ def test_actor_and_critic_observe_entries_of_their_own(system):
     """Tracing a whole update also shows that no network gets the entry of the other one: they differ in size."""
     init, training = itertools.islice(run_programs(prepare(system, *SYSTEMS[system])), 2)
     jax.eval_shape(training.function, *training.args)
-    params = jax.eval_shape(init.function, *init.args).shared.params
-    assert first_kernels(params, "actor_params") == {STATE}
-    extra = {"critic": 0, "q": 0 if system == "sac/ff_sac_discrete" else 1}
-    sizes = {kind: first_kernels(params, f"{kind}_params") for kind in extra}
+    shared = jax.eval_shape(init.function, *init.args).shared
+    assert first_kernels(shared, "actor_params") == {STATE}
+    extra = {"critic": 0, "q": 0 if system.endswith("discrete") else 1}
+    sizes = {kind: first_kernels(shared, f"{kind}_params") for kind in extra}
     assert [sizes[kind] for kind in extra if sizes[kind]] == [
         {PRIVILEGED + extra[kind]} for kind in extra if sizes[kind]
     ]

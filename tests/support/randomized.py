@@ -12,12 +12,13 @@ from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
 
 
 class Model(NamedTuple):
-    """A body that slides; `table` stands for everything that is not randomised, `empty` for what it does not have."""
+    """A body that slides; `table` is what is never randomised, `empty` and `absent` what the body does not have."""
 
     mass: jax.Array
     friction: jax.Array
     table: jax.Array
     empty: jax.Array
+    absent: None = None
 
 
 class State(NamedTuple):

@@ -17,6 +17,7 @@ class Suite(NamedTuple):
             `make(name, kwargs, params) -> VectorEnvironment`.
         package: the package that the module imports.
         extra: the extra of stoix_like that installs the package.
+        has_assets: whether `make` takes `env.assets` as well, the directory of models that are not part of the package.
         on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
     """
 
@@ -24,6 +25,7 @@ class Suite(NamedTuple):
     package: str
     extra: str
     on_host: bool = False
+    has_assets: bool = False
 
 
 SUITES: dict[str, Suite] = {
@@ -35,7 +37,7 @@ SUITES: dict[str, Suite] = {
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
-    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground"),
+    "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground", has_assets=True),
     "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
     "probe": Suite("stoix_like.envs.suites.probes", "jax", ""),
     "xminigrid": Suite("stoix_like.envs.suites.xminigrid", "xminigrid", "xminigrid"),

@@ -1,29 +1,41 @@
-"""Adapter for the DeepMind Control tasks of MuJoCo Playground, whose models are part of its package."""
+"""Adapter for MuJoCo Playground.
+
+The models of the DeepMind Control tasks are part of its package; those of the robots are in mujoco_menagerie, which the
+suite would download.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from mujoco_playground import dm_control_suite, locomotion, manipulation, registry, wrapper
+from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation, registry, wrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment, fit_parameters
 from stoix_like.envs.wrappers import TimeLimit
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, first_line
 
 # What can be changed in a task's configuration. Its other keys have no effect here: the wrappers of the suite
 # alone read `action_repeat`, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _PARAMS = ("episode_length", "ctrl_dt", "sim_dt")
+_REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
+# Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
+_MODELS: Any = sys.modules[MjxEnv.__module__]
 
 
 def scenarios() -> list[str]:
-    """List the names of the supported tasks."""
-    return sorted(dm_control_suite.ALL_ENVS)
+    """List the names of the tasks; those of robots need `assets`."""
+    return sorted(registry.ALL_ENVS)
 
 
-def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+def make(
+    name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any], assets: str | None = None
+) -> VectorEnvironment:
     """Build environments of MuJoCo Playground.
 
     Args:
@@ -31,22 +43,27 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         kwargs: must be empty.
         params: entries of the task's configuration to change by name: `episode_length` in steps, `ctrl_dt` and `sim_dt`
             in seconds.
+        assets: directory of a checkout of mujoco_menagerie; None: where Playground itself keeps one.
 
     Returns:
         The environments.
 
     Raises:
-        ConfigError: if the name or a parameter is unknown, or a value is invalid.
+        ConfigError: if the name or a parameter is unknown, a value is invalid, or the models of the task are missing.
     """
-    if name in locomotion.ALL_ENVS + manipulation.ALL_ENVS:
-        raise ConfigError(f"env.scenario.name={name!r} is not supported: it would download models of mujoco_menagerie")
     check_scenario("playground", name, scenarios())
     check_names("env.kwargs", kwargs, (), name)
-    config = dm_control_suite.get_default_config(name)
+    config = registry.get_default_config(name)
     chosen = {key: config[key] for key in _PARAMS}
     chosen |= fit_parameters(params, chosen, name)
     # The default of the suite is Warp.
-    env = dm_control_suite.load(name, config_overrides=chosen | {"impl": "jax"})
+    overrides = chosen | ({"impl": "jax"} if "impl" in config else {})
+    if name in dm_control_suite.ALL_ENVS:
+        if assets is not None:
+            raise ConfigError(f"env.assets={assets} has no effect: the model of {name} is part of its package")
+        env = dm_control_suite.load(name, config_overrides=overrides)
+    else:
+        env = _load_robot(name, overrides, assets)
     if env.n_substeps < 1:
         raise ConfigError(
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
@@ -55,6 +72,37 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     replaced = wrapper.BraxDomainRandomizationVmapWrapper(env, lambda model: (model, None)).v_env_fn
     physics = Physics(env.mjx_model, replaced, lambda: registry.get_domain_randomizer(name))
     return TimeLimit(Vectorize(PhysicsEnvironment(env, env.mj_model, _pose, physics)), chosen["episode_length"])
+
+
+def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any:
+    """Build a task whose models are in a checkout of mujoco_menagerie, without downloading one."""
+    directory = Path(_MODELS.MENAGERIE_PATH) if assets is None else Path(assets).expanduser()
+    if not directory.is_dir():
+        what = f"env.scenario.name={name} needs models" if assets is None else f"env.assets={assets} is no directory"
+        raise ConfigError(
+            f"{what} of mujoco_menagerie, which no run downloads: git clone {_REPOSITORY} PATH, git -C PATH checkout"
+            f" {_MODELS.MENAGERIE_COMMIT_SHA}, and set env.assets=PATH"
+        )
+    suite = locomotion if name in locomotion.ALL_ENVS else manipulation
+    with _models_in(directory):
+        try:
+            return suite.load(name, config_overrides=overrides)
+        except (KeyError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"env.assets={directory} does not fit {name}: {first_line(error)}: use {_REPOSITORY} at commit"
+                f" {_MODELS.MENAGERIE_COMMIT_SHA}"
+            ) from error
+
+
+@contextlib.contextmanager
+def _models_in(directory: Path) -> Iterator[None]:
+    before = _MODELS.MENAGERIE_PATH
+    # The suite takes a path of its own kind.
+    _MODELS.MENAGERIE_PATH = type(before)(directory)
+    try:
+        yield
+    finally:
+        _MODELS.MENAGERIE_PATH = before
 
 
 def _pose(state: Any) -> dict[str, Any]:

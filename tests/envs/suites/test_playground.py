@@ -1,8 +1,11 @@
 """Tests of the adapter for MuJoCo Playground against its own environments."""
 
+import sys
+
 import conformance
 import jax
 import jax.numpy as jnp
+import menagerie
 import numpy as np
 import pytest
 import randomized
@@ -22,10 +25,8 @@ def config(name=CHEAP, **changes):
     return conformance.env_config("playground", name, **changes)
 
 
-def test_all_control_tasks_are_listed_and_no_task_with_a_download():
-    listed = list_scenarios()["playground"]
-    assert set(listed) == set(mujoco_playground.dm_control_suite.ALL_ENVS)
-    assert not set(listed) & set(mujoco_playground.locomotion.ALL_ENVS + mujoco_playground.manipulation.ALL_ENVS)
+def test_all_registered_tasks_are_listed():
+    assert set(list_scenarios()["playground"]) == set(mujoco_playground.registry.ALL_ENVS)
 
 
 def test_actions_lie_within_the_bounds_of_the_actuators():
@@ -93,10 +94,40 @@ def test_parameters_reach_the_simulation():
     np.testing.assert_allclose(moved[0.04] / moved[0.02], 2.0, rtol=0.1)
 
 
-@pytest.mark.parametrize("name", ["Go1JoystickFlatTerrain", "PandaPickCube"])
-def test_tasks_with_a_download_raise(name):
-    with pytest.raises(ConfigError, match=f"'{name}' is not supported: it would download"):
+@pytest.mark.parametrize("name", menagerie.ROBOTS)
+def test_robots_run_on_models_from_a_directory(name):
+    env = make_eval(config(name, assets=menagerie.models_of(menagerie.ROBOTS[name])))
+    conformance.check_carry(env)
+    if name != "PandaPickCube":
+        assert set(env.observation_space.spaces) == {"state", "privileged_state"}
+
+
+def test_a_robot_is_randomised_as_the_suite_registers_it():
+    assets = menagerie.models_of("unitree_go1")
+    changes = {"randomization": "registered", "randomize_evaluation": True, "assets": assets}
+    env = make_eval(config("Go1JoystickFlatTerrain", **changes))
+    conformance.check_carry(env)
+    keys = jax.random.split(jax.random.key(0), 3)
+    parameters = jax.eval_shape(env.reset, keys)[0].env_state.env_state.parameters
+    # Friction of the floor, position and mass of bodies, initial pose, friction and inertia of joints.
+    assert len(parameters) == 6
+    assert {leaf.shape[0] for leaf in parameters} == {3}
+    with pytest.raises(ConfigError, match="registered: no randomisation is registered for playground/PandaPickCube"):
+        make(config("PandaPickCube", randomization="registered", assets=menagerie.models_of("franka_emika_panda")))
+
+
+def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
+    name, clone = "Go1JoystickFlatTerrain", "which no run downloads: git clone https://.*/mujoco_menagerie PATH, git -C"
+    with pytest.raises(ConfigError, match=f"env.scenario.name={name} needs models of mujoco_menagerie, {clone}"):
         make(config(name))
+    with pytest.raises(ConfigError, match=f"env.assets={tmp_path}/none is no directory of mujoco_menagerie, {clone}"):
+        make(config(name, assets=f"{tmp_path}/none"))
+    with pytest.raises(ConfigError, match=f"env.assets={tmp_path} does not fit {name}: .*at commit [0-9a-f]{{40}}"):
+        make(config(name, assets=str(tmp_path)))
+    with pytest.raises(ConfigError, match=f"env.assets={tmp_path} has no effect: the model of {CHEAP}"):
+        make(config(assets=str(tmp_path)))
+    models = sys.modules[mujoco_playground.MjxEnv.__module__]
+    assert not models.MENAGERIE_PATH.exists()
 
 
 @pytest.mark.parametrize(
