@@ -1,6 +1,6 @@
 """Diagnostics of plasticity: dormant units, ranks, norms, and the relative size of updates.
 
-Sources: Sokar et al. 2023, arXiv:2302.12902 (dormant units); Kumar et al. 2021, arXiv:2010.14498 (`stable_rank`); Roy
+Sources: Sokar et al. 2023, arXiv:2302.12902 (dormant units); Kumar et al. 2021, arXiv:2010.14498 (`srank`); Roy
 and Vetterli 2007, The Effective Rank; Lyle et al. 2024, arXiv:2407.01800 (effective learning rates).
 """
 
@@ -35,7 +35,7 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
 
     Returns:
         Scalars by `network/name`: `weight_norm`, `update_ratio`, and of networks with declared units `dormant_units`,
-        `feature_norm`, `effective_rank` and `stable_rank`; see `docs/guides/plasticity.md`.
+        `feature_norm`, `effective_rank` and `srank`; see `docs/guides/plasticity.md`.
     """
     found: dict[str, list[jax.Array]] = defaultdict(list)
     old, new = _weights(before.params), _weights(after.params)
@@ -77,16 +77,18 @@ def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[st
             values = singular_values(features)
             found["feature_norm"].append(jnp.mean(jnp.linalg.norm(features, axis=-1)))
             found["effective_rank"].append(effective_rank(values))
-            found["stable_rank"].append(stable_rank(values))
+            found["srank"].append(srank(values))
     return {name: [axes.mean(value) for value in values] for name, values in found.items()}
 
 
 # One member after the other: batches of decompositions deadlock on several devices of one CPU (jax 0.10).
 @jax.custom_batching.sequential_vmap  # type: ignore[untyped-decorator]
 def singular_values(features: jax.Array) -> jax.Array:
-    """Compute the singular values of features `[B, F]`, in ascending order, from the smaller of their Gram matrices."""
-    small = features if features.shape[0] <= features.shape[1] else features.T
-    return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(small @ small.T), 0.0))
+    """Compute the singular values of features `[B, F]`, in descending order.
+
+    Roots of eigenvalues of a Gram matrix would not do: rounding gives each zero the root of the machine precision.
+    """
+    return jnp.linalg.svd(features, compute_uv=False)
 
 
 def effective_rank(values: jax.Array) -> jax.Array:
@@ -106,16 +108,16 @@ def effective_rank(values: jax.Array) -> jax.Array:
     return jnp.exp(-jnp.sum(jax.scipy.special.xlogy(p, p)))
 
 
-def stable_rank(values: jax.Array) -> jax.Array:
+def srank(values: jax.Array) -> jax.Array:
     """Compute how many of the largest singular values make up 99 % of their sum.
 
     Source: Kumar et al. 2021, section 3, srank with delta = 0.01.
 
     Args:
-        values: singular values, in ascending order.
+        values: singular values, in descending order.
 
     Returns:
         A number of dimensions.
     """
-    share = jnp.cumsum(values[::-1]) / jnp.maximum(jnp.sum(values), 1e-12)
+    share = jnp.cumsum(values) / jnp.maximum(jnp.sum(values), 1e-12)
     return 1.0 + jnp.sum(share < _RANK_FRACTION)

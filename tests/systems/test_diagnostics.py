@@ -28,15 +28,22 @@ def test_ranks_of_singular_values():
     np.testing.assert_allclose(diagnostics.effective_rank(jnp.ones(4)), 4.0, rtol=1e-5)
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     np.testing.assert_allclose(diagnostics.effective_rank(jnp.asarray([1.0, 3.0])), np.exp(entropy), rtol=1e-5)
-    assert [diagnostics.stable_rank(jnp.asarray(v)) for v in ([2.0, 98.0], [5.0, 995.0])] == [2.0, 1.0]
+    assert [diagnostics.srank(jnp.asarray(v)) for v in ([98.0, 2.0], [995.0, 5.0])] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_singular_values(transposed):
     features = jnp.asarray([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
     np.testing.assert_allclose(
-        diagnostics.singular_values(features.T if transposed else features), [3.0, 4.0], rtol=1e-5
+        diagnostics.singular_values(features.T if transposed else features), [4.0, 3.0], rtol=1e-5
     )
+
+
+def test_features_of_one_direction_have_rank_one():
+    """Rounding of 256 singular values that are zero does not count."""
+    values = diagnostics.singular_values(jnp.linspace(-1.0, 2.0, 256)[:, None] * jnp.linspace(0.1, 1.0, 512)[None])
+    assert diagnostics.srank(values) == 1.0
+    np.testing.assert_allclose(diagnostics.effective_rank(values), 1.0, atol=1e-2)
 
 
 def test_diagnostics_of_a_critic():
@@ -68,7 +75,7 @@ def test_diagnostics_of_a_critic():
         "q/dormant_units": 0.5,
         "q/feature_norm": 1.5,
         "q/effective_rank": 1.0,
-        "q/stable_rank": 1.0,
+        "q/srank": 1.0,
     }
     assert {name: float(value) for name, value in found.items()} == pytest.approx(expected, rel=1e-4)
 
