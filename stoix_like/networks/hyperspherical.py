@@ -6,7 +6,6 @@ section 4.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -100,7 +99,7 @@ class Scaler(nn.Module):
 class UnitOutput(nn.Module):
     """The output layer of a head: linear, scaled, linear, bias.
 
-        y = W_2 (s * W_1 x) + b
+        y = W_2 (s * W_1 x) + b,  s = 1 and b = 0 at first
 
     Attributes:
         features: width of the output, in units.
@@ -111,7 +110,6 @@ class UnitOutput(nn.Module):
     @nn.compact
     def __call__(self, embedding: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         """Transform `[..., D]` into `[..., features]`."""
-        width = embedding.shape[-1]
-        hidden = Scaler(math.sqrt(2.0 / width))(UnitDense(width)(embedding))
+        hidden = Scaler(1.0)(UnitDense(embedding.shape[-1])(embedding))
         x = UnitDense(self.features)(hidden)
         return x + prepend_dims(self.param("bias", zeros, (self.features,)), x.ndim)

@@ -47,6 +47,7 @@ def test_scaler_and_output_match_hand_computed_values():
     params = scaler.init(KEY, jnp.ones(2))
     np.testing.assert_allclose(params["params"]["scale"], [0.5, 0.5])
     np.testing.assert_allclose(scaler.apply(params, jnp.asarray([1.0, 3.0])), [2.0, 6.0])
+    np.testing.assert_array_equal(UnitOutput(1).init(KEY, jnp.ones(2))["params"]["Scaler_0"]["scale"], [1.0, 1.0])
     params = {
         "UnitDense_0": {"unit_kernel": jnp.eye(2)},
         "Scaler_0": {"scale": jnp.ones(2)},
