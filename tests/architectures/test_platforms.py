@@ -17,6 +17,8 @@ SHARDS = ["arch.num_devices=2", "arch.update_batch_size=2", "logger.every_update
 # Adam divides gradients by their size: those that are nearly zero would be nothing but rounding.
 MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.n_step=2", "system.adam_eps=1e-3"]
 ALPHAZERO = [*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"]
+MUON = ["system.optimiser=muon", "system.weight_decay=0.01"]
+SCALED = ["system.normalize_observations=true", "system.normalize_rewards=true"]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
@@ -52,6 +54,10 @@ RUNS = {
         *(*REPLAY, "system.total_batch_size=8", "system.num_particles=4", "system.evaluation_particles=4"),
     ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
+    "sac_redo": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY, "system.reset=redo", "system.reset_every=4"],
+    "sac_muon": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY, *MUON],
+    "simba_v2": ["system=sac/ff_sac", "env=gymnax/pendulum", "network=mlp_simba_v2", *REPLAY, *SCALED],
+    "dqn_reset": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.reset_every=4", *SHARDS],
     "crossq": ["system=sac/ff_crossq", "env=gymnax/pendulum", *REPLAY],
     "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
     "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
