@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss.common import absolute_or_huber, mean_of
+from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.shapes import check_shapes
 
 
@@ -61,7 +62,7 @@ def categorical_critics_loss_per_example(
 
     Args:
         v_logits_tm1: `[B, atoms, C]` online logits of the actions taken, for each critic.
-        v_atoms: `[B, atoms]` values of the atoms, ascending.
+        v_atoms: `[B, atoms]` values of the atoms, ascending and evenly spaced; at least two.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
         v_logits_t: `[B, atoms]` target logits at the successor, such as `smallest_distribution`.
@@ -69,12 +70,15 @@ def categorical_critics_loss_per_example(
     Returns:
         The losses, one per example.
     """
-    check_shapes("v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B]", (v_logits_tm1, v_atoms, r_t, d_t))
-    losses = [
-        categorical_td_learning_per_example(v_logits_tm1[..., critic], v_atoms, r_t, d_t, v_logits_t, v_atoms)
-        for critic in range(v_logits_tm1.shape[-1])
-    ]
-    return sum(losses[1:], losses[0])
+    check_shapes(
+        "v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B] v_logits_t[B,K]", (v_logits_tm1, v_atoms, r_t, d_t, v_logits_t)
+    )
+    # Triangles take atoms^2 operations, in one kernel of an accelerator; a scatter takes 2 atoms, one after another.
+    project = _scatter if on_cpu() else _project
+    target = stop_gradient(project(r_t[:, None] + d_t[:, None] * v_atoms, jax.nn.softmax(v_logits_t), v_atoms))
+    critics = (v_logits_tm1[..., critic] for critic in range(v_logits_tm1.shape[-1]))
+    first, *others = [-jnp.sum(target * jax.nn.log_softmax(logits), axis=-1) for logits in critics]
+    return sum(others, first)
 
 
 def smallest_distribution(v: Float[Array, "B C"], logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
@@ -160,6 +164,20 @@ def _project(atoms: Array, probs: Array, support: Array) -> Array:
     offset = atoms[:, None, :] - support[:, :, None]
     gap = jnp.where(offset < 0.0, gap_below[:, :, None], gap_above[:, :, None])
     return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[:, None, :], axis=-1)
+
+
+def _scatter(atoms: Array, probs: Array, support: Array) -> Array:
+    """Project as `_project` does, onto an evenly spaced support of at least two atoms."""
+    last = support.shape[-1] - 1
+    low, high = support[:, :1], support[:, -1:]
+    position = (jnp.clip(atoms, low, high) - low) * (last / (high - low))
+    below = jnp.clip(position.astype(jnp.int32), 0, last - 1)
+    above_probs = (position - below) * probs
+    rows = jnp.arange(len(atoms))[:, None]
+    projected = (
+        jnp.zeros(support.shape, above_probs.dtype).at[rows, below].add(probs - above_probs, mode="promise_in_bounds")
+    )
+    return projected.at[rows, below + 1].add(above_probs, mode="promise_in_bounds")
 
 
 def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> Float[Array, "*B"]:

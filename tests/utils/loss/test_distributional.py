@@ -58,6 +58,26 @@ def test_projection_matches_hand_computed_values():
     np.testing.assert_allclose(loss, math.log(3), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Rlax:PendingDeprecationWarning")
+def test_both_forms_of_the_projection_agree_with_rlax_on_even_atoms(monkeypatch):
+    """Rewards of 2 clip at either end; a discount of 0 puts all mass on one atom or between two."""
+    keys, size, atoms = jax.random.split(jax.random.key(4), 4), 64, jnp.linspace(-3.0, 5.0, 33)
+    online, reward = jax.random.normal(keys[0], (size, 33, 2)), 2.0 * jax.random.normal(keys[1], (size,))
+    discount = jax.random.bernoulli(keys[2], 0.7, (size,)) * jnp.linspace(0.5, 1.0, size)
+    logits, support = jax.random.normal(keys[3], (size, 33)), jnp.tile(atoms, (size, 1))
+    z = reward[:, None] + discount[:, None] * support
+    expected = _batched(rlax.categorical_l2_project, 0, 0, 0)(z, jax.nn.softmax(logits), support)
+    losses = -jnp.einsum("bk,bkc->b", expected, jax.nn.log_softmax(online, axis=1))
+    for cpu in (True, False):
+        monkeypatch.setattr(distributional, "on_cpu", lambda cpu=cpu: cpu)
+        actual = ls.categorical_critics_loss_per_example(online, support, reward, discount, logits)
+        np.testing.assert_allclose(actual, losses, rtol=1e-5)
+    args = online, support, reward, discount
+    gradient = jax.grad(lambda logits: ls.categorical_critics_loss_per_example(*args, logits).sum())(logits)
+    assert not gradient.any()  # the target is fixed
+    np.testing.assert_allclose(distributional._scatter(z, jax.nn.softmax(logits), support), expected, atol=2e-6)
+
+
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_projection_preserves_mass_and_mean(seed):
