@@ -46,6 +46,7 @@ class VMPOShared(NamedTuple):
     statistics: Any
     return_statistics: Any
     updates: Any
+    learning_rate: Any
     duals: Duals
     dual_opt_state: Any
 
