@@ -83,7 +83,12 @@ def test_diagnostics_of_a_critic():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "networks"),
-    [("ppo/ff_ppo", ("actor", "critic")), ("q_learning/ff_dqn", ("network",)), ("ppo/rec_ppo", ("actor", "critic"))],
+    [
+        ("ppo/ff_ppo", ("actor", "critic")),
+        ("q_learning/ff_dqn", ("network",)),
+        ("ppo/rec_ppo", ("actor", "critic")),
+        ("q_learning/rec_r2d2", ("network",)),
+    ],
 )
 def test_evaluations_record_diagnostics(system, networks, tmp_path):
     overrides = ["arch.total_timesteps=2048", "arch.num_evaluation=2", "arch.num_eval_episodes=2", "logger=silent"]

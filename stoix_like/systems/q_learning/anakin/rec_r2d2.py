@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import rlax
 
-from stoix_like.base_types import NetworkOutputs, Observation, OnlineAndTarget, PyTree, RolloutState, System, SystemSpec
+from stoix_like.base_types import (
+    Agent,
+    NetworkOutputs,
+    Observation,
+    OnlineAndTarget,
+    PyTree,
+    RolloutState,
+    System,
+    SystemSpec,
+    Trajectory,
+)
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
@@ -24,6 +35,7 @@ from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
+from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.multistep import batch_n_step_bootstrapped_returns, batch_transformed_n_step_returns
 from stoix_like.utils.packing import unpack
@@ -147,6 +159,13 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         return batch_n_step_bootstrapped_returns(
             nothing, nothing + 1.0, stored, self.config.n_step, truncation_t=ended, time_major=True
         )
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        batch: Any = self.sample(agent, key)
+        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), batch.steps.observation)
+        return observation
 
     def set_priorities(self, local: PyTree, batch: Any, losses: jax.Array) -> PyTree:
         """Set the priorities of a batch from the absolute errors of its steps (section 2.3)."""
