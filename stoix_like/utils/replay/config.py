@@ -105,6 +105,8 @@ class ReplayConfig(SystemConfig):
         Raises:
             ConfigError: sizes that do not fit; names the key, its value and what would work.
         """
+        if self.reset_every is None and self.reset != "full":
+            raise ConfigError(f"system.reset={self.reset} has no effect: set system.reset_every to gradient steps")
         if self.whole_windows and not self.store_next_observation:
             raise ConfigError(
                 "system.store_next_observation=false: this system needs the successor of every step: use true"

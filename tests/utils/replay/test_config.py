@@ -14,6 +14,12 @@ def test_whole_windows_need_their_successors():
         config.check(8, 1)
 
 
+def test_a_kind_of_resets_needs_their_period():
+    config = parse_config(compose_config(["system=q_learning/ff_dqn", "system.reset=redo"])).system
+    with pytest.raises(ConfigError, match="system.reset=redo has no effect: set system.reset_every"):
+        config.check(8, 1)
+
+
 INVALID_SIZES = {
     "batch": (["system.total_batch_size=127", "arch.update_batch_size=2"], r"total_batch_size=127.*use 126 or 128"),
     "short": (
