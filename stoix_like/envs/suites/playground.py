@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from mujoco_playground import MjxEnv, dm_control_suite, locomotion, manipulation, registry, wrapper
 
 from stoix_like.envs.arguments import check_names, check_scenario
@@ -24,6 +26,8 @@ from stoix_like.errors import ConfigError, first_line
 # alone read `action_repeat`, and the rest belongs to the implementation in Warp, which needs a GPU of NVIDIA.
 _PARAMS = ("episode_length", "ctrl_dt", "sim_dt")
 _REPOSITORY = "https://github.com/google-deepmind/mujoco_menagerie"
+# Tasks whose steps call functions of jax by arguments that newer versions do not have.
+_OF_OLDER_JAX = ("LeapCubeReorient", "PandaRobotiqPushCube")
 # Where the suite looks for the models, as the constant MENAGERIE_PATH; none of its functions takes another place.
 _MODELS: Any = sys.modules[MjxEnv.__module__]
 
@@ -64,6 +68,8 @@ def make(
         env = dm_control_suite.load(name, config_overrides=overrides)
     else:
         env = _load_robot(name, overrides, assets)
+        if name in _OF_OLDER_JAX:
+            _check_step(name, env)
     if env.n_substeps < 1:
         raise ConfigError(
             f"env.params.ctrl_dt={chosen['ctrl_dt']} is shorter than a step of the simulation of {name}: use at least"
@@ -92,6 +98,18 @@ def _load_robot(name: str, overrides: dict[str, Any], assets: str | None) -> Any
                 f"env.assets={directory} does not fit {name}: {first_line(error)}: use {_REPOSITORY} at commit"
                 f" {_MODELS.MENAGERIE_COMMIT_SHA}"
             ) from error
+
+
+def _check_step(name: str, env: Any) -> None:
+    raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
+    try:
+        with jax.numpy_rank_promotion("allow"):
+            jax.eval_shape(env.step, jax.eval_shape(env.reset, raw_key), jnp.zeros(env.action_size))
+    except TypeError as error:
+        raise ConfigError(
+            f"env.scenario.name={name} does not run with jax {jax.__version__}: in mujoco_playground, {error}: choose"
+            " another task"
+        ) from error
 
 
 @contextlib.contextmanager

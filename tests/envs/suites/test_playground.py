@@ -116,6 +116,12 @@ def test_a_robot_is_randomised_as_the_suite_registers_it():
         make(config("PandaPickCube", randomization="registered", assets=menagerie.models_of("franka_emika_panda")))
 
 
+def test_a_task_of_an_older_jax_is_refused():
+    message = "env.scenario.name=LeapCubeReorient does not run with jax .*argument 'a_max': choose another task"
+    with pytest.raises(ConfigError, match=message):
+        make(config("LeapCubeReorient", assets=menagerie.models_of("leap_hand")))
+
+
 def test_models_that_are_missing_raise_and_nothing_is_downloaded(tmp_path):
     name, clone = "Go1JoystickFlatTerrain", "which no run downloads: git clone https://.*/mujoco_menagerie PATH, git -C"
     with pytest.raises(ConfigError, match=f"env.scenario.name={name} needs models of mujoco_menagerie, {clone}"):
