@@ -75,9 +75,14 @@ def append_mirrored(
 
     Returns:
         `[B * (1 + copies)]` steps.
+
+    Raises:
+        ConfigError: observations have action masks.
     """
     batches = [batch]
     for view, action in symmetry(steps.observation.agent_view, steps.action):
+        if steps.observation.action_mask is not None:
+            raise ConfigError("system.symmetry: action masks have no mirrored copies: use null")
         copies = normalize(steps.observation._replace(agent_view=view)), action
         obs, action = jax.tree.map(lambda x: merge_leading_dims(x, 2), copies)
         batches.append(batch._replace(obs=obs, action=action))

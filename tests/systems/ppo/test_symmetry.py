@@ -30,6 +30,9 @@ def test_mirrored_steps_are_normalised_and_keep_the_targets_of_the_originals():
     for name, value in (("log_prob", rows), ("advantage", rows), ("target", 2.0 * rows)):
         np.testing.assert_array_equal(getattr(both, name), jnp.tile(value, 2))
     assert append_mirrored(no_symmetry, steps, batch, normalize) is batch
+    masked = steps._replace(observation=observation._replace(action_mask=jnp.ones((2, 2, 1), bool)))
+    with pytest.raises(ConfigError, match=r"system.symmetry: action masks have no mirrored copies"):
+        append_mirrored(mirrors.pendulum, masked, batch, normalize)
 
 
 def test_functions_that_cannot_mirror_raise():
