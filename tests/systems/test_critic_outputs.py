@@ -39,6 +39,12 @@ def test_the_mean_of_a_distribution_converges_to_its_targets(head):
     np.testing.assert_allclose(output.value(head.apply(params, embedding)), target, atol=0.05)
 
 
+def test_targets_outside_of_the_atoms_are_counted():
+    output, embedding, target = critic_output(ATOMS), jnp.eye(2)[:, None], jnp.asarray([[0.7], [-2.1]])
+    distribution = ATOMS.apply(ATOMS.init(jax.random.key(0), embedding), embedding)
+    np.testing.assert_array_equal(output.metrics(distribution, target)["clipped_targets"], [[0.0], [1.0]])
+
+
 def test_a_value_is_learned_as_it_is():
     assert critic_output(ScalarCriticHead()) is SCALAR
     value = jnp.asarray([1.0, 2.0])

@@ -191,6 +191,7 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         pi, value = self.networks.both(params, batch.obs)
         policy_loss, others = self.policy_loss(pi, behaviour, batch)
         others |= self.rate.measure(pi, lambda: self.networks.policy(behaviour.params, batch.obs))
+        others |= self.networks.output.metrics(value, batch.target)
         value_loss, entropy = self.value_loss(value, batch), pi.entropy(seed=key)
         metrics = means({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, **others})
         loss = metrics["policy_loss"] + self.config.vf_coef * metrics["value_loss"]
