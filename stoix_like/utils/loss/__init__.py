@@ -21,6 +21,7 @@ from stoix_like.utils.loss.actor_critic import (
 )
 from stoix_like.utils.loss.common import approximate_kl, approximate_kl_per_example
 from stoix_like.utils.loss.distributional import (
+    categorical_critics_loss,
     categorical_critics_loss_per_example,
     categorical_double_q_learning,
     categorical_td_learning,
@@ -86,6 +87,7 @@ __all__ = [
     "awr_loss",
     "baseline_loss",
     "baseline_loss_per_example",
+    "categorical_critics_loss",
     "categorical_critics_loss_per_example",
     "categorical_double_q_learning",
     "categorical_td_learning",

@@ -81,6 +81,9 @@ def categorical_critics_loss_per_example(
     return sum(others, first)
 
 
+categorical_critics_loss = mean_of(categorical_critics_loss_per_example)
+
+
 def smallest_distribution(v: Float[Array, "B C"], logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
     """Return the logits of the critic with the smallest mean, for each example.
 
