@@ -165,7 +165,7 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
     # Arguments are random arrays of the annotated shapes.
     mean, per_example = jax.jit(getattr(ls, name)), jax.jit(getattr(ls, f"{name}_per_example"))
     shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
-    shapes |= {"B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
+    shapes |= {"B atoms C": (B, K, C), "B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
     shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
     batched, others = {}, {}
     for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
@@ -176,7 +176,7 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
             others[argument] = 0.7
         elif argument == "a_tm1":
             batched[argument] = np.arange(B, dtype=np.int32) % A
-        elif "atoms_tm1" in argument or "atoms_t" in argument:
+        elif "atoms" in argument:
             batched[argument] = np.tile(np.linspace(-2.0, 2.0, K, dtype=np.float32), (B, 1))
         else:
             batched[argument] = random_arrays(seed)(*shapes[dims])
