@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparisons import assert_same_state, without_times
+from resumed import assert_resumed_equals_whole
 
 from stoix_like import evaluate, train
 from stoix_like.composition import compose_config
@@ -17,7 +17,6 @@ from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 
 N, T = 3, 8
 
@@ -158,19 +157,11 @@ def test_a_resumed_run_is_bit_identical(tmp_path, every, mode):
     env += [f"env.randomize_every={every}", f"env.auto_reset={mode}", "env.randomize_evaluation=true"]
     system = ["system=ppo/ff_ppo", "network=mlp_continuous", "system.rollout_length=8", "arch.compile_cache=false"]
 
-    def training_loop(run_dir):
+    def training_loop(writer):
         setup = set_up(parse_config(compose_config([*system, *env, *budget])))
-        return TrainingLoop(setup, MultiLogger([]), checkpoint.Writer(run_dir, 9))
+        return TrainingLoop(setup, MultiLogger([]), writer)
 
-    whole = training_loop(tmp_path)
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(tmp_path / "other")
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    resumed.train()
-    resumed.writer.close()
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
+    whole = assert_resumed_equals_whole(training_loop, tmp_path)
     recorded = whole.state.shards.rollout_state.env_state.env_state
     assert distinct(recorded.env_state.parameters[0]) > 1
 

@@ -6,8 +6,8 @@ import json
 import jax
 import numpy as np
 import pytest
-from comparisons import assert_same_state, without_times
 from privileged import PRIVILEGED, STATE
+from resumed import assert_resumed_equals_whole
 from selections import select
 
 from stoix_like import load_policy, train
@@ -18,7 +18,6 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.run.programs import run_programs
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 
 ENV = ("env._target_=privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
 SMALL = (*ENV, "arch.compile_cache=false", "system.rollout_length=4", "+observations=privileged")
@@ -128,18 +127,10 @@ def test_exported_policies_hold_and_take_what_the_actor_observes(tmp_path, syste
 def test_a_resumed_run_with_a_feed_forward_critic_is_bit_identical(tmp_path):
     overrides = (*SYSTEMS["ppo/rec_ppo"], "arch.total_timesteps=256", "arch.num_evaluation=4")
 
-    def training_loop(run_dir):
-        return TrainingLoop(prepare("ppo/rec_ppo", *overrides), MultiLogger([]), checkpoint.Writer(run_dir, 9))
+    def training_loop(writer):
+        return TrainingLoop(prepare("ppo/rec_ppo", *overrides), MultiLogger([]), writer)
 
-    whole = training_loop(tmp_path)
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(tmp_path / "other")
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    resumed.train()
-    resumed.writer.close()
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
+    assert_resumed_equals_whole(training_loop, tmp_path)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparisons import assert_same_state, without_times
+from resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
@@ -19,7 +19,6 @@ from stoix_like.networks import utils
 from stoix_like.networks.base import RecurrentCritic
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 from stoix_like.systems.recurrent_actor_critic import RecurrentLocal, Sequences
 
 NETWORKS = [
@@ -222,13 +221,10 @@ def test_only_memory_repeats_the_first_cue(system, cell_type, expected):
 @pytest.mark.optimized
 def test_a_resumed_run_is_bit_identical(tmp_path):
     overrides = ["system=ppo/rec_ppo", "arch.total_timesteps=256", "arch.num_evaluation=4", "env.time_limit=50"]
-    whole = training_loop(*overrides, "system.sequence_length=4", writer=checkpoint.Writer(tmp_path, 9))
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(*overrides, "system.sequence_length=4", writer=checkpoint.Writer(tmp_path / "other", 9))
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    assert np.abs(resumed.state.shards.local.critic_hidden_state).max() > 0.0
-    resumed.train()
-    resumed.writer.close()
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
+
+    def check(resumed):
+        assert np.abs(resumed.state.shards.local.critic_hidden_state).max() > 0.0
+
+    assert_resumed_equals_whole(
+        lambda writer: training_loop(*overrides, "system.sequence_length=4", writer=writer), tmp_path, check
+    )

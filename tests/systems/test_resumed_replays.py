@@ -2,14 +2,13 @@
 
 import disco
 import pytest
-from comparisons import assert_same_state, without_times
+from resumed import assert_resumed_equals_whole
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 
 pytestmark = pytest.mark.optimized
 
@@ -62,20 +61,12 @@ def test_resumed_run_with_replay_is_bit_identical(tmp_path, system):
     small = ["system.total_batch_size=16", "system.epochs=2", "network.actor_network.pre_torso.layer_sizes=[8]"]
     overrides = [f"system={system}", *REPLAYS[system], *sizes, *budget, *small, "arch.compile_cache=false"]
 
-    def training_loop(run_dir):
-        return TrainingLoop(
-            set_up(parse_config(compose_config(overrides))), MultiLogger([]), checkpoint.Writer(run_dir, 9)
-        )
+    def training_loop(writer):
+        return TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]), writer)
 
-    whole = training_loop(tmp_path)
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(tmp_path / "other")
-    # Half of the run, after more steps than the replay buffer holds.
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    assert not resumed.missing
-    assert 256 < resumed.env_steps < 500
-    resumed.train()
-    resumed.writer.close()
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
+    def check(resumed):
+        # Half of the run, after more steps than the replay buffer holds.
+        assert not resumed.missing
+        assert 256 < resumed.env_steps < 500
+
+    assert_resumed_equals_whole(training_loop, tmp_path, check)

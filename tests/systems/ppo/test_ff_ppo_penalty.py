@@ -3,14 +3,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparisons import assert_same_state, without_times
+from resumed import assert_resumed_equals_whole
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.storage import checkpoint
 from stoix_like.systems.ppo.anakin.ff_ppo_penalty import MAX_KL_COEF, MIN_KL_COEF, adapt_coefficient
 
 HEAD = "network.actor_network.action_head._target_"
@@ -68,14 +67,6 @@ def test_a_larger_penalty_keeps_the_policy_nearer(overrides):
 def test_a_resumed_run_with_an_adaptive_penalty_and_learning_rate_is_bit_identical(tmp_path):
     overrides = ["system=ppo/ff_ppo_penalty", "arch.total_timesteps=1024", "arch.num_evaluation=4"]
     overrides += ["system.desired_kl=1e-4", "system.decay_learning_rates=false", "network=mlp_quantiles"]
-    whole = training_loop(*overrides, writer=checkpoint.Writer(tmp_path, 9))
-    whole.train()
-    whole.writer.close()
-    resumed = training_loop(*overrides, writer=checkpoint.Writer(tmp_path / "other", 9))
-    resumed.restore(checkpoint.read(tmp_path, checkpoint.steps(tmp_path)[1], resumed.targets()))
-    resumed.train()
-    resumed.writer.close()
+    whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path)
     assert float(whole.state.shared.kl_coef) != whole.setup.config.system.kl_coef
     assert float(whole.state.shared.learning_rate) != pytest.approx(whole.setup.config.system.actor_lr)
-    assert without_times(resumed.history) == without_times(whole.history)
-    assert_same_state(resumed.state, whole.state)
