@@ -34,8 +34,6 @@ Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]
 Update = Callable[[Any, Shard], tuple[Any, Shard, Metrics]]
 """`(shared, shard) -> (shared, shard, metrics)`."""
 
-DIAGNOSTICS = "diagnostics/"
-
 
 class ShardProgram(NamedTuple):
     """A system with its environments and mapped axes.
@@ -122,60 +120,57 @@ class ShardProgram(NamedTuple):
         """
         state = self._start_interval(state, new_interval)
         state = state._replace(shared=pack_params(state.shared))
-        step = partial(self._healthy_update, update=update)
-        every = self.spec.every_updates
-        if self.spec.diagnostics:
-            return self._train_diagnosed(state, num_updates)
-        if every is None:
-            state = unpack(fori_loop(0, num_updates, lambda _, state: step(state), state))
-            return state, self._interval_metrics(state)
-        blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
-
-        def update_and_store(number: jax.Array, carry: Any) -> Any:
-            *parts, blocks = carry
-            state = step(LearnerState(*parts))
-            return *state, jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
-
-        *parts, blocks = unpack(fori_loop(0, num_updates, update_and_store, (*state, blocks)))
-        state = LearnerState(*parts)
-        return state, self._interval_metrics(state, blocks)
-
-    def _train_diagnosed(self, state: LearnerState, num_updates: jax.Array) -> tuple[LearnerState, IntervalMetrics]:
-        """Train as `train_shard` does, and diagnose the networks after the last update.
-
-        All updates are one compiled loop: where a call ends, which depends on the time, changes no result.
-        """
-        every = self.spec.every_updates
-        blocks: Any = ()
+        every, blocks = self.spec.every_updates, None
         if every is not None:
             blocks = jax.tree.map(partial(_repeat, count=self.spec.max_blocks), _running_sums(state))
-        names = jax.eval_shape(
-            lambda: self._update(unpack(state.shared), state.shards, self._rollout, self._diagnose)[2]
-        )
-        zeros = {name: jnp.zeros(()) for name in names if name.startswith(DIAGNOSTICS)}
 
         def step(number: jax.Array, carry: Any) -> Any:
-            *parts, blocks, last = carry
-            found: Metrics = {}
-
-            def diagnose(*args: Any) -> Metrics:
-                found.update(jax.lax.cond(number + 1 == num_updates, self._diagnose, lambda *_: last, *args))
-                return {}
-
-            update = partial(self._update, collect=self._rollout, diagnose=diagnose)
-            state = self._healthy_update(LearnerState(*parts), update)
+            *parts, blocks, found = carry
+            state = LearnerState(*parts)
+            if self.spec.diagnostics:
+                state, found = self._diagnosed_update(state, number + 1 == num_updates, found)
+            else:
+                state = self._healthy_update(state, update)
             if every is not None:
                 blocks = jax.tree.map(partial(_store, number // every), blocks, _running_sums(state))
             return *state, blocks, found
 
-        *parts, blocks, last = unpack(fori_loop(0, num_updates, step, (*state, blocks, zeros)))
+        carry = *state, blocks, self._no_diagnostics(state)
+        *parts, blocks, found = unpack(fori_loop(0, num_updates, step, carry))
         state = LearnerState(*parts)
-        metrics = self._interval_metrics(state, None if every is None else blocks)
-        return state, metrics._replace(diagnostics={name.removeprefix(DIAGNOSTICS): last[name] for name in last})
+        return state, self._interval_metrics(state, blocks)._replace(diagnostics=found)
+
+    def _diagnosed_update(
+        self, state: LearnerState, is_last: jax.Array, found: Metrics
+    ) -> tuple[LearnerState, Metrics]:
+        """Update once, and diagnose the networks after the last update of a call; elsewhere keep `found`.
+
+        All updates are one compiled loop: where a call ends, which depends on the time, changes no result.
+        """
+        latest: Metrics = {}
+
+        def diagnose(*args: Any) -> Metrics:
+            latest.update(jax.lax.cond(is_last, self._diagnose, lambda *_: found, *args))
+            return {}
+
+        update = partial(self._update, collect=self._rollout, diagnose=diagnose)
+        return self._healthy_update(state, update), latest
+
+    def _no_diagnostics(self, state: LearnerState) -> Any:
+        """Return zeros in place of the diagnostics of a call, `()` where there are none."""
+        if not self.spec.diagnostics:
+            return ()
+        names: list[str] = []
+
+        def diagnose(*args: Any) -> Metrics:
+            names.extend(self._diagnose(*args))
+            return {}
+
+        jax.eval_shape(lambda: self._update(unpack(state.shared), state.shards, self._rollout, diagnose))
+        return {name: jnp.zeros(()) for name in names}
 
     def _diagnose(self, before: Any, after: Any, observation: Any) -> Metrics:
-        found = diagnose(self.system, self.axes, before, after, observation)
-        return {f"{DIAGNOSTICS}{name}": value for name, value in found.items()}
+        return diagnose(self.system, self.axes, before, after, observation)
 
     def learn_shard(
         self, state: LearnerState, rollout: Rollout, new_interval: jax.Array
