@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError
-from stoix_like.schema import between
+from stoix_like.schema import between, one_of
 from stoix_like.systems.off_policy import TargetConfig
 from stoix_like.utils.loss import mean_distribution, smallest_distribution
 
@@ -67,6 +67,23 @@ REDUCTIONS = {
     "mean": Reduction(lambda q: jnp.mean(q, axis=-1), lambda q, logits: mean_distribution(logits)),
 }
 """The values of `system.critic_reduction`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalCriticsConfig(CategoricalConfig):
+    """Hyperparameters of systems with several critics of this kind.
+
+    Attributes:
+        critic_reduction: what targets and the policy use of the critics: the distribution with the smallest mean
+            (`min`), or their mixture in equal parts (`mean`).
+    """
+
+    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the critics become one, for targets and for the policy."""
+        return REDUCTIONS[self.critic_reduction]
 
 
 def configure_head(head: Head, hyperparams: Mapping[str, Any]) -> Head:

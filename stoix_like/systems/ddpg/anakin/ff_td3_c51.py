@@ -6,25 +6,16 @@ The distribution of returns is that of C51 (Bellemare, Dabney & Munos 2017, arXi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from stoix_like.base_types import System, SystemSpec
-from stoix_like.schema import one_of
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
-from stoix_like.systems.distributional import REDUCTIONS, Reduction, configure_head
+from stoix_like.systems.distributional import CategoricalCriticsConfig, Reduction, configure_head
 from stoix_like.systems.launch import entry_points
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_td3.Config, ff_d4pg.Config):
-    """Hyperparameters of TD3 with categorical critics.
-
-    Attributes:
-        critic_reduction: what targets and the policy use of both critics: the distribution with the smallest mean
-            (`min`), or their mixture in equal parts (`mean`).
-    """
-
-    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
+class Config(ff_td3.Config, ff_d4pg.Config, CategoricalCriticsConfig):
+    """Hyperparameters of TD3 with categorical critics."""
 
 
 class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
@@ -35,7 +26,7 @@ class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
     @property
     def reduction(self) -> Reduction:
         """How the critics become one, for targets and for the policy."""
-        return REDUCTIONS[self.config.critic_reduction]
+        return self.config.reduction
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics, Observation, System, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
-from stoix_like.schema import one_of
-from stoix_like.systems.distributional import REDUCTIONS, CategoricalConfig, configure_head
+from stoix_like.systems.distributional import CategoricalCriticsConfig, configure_head
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
@@ -25,20 +24,17 @@ from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ff_sac.BaseConfig, CategoricalConfig):
+class Config(ff_sac.BaseConfig, CategoricalCriticsConfig):
     """Hyperparameters of SAC with categorical critics.
 
     Attributes:
         network_heads: heads that the system needs.
-        critic_reduction: what targets and the policy use of the critics: the distribution with the smallest mean
-            (`min`), or their mixture in equal parts (`mean`).
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }
-    critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
 
 
 class CategoricalSAC(ff_sac.SAC[Config]):
@@ -46,7 +42,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
 
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
-        target, reduction = params.q_params.target, REDUCTIONS[self.config.critic_reduction]
+        target, reduction = params.q_params.target, self.config.reduction
         (q_t, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
         q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
@@ -59,14 +55,14 @@ class CategoricalSAC(ff_sac.SAC[Config]):
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the value of each action, as the policy maximises it."""
         q, _, _ = self.q_values(params.q_params.online, observation, action, None)
-        return REDUCTIONS[self.config.critic_reduction].value(q)
+        return self.config.reduction.value(q)
 
     def evaluate_policy(
         self, params: SACParams, q_params: Any, observation: Observation, key: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Compute the value `[B, 1]` of one sampled action per observation, and its log-probability `[B]`."""
         (q, _, _), log_prob = super().evaluate_policy(params, q_params, observation, key)
-        return REDUCTIONS[self.config.critic_reduction].value(q)[:, None], log_prob
+        return self.config.reduction.value(q)[:, None], log_prob
 
 
 def build(config: Config, spec: SystemSpec) -> System:
