@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from stoix_like.inference.load import load_policy
     from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
+    from stoix_like.tuning.sweep import sweep
 
     __version__: str
 else:
     # Importing the package imports neither jax nor Hydra.
-    _MODULES = {"evaluate": "stoix_like.inference.evaluation", "load_policy": "stoix_like.inference.load"}
+    _MODULES = {
+        "evaluate": "stoix_like.inference.evaluation",
+        "load_policy": "stoix_like.inference.load",
+        "sweep": "stoix_like.tuning",
+    }
 
     def __getattr__(name: str) -> Any:
         """Return the installed version for `__version__`, and functions of modules that are imported on first use."""
@@ -48,6 +53,7 @@ __all__ = [
     "evaluate",
     "load_policy",
     "resume",
+    "sweep",
     "train",
 ]
 

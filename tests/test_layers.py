@@ -30,7 +30,7 @@ LAYERS = (
     ("aot",),
     ("inference",),
     ("analysis",),
-    ("tune",),
+    ("tuning",),
     ("cli",),
     ("",),
 )

@@ -16,7 +16,7 @@ SWEEP = ("sweep.trials=4", "sweep.parallel=2", "sweep.space={actor_lr: {log_unif
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one sweep a few times."""
-    from stoix_like.tune.study import SAMPLERS
+    from stoix_like.tuning.study import SAMPLERS
 
     sampler = SAMPLERS[index % len(SAMPLERS)]
 

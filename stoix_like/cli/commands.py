@@ -315,10 +315,10 @@ def _push(args: argparse.Namespace) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> str:
-    from stoix_like import tune
+    from stoix_like import tuning
 
     make_importable()
-    return tune.describe(tune.from_command_line(args.overrides))
+    return tuning.describe(tuning.from_command_line(args.overrides))
 
 
 def _fetch(args: argparse.Namespace) -> str:

@@ -27,6 +27,6 @@ def test_commands_import_code_from_the_working_directory(command, imports, tmp_p
         raise ConfigError("imported")
 
     monkeypatch.setattr("stoix_like.inference.load.load_policy", refuse)
-    monkeypatch.setattr("stoix_like.tune.from_command_line", refuse)
+    monkeypatch.setattr("stoix_like.tuning.from_command_line", refuse)
     with pytest.raises(SystemExit):
         cli.main(command.split())

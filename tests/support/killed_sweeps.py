@@ -5,8 +5,8 @@ import time
 
 import optuna
 
-from stoix_like.tune.space import parse_space
-from stoix_like.tune.sweep import STUDY, Sweep, SweepConfig
+from stoix_like.tuning.space import parse_space
+from stoix_like.tuning.sweep import STUDY, Sweep, SweepConfig
 
 SPACE = {
     "actor_lr": {"log_uniform": [1e-5, 1e-1]},

@@ -3,7 +3,7 @@
 import pytest
 
 from stoix_like.errors import ConfigError
-from stoix_like.tune.space import parse_space
+from stoix_like.tuning.space import parse_space
 
 KNOWN = ["system.actor_lr", "system.clip_eps", "system.epochs", "arch.seed", "network.actor_network.x"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from stoix_like.tune.space import Parameter
+from stoix_like.tuning.space import Parameter
 
 # Attributes of a trial: its run, its place in the population, and the number of trials once its batch is complete.
 RUN, PLACE, UNTIL = "run", "place", "until"

@@ -5,8 +5,8 @@ import csv
 import optuna
 
 from stoix_like.composition import compose_config
-from stoix_like.tune.results import BEST, PICTURE, TRIALS, importance, write_results
-from stoix_like.tune.space import Parameter
+from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, write_results
+from stoix_like.tuning.space import Parameter
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
 PARAMETER = Parameter("system.actor_lr", RANGE, traced=True)

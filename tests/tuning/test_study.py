@@ -5,8 +5,8 @@ import pytest
 from killed_sweeps import KEYS, SPACE, returns
 from optuna.trial import TrialState
 
-from stoix_like.tune.space import parse_space
-from stoix_like.tune.study import PLACE, RUN, SAMPLERS, ask, open_study, random_share, unfinished
+from stoix_like.tuning.space import parse_space
+from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, ask, open_study, random_share, unfinished
 
 PARAMETERS = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
 

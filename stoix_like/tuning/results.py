@@ -23,8 +23,8 @@ from stoix_like.config import GROUPS
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
 from stoix_like.storage.files import write_text
-from stoix_like.tune.space import Parameter
-from stoix_like.tune.study import PLACE, RUN, finished
+from stoix_like.tuning.space import Parameter
+from stoix_like.tuning.study import PLACE, RUN, finished
 
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
 # Below, a share of the variation means nothing.

@@ -12,14 +12,15 @@ import optuna
 import pytest
 from trained_runs import SMALL
 
-from stoix_like import cli, tune
+import stoix_like
+from stoix_like import cli
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
-from stoix_like.tune.study import SAMPLERS
-from stoix_like.tune.sweep import Pruning
+from stoix_like.tuning.study import SAMPLERS
+from stoix_like.tuning.sweep import Pruning
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
@@ -82,7 +83,7 @@ def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
-    result = tune.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
+    result = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
     rows = table(tmp_path / "sweep")
     assert [row["state"] for row in rows] == ["complete"] * 6
     assert len({row["run"] for row in rows}) == len({row["system.epochs"] for row in rows}) <= 2
@@ -97,10 +98,10 @@ def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     assert config.system.actor_lr == result.best_params["system.actor_lr"]
     assert (config.env.env_name, config.arch.total_timesteps) == ("probe", 128)
     # A sweep with the same directory continues; another space is refused.
-    more = tune.sweep("ppo/ff_ppo", RUN, SPACE, trials=7, seeds=2, dir=str(tmp_path / "sweep"))
+    more = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=7, seeds=2, dir=str(tmp_path / "sweep"))
     assert len(more.study.trials) == 7
     with pytest.raises(ConfigError, match="holds a sweep with another space"):
-        tune.sweep(
+        stoix_like.sweep(
             "ppo/ff_ppo", RUN, {"gamma": {"uniform": [0.9, 1.0]}}, trials=8, seeds=2, dir=str(tmp_path / "sweep")
         )
 
@@ -108,7 +109,9 @@ def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
 @pytest.mark.slow
 def test_a_grid_is_trained_once(tmp_path):
     space = {"actor_lr": {"choice": [1e-3, 1e-2]}, "clip_eps": {"choice": [0.1, 0.2]}}
-    result = tune.sweep("ppo/ff_ppo", RUN, space, trials=9, parallel=3, sampler="grid", dir=str(tmp_path / "sweep"))
+    result = stoix_like.sweep(
+        "ppo/ff_ppo", RUN, space, trials=9, parallel=3, sampler="grid", dir=str(tmp_path / "sweep")
+    )
     points = [(trial.params["system.actor_lr"], trial.params["system.clip_eps"]) for trial in result.study.trials]
     assert sorted(points) == [(1e-3, 0.1), (1e-3, 0.2), (1e-2, 0.1), (1e-2, 0.2)]
 
@@ -116,7 +119,7 @@ def test_a_grid_is_trained_once(tmp_path):
 @pytest.mark.slow
 def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
     settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
-    tune.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
+    stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
     rows = table(tmp_path / "sweep")
     assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
     for row in rows:
@@ -137,12 +140,12 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(experiment, "run_experiment", train)
         with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
-            tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+            stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'sweep/study.db'}")
     states = {trial.params["system.epochs"]: trial.state.name for trial in study.trials}
     assert states == {1: "COMPLETE", 2: "RUNNING"}
     # The same sweep trains what is left.
-    tune.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
+    stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
     assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2
 
 
@@ -150,7 +153,7 @@ def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
 def test_a_sweep_without_any_return_says_so(tmp_path):
     space = {"actor_lr": {"choice": [1e38]}}
     with pytest.raises(TrainingError, match="none of the 2 trials in .* has a return"):
-        tune.sweep("ppo/ff_ppo", RUN, space, trials=2, parallel=2, dir=str(tmp_path / "sweep"))
+        stoix_like.sweep("ppo/ff_ppo", RUN, space, trials=2, parallel=2, dir=str(tmp_path / "sweep"))
     assert [row["state"] for row in table(tmp_path / "sweep")] == ["fail"] * 2
 
 

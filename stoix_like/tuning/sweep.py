@@ -29,10 +29,10 @@ from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
 from stoix_like.storage.run_files import read_summary
-from stoix_like.tune.launch import check_launcher, launch
-from stoix_like.tune.results import SweepResult, plain, write_results
-from stoix_like.tune.space import Parameter, parse_space
-from stoix_like.tune.study import RUN, SAMPLERS, STARTUP, ask, finished, open_study, random_share, unfinished
+from stoix_like.tuning.launch import check_launcher, launch
+from stoix_like.tuning.results import SweepResult, plain, write_results
+from stoix_like.tuning.space import Parameter, parse_space
+from stoix_like.tuning.study import RUN, SAMPLERS, STARTUP, ask, finished, open_study, random_share, unfinished
 
 STUDY, SETTINGS = "study.db", "sweep.json"
 _CHANGEABLE = ("trials", "parallel", "launcher", "dir")

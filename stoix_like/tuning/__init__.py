@@ -1,0 +1,21 @@
+"""Hyperparameter optimisation: sweeps; needs the extra `tune`.
+
+```python
+import stoix_like
+
+result = stoix_like.sweep("ppo/ff_ppo", ["env=gymnax/acrobot"], {"actor_lr": {"log_uniform": [1e-5, 1e-2]}}, trials=64)
+result.best_params
+```
+"""
+
+from __future__ import annotations
+
+from stoix_like.errors import MissingExtraError
+
+try:
+    from stoix_like.tuning.results import SweepResult, describe
+    from stoix_like.tuning.sweep import SweepConfig, from_command_line, sweep
+except ModuleNotFoundError as error:
+    raise MissingExtraError("stoix_like.tuning", str(error.name), "tune") from error
+
+__all__ = ["SweepConfig", "SweepResult", "describe", "from_command_line", "sweep"]
