@@ -316,7 +316,7 @@ def _compile_programs(setup: RunSetup) -> Programs:
         init=lambda keys: compiled.init(hyperparams, keys.agent, keys.shards),
         train=lambda state, updates: compiled.train(state, hyperparams, np.int32(updates), np.bool_(True))[0],
         evaluate=lambda state: (
-            compiled.evaluate(state.shared, hyperparams, compiled.keys.evaluation, np.uint32(0)).returns
+            compiled.evaluate(state.shared, hyperparams, make_keys(setup).evaluation, np.uint32(0)).returns
         ),
         compile_seconds=compiled.seconds,
     )

@@ -18,7 +18,7 @@ from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline
 from stoix_like.run.devices import placing
 from stoix_like.run.program_cache import ProgramCache
-from stoix_like.run.programs import RunKeys, make_keys, run_programs, state_shapes
+from stoix_like.run.programs import run_programs, state_shapes
 from stoix_like.run.setup import RunSetup
 from stoix_like.signals import stop_if_received
 
@@ -106,7 +106,6 @@ class CompiledRun(NamedTuple):
             `architectures.evaluator.make_evaluator`.
         select: `(candidate, best, better [P]) -> best`, each member's better parameters.
         state: shapes and layouts of the learner state.
-        keys: the keys that the run starts with.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.
     """
@@ -119,7 +118,6 @@ class CompiledRun(NamedTuple):
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
     state: LearnerState
-    keys: RunKeys
     seconds: float
     program_seconds: dict[str, dict[str, float]]
 
@@ -157,7 +155,6 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
         evaluate=placing(compiled["evaluate"]),
         select=placing(compiled["select"]),
         state=state,
-        keys=make_keys(setup),
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
     )

@@ -3,18 +3,18 @@
 Source: Jaderberg et al. 2017, "Population based training of neural networks", with truncation selection.
 
 The hyperparameters of members are arguments of the training program, so a selection changes them without compiling
-anything: one more program sorts the members by their returns, takes the shared state of those that are copied, and
-draws new hyperparameters, on the devices that hold the state. Episodes, keys and replay buffers stay with their member.
-The keys of a selection come from `arch.seed` and the number of the evaluation. A selection belongs to its evaluation: a
-run that ended between the two makes it when it resumes.
+anything: small programs choose what each member continues and explore its hyperparameters, and one more copies the
+shared state, on the devices that hold it. Episodes, keys and replay buffers stay with their member. The keys of a
+selection come from `arch.seed` and the number of the evaluation. A selection belongs to its evaluation: a run that
+ended between the two makes it when it resumes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, convert_values, ends
+from stoix_like.run.selection import Selected
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
 _STREAM = 0x9B7
@@ -45,8 +46,29 @@ class Space(NamedTuple):
     is_log: bool
 
 
+class Exploit(NamedTuple):
+    """The members that a selection copies.
+
+    Attributes:
+        scores: `[P]`, mean episode return of each member; -inf for members that diverged or have none.
+        sources: `[P]`, by member the one that it continues.
+    """
+
+    scores: np.ndarray
+    sources: np.ndarray
+
+    @property
+    def is_copy(self) -> np.ndarray:
+        """`[P]`, whether a member continues another one."""
+        return self.sources != np.arange(len(self.sources))
+
+
+Explore = Callable[[Exploit, Hyperparams, Sequence[Mapping[str, Any]], jax.Array], Mapping[str, np.ndarray]]
+"""`(exploit, hyperparams, history, key) -> hyperparams`, `[P]` by name, of which those of copies are used."""
+
+
 class Evolution:
-    """Exploitation and exploration as one program, which is compiled ahead of time.
+    """Exploitation and exploration; the program that copies members is compiled ahead of time.
 
     Args:
         run: the typed configuration; `arch.population.pbt.every_evals` is set.
@@ -55,49 +77,60 @@ class Evolution:
         processes: the processes that have the members.
     """
 
+    entry = "population/continues"
+
     def __init__(self, run: RunConfig, population: Population, state: LearnerState, processes: Processes) -> None:
+        config = run.arch.population.pbt
         self._processes = processes
-        self._every = run.arch.population.pbt.every_evals
+        self._every = config.every_evals
         self._key = jax.random.fold_in(jax.random.key(run.arch.seed), _STREAM)
-        evolve = partial(
-            _evolve,
-            spaces=spaces(run),
-            count=max(1, int(population.num_members * run.arch.population.pbt.fraction)),
-            config=run.arch.population.pbt,
-        )
+        self._count = max(1, int(population.num_members * config.fraction))
+        self._explore: Explore = perturbation(spaces(run), config)
         layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
-        program = jax.jit(evolve, donate_argnums=0, out_shardings=(layouts, None, None))
-        scores = np.zeros(population.num_members, np.float32)
-        self._evolve = placing(program.lower(state, population.arrays(), scores, self._key).compile())
+        program = jax.jit(_copy, donate_argnums=0, out_shardings=layouts)
+        self._copy = placing(program.lower(state, np.arange(population.num_members, dtype=np.int32)).compile())
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether members are replaced after the evaluation with this number; the one at step 0 is number 0."""
         return evaluation > 0 and self._every is not None and evaluation % self._every == 0
 
-    def __call__(
-        self, state: LearnerState, population: Population, scores: np.ndarray, evaluation: int
-    ) -> tuple[LearnerState, Population, list[int]]:
-        """Replace the worst members by copies of the best ones, with other hyperparameters.
-
-        Args:
-            state: the learner state, which is donated.
-            population: the members.
-            scores: `[P]`, mean episode return of each member.
-            evaluation: number of the evaluation.
-
-        Returns:
-            The state, the members with their new hyperparameters, and by member the one that it continues.
-        """
-        key = jax.random.fold_in(self._key, jax.device_put(np.uint32(evaluation)))
-        state, explored, sources = self._evolve(state, population.arrays(), np.float32(scores), key)
-        columns, sources = self._processes.fetch((explored, sources))
-        is_copy = sources != np.arange(len(sources))
+    def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
+        """Replace the worst members by copies of the best ones, with other hyperparameters; see `Selection`."""
+        key = jax.random.fold_in(self._key, jax.device_put(np.uint32(len(history) - 1)))
+        exploit_key, explore_key = jax.random.split(key)
+        returns, healthy = np.float32(history[-1]["eval/episode_return_mean"]), self._processes.fetch(state.healthy)
+        scores = np.where(np.isnan(returns) | ~healthy, np.float32(-np.inf), returns)
+        exploit = Exploit(scores, np.asarray(_choose(jax.device_put(scores), exploit_key, self._count)))
+        explored = self._explore(exploit, population.arrays(), history, explore_key)
         # Unselected members keep their exact values.
         hyperparams = {
-            name: tuple(np.where(is_copy, columns[name], values).tolist())
+            name: tuple(np.where(exploit.is_copy, explored[name], values).tolist())
             for name, values in population.hyperparams.items()
         }
-        return state, population._replace(hyperparams=hyperparams), sources.tolist()
+        return Selected(
+            self._copy(state, exploit.sources),
+            population._replace(hyperparams=hyperparams),
+            {self.entry: exploit.sources.tolist()},
+            np.flatnonzero(exploit.is_copy).tolist(),
+        )
+
+
+def perturbation(spaces: Mapping[str, Space], config: PBTConfig) -> Explore:
+    """Return the exploration that perturbs the values of the copied members, or draws new ones.
+
+    Args:
+        spaces: the range of each hyperparameter.
+        config: how far, and how often.
+    """
+    perturb = jax.jit(partial(_perturb, spaces=dict(spaces), config=config))
+
+    def explore(
+        exploit: Exploit, hyperparams: Hyperparams, history: Sequence[Mapping[str, Any]], key: jax.Array
+    ) -> Mapping[str, np.ndarray]:
+        copied = {name: values[exploit.sources] for name, values in hyperparams.items()}
+        return jax.device_get(perturb(jax.device_put(copied), key))
+
+    return explore
 
 
 def spaces(run: RunConfig) -> dict[str, Space]:
@@ -133,36 +166,30 @@ def spaces(run: RunConfig) -> dict[str, Space]:
     return found
 
 
-def _evolve(
-    state: LearnerState,
-    hyperparams: Hyperparams,
-    scores: jax.Array,
-    key: jax.Array,
-    *,
-    spaces: Mapping[str, Space],
-    count: int,
-    config: PBTConfig,
-) -> tuple[LearnerState, Hyperparams, jax.Array]:
-    pick_key, explore_key = jax.random.split(key)
-    scores = jnp.where(jnp.isnan(scores) | ~state.healthy, -jnp.inf, scores)
+@partial(jax.jit, static_argnums=2)
+def _choose(scores: jax.Array, key: jax.Array, count: int) -> jax.Array:
+    """Return by member the one that it continues: the `count` worst draw from the `count` best, if those are better."""
     order = jnp.argsort(scores)
     own = jnp.arange(scores.size)
     # The best ones are not replaced, however few members there are.
-    drawn = order[-count:][jax.random.randint(pick_key, (count,), 0, count)]
+    drawn = order[-count:][jax.random.randint(key, (count,), 0, count)]
     sources = own.at[order[:count]].set(drawn)
-    sources = jnp.where(scores[sources] > scores, sources, own)
-    is_copy = sources != own
-    explored = {
-        name: jnp.where(
-            is_copy, _explore(jax.random.fold_in(explore_key, index), column[sources], space, config), column
-        )
-        for index, (name, column, space) in enumerate(
-            (name, hyperparams[name], spaces[name]) for name in sorted(hyperparams)
-        )
-    }
+    return jnp.where(scores[sources] > scores, sources, own)
+
+
+def _copy(state: LearnerState, sources: jax.Array) -> LearnerState:
     # Each member keeps its episodes, its keys and its replay buffer.
     shared = jax.tree.map(lambda leaf: leaf[sources], state.shared)
-    return state._replace(shared=shared, healthy=state.healthy[sources]), explored, sources
+    return state._replace(shared=shared, healthy=state.healthy[sources])
+
+
+def _perturb(
+    hyperparams: Hyperparams, key: jax.Array, *, spaces: Mapping[str, Space], config: PBTConfig
+) -> Hyperparams:
+    return {
+        name: _explore(jax.random.fold_in(key, index), hyperparams[name], spaces[name], config)
+        for index, name in enumerate(sorted(hyperparams))
+    }
 
 
 def _explore(key: jax.Array, values: jax.Array, space: Space, config: PBTConfig) -> jax.Array:

@@ -35,10 +35,12 @@ class Progress:
         interval_seconds: time spent in updates since the last evaluation.
         wall_seconds: time since the run started, without the pause between a stop and its resumption.
         stopped_by: name of the callback that stopped the run before its budget was spent; None otherwise.
-        hyperparams: by name, the hyperparameters of the members, where population-based training has changed them.
+        hyperparams: by name, the hyperparameters of the members, where a selection has changed them.
         block_start: with `logger.every_updates`, sums of the interval before the current block of updates.
         seconds: time spent, by phase.
         trained: metrics of an interval that is complete and not yet evaluated; None otherwise.
+        seeds: the seeds of the members, where a selection has changed them.
+        strata: the index of the setting of each member, where a selection has changed it.
     """
 
     updates: int = 0
@@ -53,6 +55,19 @@ class Progress:
     block_start: dict[str, Any] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     trained: dict[str, Any] | None = None
+    seeds: list[int] = dataclasses.field(default_factory=list)
+    strata: list[int] = dataclasses.field(default_factory=list)
+
+    def keep(self, population: Population) -> None:
+        """Keep what a selection has changed, for a resume."""
+        self.hyperparams = {name: list(values) for name, values in population.hyperparams.items()}
+        self.seeds, self.strata = list(population.seeds), list(population.strata)
+
+    def of(self, population: Population) -> Population:
+        """Return the members as selections have left them."""
+        return population.with_hyperparams(self.hyperparams)._replace(
+            seeds=tuple(self.seeds) or population.seeds, strata=tuple(self.strata) or population.strata
+        )
 
     def end_interval(self) -> None:
         """Start the next interval."""

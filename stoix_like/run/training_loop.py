@@ -25,9 +25,10 @@ from stoix_like.run.compile import compile_run
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
-from stoix_like.run.programs import traced_hyperparams
+from stoix_like.run.programs import make_keys, traced_hyperparams
 from stoix_like.run.recording import Progress, Recording, aggregated, evaluated
 from stoix_like.run.saved_state import Best, to_items, to_state
+from stoix_like.run.selection import Selection
 from stoix_like.run.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.run.videos import Videos
@@ -93,12 +94,16 @@ class TrainingLoop:
         self._best: Best | None = None
         self._absolute: dict[str, Any] = {}
         self._state: LearnerState | None = None
-        self._set_population(setup.population)
         with self.clock("compilation"), no_collection():
             self._compiled = compile_run(setup)
-            state, processes = self._compiled.state, setup.processes
-            self._evolution = Evolution(setup.config, setup.population, state, processes) if setup.evolves else None
+            self._selection = self._make_selection()
+            self._set_population(setup.population)
         stop_if_received(setup.processes)
+
+    def _make_selection(self) -> Selection | None:
+        if not self.setup.evolves:
+            return None
+        return Evolution(self.setup.config, self.setup.population, self._compiled.state, self.setup.processes)
 
     def _check(self, env: VectorEnvironment) -> None:
         """Raise the failure of an environment on the host, of any process."""
@@ -115,7 +120,7 @@ class TrainingLoop:
         """The learner state after the last update."""
         if self._state is None:
             with self.clock("initialisation"):
-                state = self._compiled.init(self._hyperparams, self._compiled.keys.agent, self._compiled.keys.shards)
+                state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
                 jax.block_until_ready(state)
                 self._check(self.setup.env)
             self._state = state
@@ -163,7 +168,7 @@ class TrainingLoop:
             rest = {**rest, "rollout_state": self.state.shards.rollout_state}
         self._state = to_state(items["shared"], rest, local)
         self.progress = Progress.from_json({**host_state["progress"], "stopped_by": None})
-        self._set_population(self._population.with_hyperparams(self.progress.hyperparams))
+        self._set_population(self.progress.of(self._population))
         self._recording = Recording(self.setup, self.progress, self._logger, self.clock, self._videos)
         self._started -= self.progress.wall_seconds
         self.clock.add(self.progress.seconds)
@@ -175,7 +180,7 @@ class TrainingLoop:
             self._best = best._replace(hyperparams=self._population.arrays() | dict(best.hyperparams))
         if self.history:
             # A run that ended in between, or that continues after all, has yet to make its last selection.
-            self._evolve()
+            self._select()
 
     def warm_start(self, source: warm_start.Source) -> None:
         """Start from the parameters and statistics of another run.
@@ -213,7 +218,7 @@ class TrainingLoop:
                     trained = self.progress.trained or self._train_until(target, signals)
                     self._record({**trained, **self._evaluate()})
                     self._record_video()
-                    self._evolve()
+                    self._select()
                     if len(self.history) == 2:
                         self._recording.log()  # The first record of training does not wait for the first checkpoint.
                     self._save_regularly()
@@ -478,9 +483,7 @@ class TrainingLoop:
     def _play(self, shared: Any, hyperparams: Mapping[str, Any], number: int) -> Any:
         """Evaluate; every `number` has its own start states."""
         with self.clock("evaluation"):
-            episodes = self._compiled.evaluate(
-                shared, dict(hyperparams), self._compiled.keys.evaluation, np.uint32(number)
-            )
+            episodes = self._compiled.evaluate(shared, dict(hyperparams), self._keys.evaluation, np.uint32(number))
             episodes = self.setup.processes.fetch(episodes)
             self._check(self.setup.eval_env)
         return episodes
@@ -516,24 +519,24 @@ class TrainingLoop:
 
     def _set_population(self, population: Population) -> None:
         self._population, self._hyperparams = population, traced_hyperparams(population)
+        self._keys = make_keys(self.setup._replace(population=population))
 
-    def _evolve(self) -> None:
-        """Replace the worst members after every `arch.population.pbt.every_evals` evaluations but the last one."""
+    def _select(self) -> None:
+        """Select after every evaluation for which a selection is due, but the last one."""
         record, evaluation = self.history[-1], len(self.history) - 1
         complete = self.progress.updates == self.setup.plan.num_updates or self.progress.stopped_by is not None
-        done = "population/continues" in record or record["updates"] != self.progress.updates
-        if self._evolution is None or complete or done or not self._evolution.is_due(evaluation):
+        if self._selection is None or complete or record["updates"] != self.progress.updates:
             return
-        scores = np.asarray(record["eval/episode_return_mean"])
+        if self._selection.entry in record or not self._selection.is_due(evaluation):
+            return
         with self.clock("selection"):
-            self._state, population, sources = self._evolution(self.state, self._population, scores, evaluation)
-        self._set_population(population)
-        record["population/continues"] = sources
-        self.progress.hyperparams = {name: list(values) for name, values in population.hyperparams.items()}
-        for member, source in enumerate(sources):
-            # A copy of a healthy member trains again.
-            if member != source:
-                self.progress.failures.pop(member, None)
+            selected = self._selection(self.state, self._population, self.history)
+            self._state = selected.state
+        self._set_population(selected.population)
+        record.update(selected.entries)
+        self.progress.keep(selected.population)
+        for member in selected.healthy:
+            self.progress.failures.pop(member, None)
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._started

@@ -2,8 +2,9 @@
 
 import json
 import signal
+from dataclasses import dataclass
+from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,12 +12,14 @@ from comparisons import without_times
 
 import stoix_like
 from stoix_like.architectures.types import LearnerState
+from stoix_like.base_types import SystemConfig
 from stoix_like.callbacks import Callback
 from stoix_like.composition import compose_config
 from stoix_like.config import PBTConfig, parse_config
 from stoix_like.errors import CallbackError, ConfigError
-from stoix_like.run import pbt
-from stoix_like.run.pbt import Space
+from stoix_like.processes import ALONE
+from stoix_like.run.pbt import Evolution
+from stoix_like.run.population import Population
 from stoix_like.run.setup import set_up
 from stoix_like.storage.recorded_runs import members, read_run
 
@@ -33,18 +36,32 @@ SMALL = [
     "logger=silent",
 ]
 VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
-SPACES = {"lr": Space(1e-4, 1e-1, is_log=True), "ent": Space(-1.0, 3.0, is_log=False)}
+RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class System(SystemConfig):
+    lr: float
+    ent: float
 
 
 def select(scores, *, healthy=None, count=2, **settings):
+    """Return the shared and the local state, the hyperparameters and the sources after a selection."""
     size = len(scores)
     own = jnp.arange(size)
     healthy = jnp.ones(size, bool) if healthy is None else jnp.asarray(healthy, bool)
     state = LearnerState({"params": own * 10.0}, {"local": own}, healthy, ())
-    hyperparams = {"lr": jnp.full(size, 1e-2).at[0].set(1e-1), "ent": jnp.full(size, 1.0)}
-    config = PBTConfig(**{"resample_probability": 0.0, **settings})
-    arguments = (state, hyperparams, jnp.asarray(scores, jnp.float32), jax.random.key(3))
-    return jax.jit(lambda *args: pbt._evolve(*args, spaces=SPACES, count=count, config=config))(*arguments)
+    hyperparams = {"lr": (1e-1,) + (1e-2,) * (size - 1), "ent": (1.0,) * size}
+    members = Population(tuple(range(size)), hyperparams, (0,) * size)
+    config = PBTConfig(**{"every_evals": 1, "fraction": count / size, "resample_probability": 0.0, **settings})
+    population = SimpleNamespace(hyperparams=RANGES, pbt=config)
+    run = SimpleNamespace(
+        arch=SimpleNamespace(seed=3, population=population), system=System(lr=0.1, ent=1.0, rollout_length=1)
+    )
+    selected = Evolution(run, members, state, ALONE)(state, members, [{"eval/episode_return_mean": scores}])
+    sources = selected.entries["population/continues"]
+    assert selected.healthy == [member for member in range(size) if sources[member] != member]
+    return selected.state, selected.population.hyperparams, sources
 
 
 def test_the_worst_members_continue_as_changed_copies_of_the_best():

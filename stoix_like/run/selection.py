@@ -1,0 +1,50 @@
+"""Selections: what changes the members of a population between two intervals of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from stoix_like.architectures.types import LearnerState
+from stoix_like.run.population import Population
+
+
+class Selected(NamedTuple):
+    """The outcome of a selection.
+
+    Attributes:
+        state: the learner state.
+        population: the members; their hyperparameters, seeds and settings may have changed.
+        entries: what to add to the record of the evaluation, JSON values.
+        healthy: members that train again, if they had diverged.
+    """
+
+    state: LearnerState
+    population: Population
+    entries: dict[str, Any]
+    healthy: Sequence[int]
+
+
+class Selection(Protocol):
+    """A decision about the members after an evaluation, which depends on the history of the run and its seed alone.
+
+    Attributes:
+        entry: an entry that every selection adds to the record of its evaluation, so that none is made twice.
+    """
+
+    entry: str
+
+    def is_due(self, evaluation: int) -> bool:
+        """Return whether there is a selection after the evaluation with this number; the one at step 0 is number 0."""
+
+    def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
+        """Select.
+
+        Args:
+            state: the learner state, which is donated.
+            population: the members.
+            history: one record per evaluation, the last one included.
+
+        Returns:
+            What changes.
+        """
