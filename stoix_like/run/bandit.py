@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg, optimize
 
-WINDOW = 256
+WINDOW = 192
 """Observations that a process is fitted to, the latest ones: their number cubed is the cost of a fit."""
 # Candidates of each of these searches, which narrow the box around the best point of the one before.
 _CANDIDATES, _WIDTHS = 256, (1.0, 0.2, 0.04)
@@ -100,8 +100,9 @@ def log_likelihood(
     weights = np.asarray(lengthscales) ** -2.0
     signal = variance * np.exp(-decay * gaps - 0.5 * np.tensordot(weights, squares, 1))
     size = len(targets)
-    factor = linalg.cholesky(signal + noise * np.eye(size), lower=True)
-    inverse = linalg.cho_solve((factor, True), np.eye(size))
+    factor = linalg.cholesky(signal + noise * np.eye(size), lower=True, check_finite=False)
+    half, _ = linalg.lapack.dpotri(factor, lower=True)
+    inverse = np.tril(half) + np.tril(half, -1).T
     solved = inverse @ targets
     value = -0.5 * targets @ solved - np.log(np.diag(factor)).sum() - 0.5 * size * math.log(2 * math.pi)
     outer = np.outer(solved, solved) - inverse
@@ -123,7 +124,7 @@ def fit(points: Points, targets: np.ndarray) -> Kernel:
         targets: `[N]`, of mean zero and unit variance.
 
     Returns:
-        The best kernel of a search from each of a few starts.
+        The kernel that a search finds from the best of a few starts.
     """
     inputs = np.concatenate([points.context, points.settings], axis=1).T
     gaps = np.abs(points.time[:, None] - points.time)
@@ -138,13 +139,11 @@ def fit(points: Points, targets: np.ndarray) -> Kernel:
 
     lows, highs = (spread(ends) for ends in zip(*_BOUNDS.values(), strict=True))
     bounds = list(zip(lows, highs, strict=True))
-    found = [
-        optimize.minimize(
-            loss, spread(start), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_ITERATIONS}
-        )
-        for start in _STARTS
-    ]
-    variance, noise, decay, *lengthscales = np.exp(min(found, key=lambda result: result.fun).x)
+    start = min(map(spread, _STARTS), key=lambda point: loss(point)[0])
+    found = optimize.minimize(
+        loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _MAX_ITERATIONS}
+    )
+    variance, noise, decay, *lengthscales = np.exp(found.x)
     return Kernel(variance, noise, decay, np.asarray(lengthscales))
 
 

@@ -20,9 +20,10 @@ import numpy as np
 from scipy import special, stats
 
 from stoix_like.run.bandit import WINDOW, Points, Posterior, fit, propose
-from stoix_like.run.spaces import Space
+from stoix_like.run.spaces import Explored, Space
 
 CONTINUES = "population/continues"
+LENGTH = "population/trust_region"
 _SCORE = "eval/episode_return_mean"
 
 
@@ -79,20 +80,6 @@ class TrustRegion(NamedTuple):
 _WHOLE = TrustRegion(math.inf)
 
 
-class Explored(NamedTuple):
-    """The outcome of an exploration.
-
-    Attributes:
-        hyperparams: by name, `[P]`.
-        is_new: `[P]`, whether a member takes them; the others keep theirs.
-        region: the trust region, infinite without one.
-    """
-
-    hyperparams: dict[str, np.ndarray]
-    is_new: np.ndarray
-    region: TrustRegion
-
-
 def explore(
     history: Sequence[Mapping[str, Any]],
     sources: np.ndarray,
@@ -110,7 +97,7 @@ def explore(
         has_region: whether copies explore a trust region, with restarts, instead of the whole range.
 
     Returns:
-        New hyperparameters for the copies, or at a restart for all members.
+        New hyperparameters for the copies, or at a restart for all members, in JSON values.
     """
     rng = np.random.default_rng([seed, len(history) - 1])
     region, is_restart = trust_region(history) if has_region else (_WHOLE, False)
@@ -127,8 +114,12 @@ def explore(
         posterior = Posterior(fit(observed, targets), observed, targets)
         ahead = Points(np.full(len(scores), float(len(history))), contexts[len(data.starts) :], settings)
         found = _propose(posterior, ahead, is_copy, region, is_restart, rng)
-    values = {name: spaces[name].from_unit(column) for name, column in zip(sorted(spaces), found.T, strict=True)}
-    return Explored(values, is_copy | is_restart, region)
+    values = {
+        # What the programs train with.
+        name: spaces[name].from_unit(column).astype(np.float32).tolist()
+        for name, column in zip(sorted(spaces), found.T, strict=True)
+    }
+    return Explored(values, (is_copy | is_restart).tolist(), {LENGTH: region.length} if has_region else {})
 
 
 def _propose(

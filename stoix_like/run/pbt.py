@@ -6,7 +6,7 @@ The hyperparameters of members are arguments of the training program, so a selec
 anything: small programs choose what each member continues and explore its hyperparameters, and one more copies the
 shared state, on the devices that hold it. Episodes, keys and replay buffers stay with their member. The keys of a
 selection come from `arch.seed` and the number of the evaluation. A selection belongs to its evaluation: a run that
-ended between the two makes it when it resumes.
+ended between the two makes it when it resumes. The bandits of `run.pb2` explore on the host instead.
 """
 
 from __future__ import annotations
@@ -21,29 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import Hyperparams, LearnerState
-from stoix_like.config import PBTConfig, RunConfig
+from stoix_like.config import PBTConfig, PopulationConfig, RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, convert_values, ends
 from stoix_like.run.selection import Selected
+from stoix_like.run.spaces import Explored, Space
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
 _STREAM = 0x9B7
-
-
-class Space(NamedTuple):
-    """The range in which one hyperparameter is explored.
-
-    Attributes:
-        low: smallest value.
-        high: largest value.
-        is_log: whether values are changed by a factor and drawn log-uniformly, or by a distance and uniformly.
-    """
-
-    low: float
-    high: float
-    is_log: bool
 
 
 class Exploit(NamedTuple):
@@ -63,8 +50,8 @@ class Exploit(NamedTuple):
         return self.sources != np.arange(len(self.sources))
 
 
-Explore = Callable[[Exploit, Hyperparams, Sequence[Mapping[str, Any]], jax.Array], Mapping[str, np.ndarray]]
-"""`(exploit, hyperparams, history, key) -> hyperparams`, `[P]` by name, of which those of copies are used."""
+Explore = Callable[[Exploit, Hyperparams, Sequence[Mapping[str, Any]], jax.Array], Explored]
+"""`(exploit, hyperparams, history, key) -> explored`, with hyperparameters `[P]` by name."""
 
 
 class Evolution:
@@ -85,7 +72,7 @@ class Evolution:
         self._every = config.every_evals
         self._key = jax.random.fold_in(jax.random.key(run.arch.seed), _STREAM)
         self._count = max(1, int(population.num_members * config.fraction))
-        self._explore: Explore = perturbation(spaces(run), config)
+        self._explore = perturbation(spaces(run), config) if config.explore == "perturb" else bandit(run, processes)
         layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
         program = jax.jit(_copy, donate_argnums=0, out_shardings=layouts)
         self._copy = placing(program.lower(state, np.arange(population.num_members, dtype=np.int32)).compile())
@@ -104,13 +91,13 @@ class Evolution:
         explored = self._explore(exploit, population.arrays(), history, explore_key)
         # Unselected members keep their exact values.
         hyperparams = {
-            name: tuple(np.where(exploit.is_copy, explored[name], values).tolist())
+            name: tuple(np.where(explored.is_new, explored.hyperparams[name], values).tolist())
             for name, values in population.hyperparams.items()
         }
         return Selected(
             self._copy(state, exploit.sources),
             population._replace(hyperparams=hyperparams),
-            {self.entry: exploit.sources.tolist()},
+            {self.entry: exploit.sources.tolist(), **explored.entries},
             np.flatnonzero(exploit.is_copy).tolist(),
         )
 
@@ -126,9 +113,29 @@ def perturbation(spaces: Mapping[str, Space], config: PBTConfig) -> Explore:
 
     def explore(
         exploit: Exploit, hyperparams: Hyperparams, history: Sequence[Mapping[str, Any]], key: jax.Array
-    ) -> Mapping[str, np.ndarray]:
+    ) -> Explored:
         copied = {name: values[exploit.sources] for name, values in hyperparams.items()}
-        return jax.device_get(perturb(jax.device_put(copied), key))
+        return Explored(jax.device_get(perturb(jax.device_put(copied), key)), exploit.is_copy.tolist(), {})
+
+    return explore
+
+
+def bandit(run: RunConfig, processes: Processes) -> Explore:
+    """Return the exploration of PB2 or BG-PBT, see `run.pb2`.
+
+    Args:
+        run: the typed configuration.
+        processes: the first of them decides, so that rounding cannot set them apart.
+    """
+    from stoix_like.run import pb2  # scipy.stats takes most of a second
+
+    has_region, ranges = run.arch.population.pbt.explore == "bg_pbt", spaces(run)
+
+    def explore(
+        exploit: Exploit, hyperparams: Hyperparams, history: Sequence[Mapping[str, Any]], key: jax.Array
+    ) -> Explored:
+        found = processes.first(lambda: pb2.explore(history, exploit.sources, ranges, run.arch.seed, has_region))
+        return Explored(*found)
 
     return explore
 
@@ -146,6 +153,7 @@ def spaces(run: RunConfig) -> dict[str, Space]:
         ConfigError: a hyperparameter has no range, or one with values that it may not have.
     """
     config = run.arch.population
+    _check_explore(config)
     given = config.pbt.bounds or {}
     for name in given:
         if name not in (config.hyperparams or {}):
@@ -164,6 +172,20 @@ def spaces(run: RunConfig) -> dict[str, Space]:
         low, high = convert_values(run.system, name, ends(f"{key}.{kinds[0]}", space[kinds[0]], above_zero=is_log))
         found[name] = Space(low, high, is_log)
     return found
+
+
+def _check_explore(config: PopulationConfig) -> None:
+    """Refuse settings of the random perturbation where a bandit explores, and a bandit without hyperparameters."""
+    if config.pbt.explore == "perturb":
+        return
+    if not config.hyperparams:
+        raise ConfigError(f"{KEY}.pbt.explore={config.pbt.explore} has nothing to explore: set {KEY}.hyperparams")
+    for name in ("perturbation", "resample_probability"):
+        if (value := getattr(config.pbt, name)) != getattr(PBTConfig(), name):
+            raise ConfigError(
+                f"{KEY}.pbt.{name}={value} has no effect with {KEY}.pbt.explore={config.pbt.explore}: omit it, or use"
+                " explore=perturb"
+            )
 
 
 @partial(jax.jit, static_argnums=2)

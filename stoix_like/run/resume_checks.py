@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,16 @@ def other_versions(host_state: Mapping[str, Any]) -> list[str]:
 
 def _defaults(setup: RunSetup) -> dict[str, Any]:
     """Return the defaults of the fields of `arch` and `env` that have one and are no mapping."""
-    groups: dict[str, Any] = {"arch": setup.config.arch, "env": setup.config.env}
-    found = {
-        f"{name}.{field.name}": field.default for name, group in groups.items() for field in dataclasses.fields(group)
-    }
-    return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | None)}
+    return dict(_plain_defaults(setup.config.arch, "arch")) | dict(_plain_defaults(setup.config.env, "env"))
+
+
+def _plain_defaults(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(group):
+        key, value = f"{path}.{field.name}", getattr(group, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _plain_defaults(value, key)
+        elif isinstance(field.default, bool | int | float | str | None):
+            yield key, field.default
 
 
 def _may_change(key: str) -> bool:

@@ -1,10 +1,10 @@
-"""Ranges of hyperparameters that are explored."""
+"""Hyperparameters that are explored: their ranges, and what an exploration returns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,3 +36,17 @@ class Space(NamedTuple):
 
     def _ends(self) -> tuple[float, float]:
         return (math.log(self.low), math.log(self.high)) if self.is_log else (self.low, self.high)
+
+
+class Explored(NamedTuple):
+    """The outcome of an exploration.
+
+    Attributes:
+        hyperparams: by name, a value for each member.
+        is_new: whether each member takes these values; the others keep their own.
+        entries: what to add to the record of the evaluation, JSON values.
+    """
+
+    hyperparams: Mapping[str, Sequence[float] | np.ndarray]
+    is_new: Sequence[bool]
+    entries: Mapping[str, Any]

@@ -70,21 +70,32 @@ def test_trust_region_follows_from_the_records_and_restarts():
 def test_copies_take_new_values_in_their_range_which_history_and_seed_determine(has_region):
     history, sources = history_of(5, best=1), np.array([1, 1, 2])
     first, again, other = (explore(history, sources, SPACES, seed, has_region) for seed in (7, 7, 8))
-    assert first.is_new.tolist() == [True, False, False]
+    assert first == again
+    assert first.is_new == [True, False, False]
+    assert first.entries == ({"population/trust_region": 0.4} if has_region else {})
     for name, space in SPACES.items():
-        np.testing.assert_array_equal(first.hyperparams[name], again.hyperparams[name])
         assert first.hyperparams[name][0] != other.hyperparams[name][0]
-        assert space.low <= first.hyperparams[name][0] <= space.high
-    if has_region:
-        # The source has lr = 2e-3; a side of 0.4 is stretched by less than 10.
-        assert first.region == TrustRegion(failures=5)
+        assert np.float32(space.low) <= first.hyperparams[name][0] <= np.float32(space.high)
+
+
+def test_a_trust_region_lies_around_the_member_that_is_copied():
+    """Its sides have a product of 0.4², and within [0.1, 2] one length scale is at most 20 times the other."""
+    low, high = TrustRegion().box(np.array([[0.5, 0.9]]), np.array([0.5, 2.0]))
+    np.testing.assert_allclose([low[0], high[0]], [[0.4, 0.5], [0.6, 1.0]])
+    history = history_of(5, best=1)
+    found = [explore(history, np.array([1, 1, 2]), SPACES, seed, has_region=True).hyperparams for seed in range(5)]
+    units = np.array([[SPACES[name].to_unit(values[name][:1])[0] for name in ("lr", "ent")] for values in found])
+    center = np.array([SPACES["lr"].to_unit([2e-3])[0], 0.5])
+    assert (np.abs(units - center).prod(1) <= 0.2**2).all()
 
 
 def test_a_restart_changes_all_members_within_one_box():
     explored = explore(history_of(30, best=1), np.array([1, 1, 2]), SPACES, seed=0, has_region=True)
-    assert explored.is_new.all()
-    assert explored.region == TrustRegion()
-    assert len(set(explored.hyperparams["lr"])) == 3
+    assert explored.is_new == [True] * 3
+    assert explored.entries == {"population/trust_region": 0.4}
+    units = np.array([SPACES[name].to_unit(explored.hyperparams[name]) for name in ("lr", "ent")])
+    assert np.ptp(units, axis=1).prod() <= 0.4**2
+    assert (np.ptp(units, axis=1) > 0.0).all()
 
 
 def test_without_observations_values_are_drawn_from_the_range():

@@ -36,6 +36,7 @@ SMALL = [
     "logger=silent",
 ]
 VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
+BANDIT = ["arch.population.pbt.explore=pb2"]
 RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
 
 
@@ -194,6 +195,13 @@ def test_a_policy_has_the_hyperparameters_of_its_time(trained):
             "set arch.population.pbt.every_evals=1",
         ),
         ([VARIED, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
+        ([VARIED, "arch.population.pbt.explore=pb3"], "explore=pb3 is not known: did you mean 'pb2'"),
+        ([VARIED, "arch.population.pbt.every_evals=null", *BANDIT], "explore=pb2 explores after selections"),
+        (BANDIT, "explore=pb2 has nothing to explore: set arch.population.hyperparams"),
+        (
+            [VARIED, *BANDIT, "arch.population.pbt.perturbation=0.3"],
+            "perturbation=0.3 has no effect with .*explore=pb2",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

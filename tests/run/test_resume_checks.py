@@ -56,7 +56,8 @@ def test_keys_that_the_run_did_not_have_keep_their_defaults():
     setup = set_up(parse_config(compose_config(toys.overrides())))
     config = {**setup.config.resolved, "env": {**setup.config.resolved["env"]}}
     del config["env"]["eval_opponent"]
-    check_same_config(setup, config)
+    population = {**config["arch"]["population"], "pbt": {"every_evals": None}}
+    check_same_config(setup, {**config, "arch": {**config["arch"], "population": population}})
     changed = setup._replace(config=setup.config._replace(resolved={**config, "env": {"frame_stack": 2}}))
     with pytest.raises(ConfigError, match="env.frame_stack was 1 and is 2"):
         check_same_config(changed, config)
