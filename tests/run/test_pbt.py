@@ -160,14 +160,26 @@ def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, err
 
 
 @pytest.mark.slow
-def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
+@pytest.mark.parametrize("explore", ["perturb", "pb2", "bg_pbt"])
+def test_members_on_several_devices_are_selected_and_resumed(tmp_path, explore):
     devices = ["arch.num_devices=2", "arch.population.axis=device"]
-    overrides = [*SMALL, VARIED, *devices, "arch.population.pbt.every_evals=1"]
+    overrides = [
+        *SMALL,
+        VARIED,
+        *devices,
+        "arch.population.pbt.every_evals=1",
+        f"arch.population.pbt.explore={explore}",
+    ]
     whole = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "whole")
     assert [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()] == whole.history
     sources = [record["population/continues"] for record in whole.history if "population/continues" in record]
     # Copies from the other device, too, which has four of the eight members.
     assert any(member // 4 != source // 4 for found in sources for member, source in enumerate(found))
+    assert ("population/trust_region" in whole.history[1]) == (explore == "bg_pbt")
+    for before, after in zip(whole.history, whole.history[1:], strict=False):
+        for member, source in enumerate(before.get("population/continues", range(8))):
+            if member == source:
+                assert after["hyperparams/actor_lr"][member] == before["hyperparams/actor_lr"][member]
     with pytest.raises(SystemExit):
         stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "run", callbacks=[_Stop()])
     assert without_times(stoix_like.resume(tmp_path / "run").history) == without_times(whole.history)
