@@ -16,6 +16,7 @@ from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, read, score, sections
+from stoix_like.analysis.selection import describe_fresh, read_selected
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
@@ -54,10 +55,12 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
     if out.suffix != ".html":
         raise ConfigError(f"--out {out}: the ending must be .html")
     figures.check_output(out)
-    algorithms = read(paths, by)
+    given = list(paths)
+    algorithms = read(given, by)
     tasks = dict.fromkeys(task for algorithm in algorithms for task in algorithm.tasks)
     title = f"{', '.join(dict.fromkeys(a.members[0].run.system for a in algorithms))} on {', '.join(tasks)}"
     parts = [
+        _section("Search", _searches(given)),
         *map(_summary, compare_all(algorithms)),
         _section("Learning curves", _curves(algorithms)),
         _section("Ladder", _ladders(algorithms)),
@@ -92,6 +95,21 @@ def _summary(comparison: Comparison) -> str:
         notes.append(f"{untested} pair(s) of algorithms are not tested: a test needs at least two seeds of each")
     lines += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
     return _section(f"Summary: {', '.join(comparison.tasks)}", "\n".join(lines))
+
+
+def _searches(paths: Iterable[str | Path]) -> str:
+    """Return what each search selected, and its returns on fresh seeds; empty without searches."""
+    rows = []
+    for directory in map(remote.local_copy, paths):
+        if (selected := read_selected(directory)) is not None:
+            fresh = describe_fresh(selected.fresh_returns) if selected.fresh_returns else "not trained again"
+            params = ", ".join(f"{key}={json.dumps(value)}" for key, value in selected.params.items())
+            rows.append([str(directory), str(selected.trials), params, _number(selected.value), fresh])
+    if not rows:
+        return ""
+    note = "The best of many trials is partly luck: only the return on fresh seeds is an estimate of what it is worth."
+    head = ["search", "trials", "best setting", "return when it was selected", "return"]
+    return _table(head, rows) + f'<p class="note">{note}</p>'
 
 
 def _curves(algorithms: Sequence[Algorithm]) -> str:

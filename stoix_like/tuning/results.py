@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial, TrialState
 
 from stoix_like.analysis.figures import save
+from stoix_like.analysis.selection import Selected, describe_fresh
 from stoix_like.composition import complete_overrides, parse_overrides
 from stoix_like.config import GROUPS
 from stoix_like.loggers.formats import columns
@@ -38,17 +39,23 @@ class SweepResult(NamedTuple):
         directory: its directory.
         study: the Optuna study.
         best_params: values of the best trial by key.
-        best_value: its mean return.
+        best_value: its value, the highest of all trials, by which it was selected.
+        fresh_returns: its return on each fresh seed; empty without any.
     """
 
     directory: Path
     study: optuna.Study
     best_params: dict[str, Any]
     best_value: float
+    fresh_returns: list[float]
 
 
 def write_results(
-    directory: Path, study: optuna.Study, parameters: Sequence[Parameter], overrides: Sequence[str]
+    directory: Path,
+    study: optuna.Study,
+    parameters: Sequence[Parameter],
+    overrides: Sequence[str],
+    fresh_returns: Sequence[float] = (),
 ) -> None:
     """Write the table of trials, and the best configuration as an experiment.
 
@@ -57,6 +64,7 @@ def write_results(
         study: the study.
         parameters: what varies.
         overrides: Hydra overrides of all trials.
+        fresh_returns: of the best trial, on fresh seeds.
     """
     done = [trial for trial in finished(study) if trial.value is not None]
     keys = [parameter.key for parameter in parameters]
@@ -72,7 +80,9 @@ def write_results(
         path = directory / BEST
         path.parent.mkdir(parents=True, exist_ok=True)
         best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
-        write_text(path, _as_experiment(overrides, best, len(done)))
+        assert best.value is not None
+        Selected(len(done), best.number, best.value, best.params, list(fresh_returns)).write(directory)
+        write_text(path, _as_experiment(overrides, best, len(done), fresh_returns))
     if len(done) > 1:
         save(draw(study, parameters), directory / PICTURE)
 
@@ -102,7 +112,7 @@ def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
         if parameter.is_log:
             axes.set_xscale("log")
         axes.set_xlabel(parameter.field)
-        axes.set_ylabel("mean episode return")
+        axes.set_ylabel("return")
         axes.set_title(f"importance {importances.get(parameter.key, math.nan):.0%}", fontsize="medium")
         axes.grid(alpha=0.3)
         figure.colorbar(points, ax=axes, label="trial")
@@ -145,7 +155,10 @@ def describe(result: SweepResult, shown: int = 10) -> str:
     shares = ", ".join(f"{key} {share:.0%}" for key, share in importance(result.study).items())
     lines = [*columns([head, *rows]), "", f"{len(done)} trials with a return; importance: {shares or 'undecided'}"]
     best = result.directory / BEST
-    lines.append(f"best: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
+    selected = f"best: return {result.best_value:.4g} when it was selected"
+    fresh = f", {describe_fresh(result.fresh_returns)}" if result.fresh_returns else ""
+    lines.append(selected + fresh)
+    lines.append(f"train it: stoix-like train --config-dir {best.parent.parent} +experiment={best.stem}")
     return "\n".join(lines)
 
 
@@ -153,7 +166,7 @@ def _show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> str:
+def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int, fresh_returns: Sequence[float]) -> str:
     """Return the configuration of a trial as an experiment file."""
     defaults: list[Any] = []
     values: dict[str, Any] = {}
@@ -176,7 +189,9 @@ def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int) -> 
         OmegaConf.update(nested, key, value, force_add=True)
     defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
-    about = f"# The best of {trials} trials: mean episode return {best.value:.6g} (trial {best.number})"
+    about = f"# Trial {best.number}, the best of {trials}: return {best.value:.6g} when it was selected"
+    if fresh_returns:
+        about += f",\n# {describe_fresh(fresh_returns)}"
     return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
 
 

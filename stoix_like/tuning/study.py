@@ -8,24 +8,29 @@ uninterrupted one does.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from stoix_like.tuning.shapes import GRID_POINTS, Shape, identity, shape_of
 from stoix_like.tuning.space import Parameter
 
-# Attributes of a trial: its run, its place in the population, and the number of trials once its batch is complete.
-RUN, PLACE, UNTIL = "run", "place", "until"
+# Attributes of a trial: its run, its place in the population, the size of that, and the number of trials once its
+# batch is complete.
+RUN, PLACE, SIZE, UNTIL = "run", "place", "size", "until"
 SAMPLERS = ("tpe", "cmaes", "random", "grid")
 # Finished trials from which on a sampler learns.
 STARTUP = {"tpe": 10, "cmaes": 1}
-# Points of a grid of a continuous range.
-GRID_POINTS = 5
+FIRST_RUN = "runs/00000"
+# The choice between shapes, as samplers see it.
+_SHAPE = "shape"
 _NAME, _DIRECTION = "sweep", optuna.study.StudyDirection.MAXIMIZE
 
 
@@ -75,79 +80,219 @@ def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:
     return [sorted(trials, key=lambda trial: trial.user_attrs[PLACE]) for trials in left]
 
 
-def ask(
-    study: optuna.Study, parameters: Sequence[Parameter], sampler: str, seed: int, trials: int, parallel: int
-) -> None:
+class Sampling(NamedTuple):
+    """What is drawn, and how.
+
+    Attributes:
+        parameters: what varies.
+        shapes: the shapes to choose from, see `shapes.list_shapes`.
+        sampler: name of the sampler.
+        seed: its seed.
+    """
+
+    parameters: Sequence[Parameter]
+    shapes: Sequence[Shape] | None
+    sampler: str
+    seed: int
+
+
+def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, size: int) -> None:
     """Draw the next batch; or, if a process was killed while it wrote the last one, what is missing of that.
+
+    Every population of a batch has one shape. Each shape is tried once; then `tpe` draws the first trial of a
+    population freely and the others with its shape, and other samplers take the shapes in turns.
 
     Args:
         study: the study; no trial of the next batch trains yet.
-        parameters: what varies.
-        sampler: name of the sampler.
-        seed: its seed.
+        sampling: what is drawn.
         trials: number of trials in the whole sweep, which has no more than its grid has points.
         parallel: number of trials in a batch.
+        size: number of trials in a population.
     """
     before = study.get_trials(deepcopy=False)
     until = max((trial.user_attrs.get(UNTIL, 0) for trial in before), default=0)
-    missing = itertools.islice(_missing_points(before, parameters), max(trials, until))
-    points = list(missing) if sampler == "grid" else None
-    if until <= len(before):
+    begun = [trial for trial in before if trial.user_attrs.get(UNTIL) == until] if until > len(before) else []
+    if not begun:
         if any(trial.state == TrialState.RUNNING for trial in before):
             return
-        left = trials - sum(RUN in trial.user_attrs for trial in before)
-        until = len(before) + max(0, min(left, parallel, left if points is None else len(points)))
+        left = min(trials - sum(RUN in trial.user_attrs for trial in before), parallel)
+        if sampling.sampler == "grid":
+            left = min(left, sum(map(len, grid_populations(sampling, before, parallel, size))))
+        until = len(before) + max(0, left)
+    # Earlier releases wrote no size: what is missing of their last batch becomes populations of its own.
+    begun = [trial for trial in begun if SIZE in trial.user_attrs]
+    if begun:
+        size = begun[0].user_attrs[SIZE]
+    batch = _Batch(sampling.parameters, size, begun)
+    drawn = _points(sampling, before) if sampling.sampler == "grid" else _draw(study, sampling, before, batch)
+    distributions = {parameter.key: parameter.distribution for parameter in sampling.parameters}
+    for number, (params, attributes) in zip(range(len(before), until), drawn, strict=False):
+        placed = {**batch.place(number, params), SIZE: size, UNTIL: until}
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params={key: params[key] for key in distributions},
+                distributions=distributions,
+                user_attrs=placed,
+                system_attrs=attributes,
+            )
+        )
+
+
+class _Batch:
+    """The populations of a batch: a trial joins the last one of its shape, until that is full.
+
+    Args:
+        parameters: what varies.
+        size: number of trials in a population.
+        begun: trials that are written.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], size: int, begun: Iterable[FrozenTrial]) -> None:
+        self._parameters, self._size = parameters, size
+        self._runs: list[tuple[Shape, list[int]]] = []
+        for trial in begun:
+            self.place(trial.number, trial.params)
+
+    def place(self, number: int, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the run of a trial and its place there."""
+        shape = shape_of(params, self._parameters)
+        fitting = [run for run in self._runs if run[0] == shape and len(run[1]) < self._size]
+        if not fitting:
+            fitting = [(shape, [])]
+            self._runs += fitting
+        numbers = fitting[-1][1]
+        numbers.append(number)
+        return {RUN: f"runs/{numbers[0]:05d}", PLACE: len(numbers) - 1}
+
+    def open_shape(self) -> Shape | None:
+        """Return the shape of the next trial; None at the start of a population."""
+        if not self._runs or len(self._runs[-1][1]) == self._size:
+            return None
+        return self._runs[-1][0]
+
+    def shapes(self) -> list[Shape]:
+        """Return the shape of each population."""
+        return [shape for shape, _ in self._runs]
+
+
+def _draw(
+    study: optuna.Study, sampling: Sampling, before: Sequence[FrozenTrial], batch: _Batch
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the parameters of each trial of a batch, and what the sampler remembers of it."""
+    traced = [parameter for parameter in sampling.parameters if parameter.traced]
+    tried = [shape_of(trial.params, sampling.parameters) for trial in before if trial.user_attrs.get(PLACE) == 0]
+    tried = tried[: len(tried) - len(batch.shapes())]
+    # Those of earlier releases were not drawn from a list.
+    shapes = None if sampling.shapes is None else _distinct([*sampling.shapes, *tried])
+    asked = traced if shapes is not None else sampling.parameters
+    distributions = {parameter.key: parameter.distribution for parameter in asked}
+    if shapes is not None and len(shapes) > 1:
+        distributions[_SHAPE] = CategoricalDistribution(range(len(shapes)))
     copy = optuna.create_study(study_name=_NAME, direction=_DIRECTION, pruner=study.pruner)
-    copy.add_trials(before)
-    distributions = {parameter.key: parameter.distribution for parameter in parameters}
-    for number in range(len(before), until):
-        if points is not None:
-            copy.enqueue_trial(points[number - len(before)])
+    copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters) for trial in before])
+    for number in itertools.count(len(before)):
+        sampler = _make_sampler(sampling.sampler, sampling.seed, number)
+        shape = batch.open_shape() if traced else None
+        if shape is None and shapes is not None:
+            counts = Counter(identity(one) for one in [*tried, *batch.shapes()])
+            rarest = min(shapes, key=lambda one: counts[identity(one)])
+            if sampling.sampler != "tpe" or counts[identity(rarest)] == 0:
+                shape = rarest
+        if shape is not None and shapes is not None:
+            sampler = _fix(sampler, {_SHAPE: shapes.index(shape)})
         # What a trial draws depends on its number, not on what the process drew before it.
-        copy.sampler = _make_sampler(sampler, seed, number)
-        copy.ask(distributions)
-    batch = [trial for trial in before if trial.user_attrs.get(UNTIL) == until] + copy.get_trials()[len(before) :]
-    for trial, attributes in zip(batch, _placed(batch, parameters), strict=True):
-        if trial.number >= len(before):
-            for name, value in {**attributes, UNTIL: until}.items():
-                trial.set_user_attr(name, value)
-            study.add_trial(trial)
+        copy.sampler = sampler
+        trial = copy.ask(distributions)
+        params = dict(trial.params)
+        if shapes is not None:
+            params |= shapes[params.pop(_SHAPE, 0)]
+        yield params, copy.get_trials(deepcopy=False)[number].system_attrs
 
 
-def _missing_points(trials: Sequence[FrozenTrial], parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
-    """Yield the points of the grid that no trial of a run has."""
+def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
+    return list({identity(shape): shape for shape in shapes}.values())
+
+
+def _in_terms_of(
+    distributions: dict[str, BaseDistribution],
+    trial: FrozenTrial,
+    shapes: Sequence[Shape] | None,
+    parameters: Sequence[Parameter],
+) -> FrozenTrial:
+    """Return a trial for a sampler, to which a shape is one choice."""
+    if trial.state == TrialState.FAIL:
+        return optuna.trial.create_trial(state=TrialState.FAIL)
+    own = dict(trial.params)
+    if _SHAPE in distributions:
+        assert shapes is not None
+        own[_SHAPE] = shapes.index(shape_of(trial.params, parameters))
+    return optuna.trial.create_trial(
+        state=trial.state,
+        value=trial.value,
+        params={key: own[key] for key in distributions},
+        distributions=distributions,
+        system_attrs=trial.system_attrs,
+        intermediate_values=trial.intermediate_values,
+    )
+
+
+def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the points of the grid that no trial of a run has, shape by shape."""
 
     def represent(point: Mapping[str, Any]) -> tuple[float, ...]:
         # Of choices, the index: equal ones are one point.
-        return tuple(one.distribution.to_internal_repr(point[one.key]) for one in parameters)
+        return tuple(one.distribution.to_internal_repr(point[one.key]) for one in sampling.parameters)
 
-    seen = {represent(trial.params) for trial in trials if RUN in trial.user_attrs}
-    for values in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in parameters)):
-        point = {parameter.key: value for parameter, value in zip(parameters, values, strict=True)}
-        if (found := represent(point)) not in seen:
-            seen.add(found)
-            yield point
+    seen = {represent(trial.params) for trial in before if RUN in trial.user_attrs}
+    traced = [parameter for parameter in sampling.parameters if parameter.traced]
+    for shape in sampling.shapes or ():
+        for values in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in traced)):
+            point = shape | {parameter.key: value for parameter, value in zip(traced, values, strict=True)}
+            if (found := represent(point)) not in seen:
+                seen.add(found)
+                yield point, {}
 
 
-def _placed(batch: Sequence[FrozenTrial], parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Return the run of each trial and its place there: one compiled population trains those that differ in floats."""
-    groups: dict[str, list[int]] = {}
-    placed = []
-    for trial in batch:
-        fixed = {parameter.key: trial.params[parameter.key] for parameter in parameters if not parameter.traced}
-        group = groups.setdefault(json.dumps(fixed, sort_keys=True), [])
-        group.append(trial.number)
-        placed.append({RUN: f"runs/{group[0]:05d}", PLACE: len(group) - 1})
-    return placed
+def grid_populations(
+    sampling: Sampling, before: Sequence[FrozenTrial], limit: int, size: int
+) -> list[list[dict[str, Any]]]:
+    """Return the next populations of a grid, by the parameters of their trials.
+
+    Args:
+        sampling: what is drawn.
+        before: trials that are written.
+        limit: number of trials in all of them.
+        size: number of trials in a population.
+    """
+    populations: list[list[dict[str, Any]]] = []
+    total = 0
+    points = (point for point, _ in _points(sampling, before))
+    for _, group in itertools.groupby(points, lambda point: identity(shape_of(point, sampling.parameters))):
+        while population := list(itertools.islice(group, size)):
+            total += len(population)
+            if total > limit:
+                return populations
+            populations.append(population)
+    return populations
 
 
 def _make_sampler(name: str, seed: int, number: int) -> optuna.samplers.BaseSampler:
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     if name == "tpe":
-        return optuna.samplers.TPESampler(seed=own)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of optuna < 5
+            # The trials of the batch that are drawn already count as bad ones.
+            return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
     independent = optuna.samplers.RandomSampler(seed=own)
     # CMA-ES adds the number of the trial to its seed.
     return optuna.samplers.CmaEsSampler(seed=seed, independent_sampler=independent) if name == "cmaes" else independent
+
+
+def _fix(sampler: optuna.samplers.BaseSampler, params: dict[str, Any]) -> optuna.samplers.BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.PartialFixedSampler(params, sampler)
 
 
 def random_share(sampler: str, trials: int, parallel: int) -> int:

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
-import math
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import optuna
 from omegaconf import OmegaConf
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from stoix_like.callbacks import Callback, Response
 from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.overrides import Overrides, is_hydras, to_overrides
-from stoix_like.run import experiment
+from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.influence import find_influence
+from stoix_like.run.plan import make_plan
 from stoix_like.run.population import float_fields
-from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
-from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, flatten, members, read_run
-from stoix_like.storage.run_files import read_summary
-from stoix_like.tuning.launch import check_launcher, launch
+from stoix_like.storage.recorded_runs import flatten
+from stoix_like.tuning.confirm import FRESH, train_again
+from stoix_like.tuning.launch import Job, Runner
+from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, plain, write_results
-from stoix_like.tuning.space import Parameter, parse_space
-from stoix_like.tuning.study import RUN, SAMPLERS, STARTUP, ask, finished, open_study, random_share, unfinished
+from stoix_like.tuning.shapes import Shape, list_shapes, population_size
+from stoix_like.tuning.space import KEY, Parameter, parse_space
+from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, finished, open_study
 
-STUDY, SETTINGS = "study.db", "sweep.json"
-_CHANGEABLE = ("trials", "parallel", "launcher", "dir")
+STUDY, SETTINGS, FRESH_RUNS = "study.db", "sweep.json", "fresh"
+_CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
+# Composing the configuration of one takes about 0.1 s.
+_MAX_CHECKED = 100
 
-Train = Callable[[Sequence[FrozenTrial]], tuple[Sequence[float], bool]]
-"""Trains one population; returns the mean return of each trial, and whether all were pruned."""
+
+class Search(Protocol):
+    """What a sweep trains next, and what it learns from that."""
+
+    def notes(self) -> list[str]:
+        """Return lines for the user before anything trains: the first one says how many programs compile."""
+
+    def next_jobs(self) -> list[Job]:
+        """Return the runs to train next, some of which may be complete; empty at the end of the sweep."""
+
+    def tell(self, job: Job) -> None:
+        """Write the results of a run to the study."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,21 +61,29 @@ class SweepConfig:
     Attributes:
         space: ranges by key, see `space.parse_space`.
         trials: number of trials in the whole sweep.
-        parallel: trials drawn at once; those that differ in floats alone are one population.
-        seeds: seeds per trial; its value is the mean over them.
+        parallel: trials drawn at once, as a batch.
+        population: trials of a batch that train as one population, with one value of every parameter that is not
+            traced; None: `parallel`, or its largest divisor with which every shape is tried.
+        shapes: number of combinations of values that are not traced, drawn without repetition; None: all of choices,
+            and 8 where integers have ranges.
+        seeds: seeds per trial; its value is the interquartile mean over them.
+        fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
         sampler: `tpe`, `cmaes`, `random` or `grid` (five points per continuous range).
         pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
-        launcher: Hydra launcher of runs that cannot be one population, such as `joblib` or `submitit_slurm`; None: one
-            after the other in this process.
+        launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other
+            in this process.
         dir: directory of the sweep; one that holds a sweep is resumed.
     """
 
     space: dict[str, Any]
     trials: Annotated[int, between(1, 1_000_000)]
     parallel: Annotated[int, between(1, 100_000)] = 16
+    population: Annotated[int, between(1, 100_000)] | None = None
+    shapes: Annotated[int, between(1, 10_000)] | None = None
     seeds: Annotated[int, between(1, 100_000)] = 1
+    fresh_seeds: Annotated[int, between(0, 100_000)] = 5
     sampler: Annotated[str, one_of(*SAMPLERS)] = "tpe"
     pruner: Annotated[str, one_of("hyperband", "none")] = "none"
     objective: Annotated[str, one_of("final", "best")] = "final"
@@ -124,10 +145,23 @@ def run_sweep(config: SweepConfig, overrides: Sequence[str]) -> SweepResult:
         TrainingError: no trial has a return.
     """
     base = compose_config(overrides)
-    resolved = typing.cast(dict[str, Any], OmegaConf.to_container(base))
+    resolved, parsed = typing.cast(dict[str, Any], OmegaConf.to_container(base)), parse_config(base)
     known = [key for key, _ in flatten(resolved)]
-    parameters = parse_space(config.space, known, float_fields(type(parse_config(base).system)))
-    return Sweep(config, list(overrides), parameters).run()
+    parameters = parse_space(config.space, known, float_fields(type(parsed.system)))
+    shapes = list_shapes(parameters, config.sampler, config.shapes, config.seed)
+    for shape in itertools.islice(shapes or (), _MAX_CHECKED):
+        _check_shape(overrides, shape)
+    return Sweep(config, overrides, parameters, shapes, parsed.arch.seed).run()
+
+
+def _check_shape(overrides: Sequence[str], shape: Shape) -> None:
+    """Refuse a shape that no run can have."""
+    own = to_overrides(shape)
+    try:
+        # What does not divide over one device does not over several.
+        make_plan(parse_config(compose_config([*overrides, *own])), num_devices=1)
+    except ConfigError as error:
+        raise ConfigError(f"{KEY}: {' '.join(own)} cannot be trained: {error}") from error
 
 
 class Sweep:
@@ -137,25 +171,63 @@ class Sweep:
         config: its settings.
         overrides: Hydra overrides of all trials.
         parameters: what varies.
+        shapes: from `shapes.list_shapes`.
+        seed: `arch.seed` of all trials.
+        runner: where the runs train; by default as the settings say.
+
+    Raises:
+        ConfigError: a setting is invalid, or the directory holds another sweep.
     """
 
-    def __init__(self, config: SweepConfig, overrides: list[str], parameters: Sequence[Parameter]) -> None:
-        self.config, self.overrides, self.parameters = config, overrides, list(parameters)
+    def __init__(
+        self,
+        config: SweepConfig,
+        overrides: Sequence[str],
+        parameters: Sequence[Parameter],
+        shapes: Sequence[Shape] | None,
+        seed: int,
+        runner: Runner | None = None,
+    ) -> None:
+        self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
-        if config.launcher is not None:
-            self._check_launcher()
+        self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
+        self._check_settings()
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         pruner = optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner()
         self.study = open_study(self.directory / STUDY, pruner)
+        self.search = self._make_search(shapes)
 
-    def _check_launcher(self) -> None:
-        if self.config.pruner != "none":
+    def _check_settings(self) -> None:
+        config = self.config
+        if config.population is not None and config.parallel % config.population:
             raise ConfigError(
-                f"sweep.pruner={self.config.pruner} stops runs of this process alone: use sweep.pruner=none, or no"
+                f"sweep.population={config.population} must divide sweep.parallel={config.parallel}: use"
+                f" sweep.parallel={config.population * max(1, round(config.parallel / config.population))}"
+            )
+        if config.shapes is not None and config.sampler == "grid":
+            raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
+        if config.launcher is None:
+            return
+        if config.pruner != "none":
+            raise ConfigError(
+                f"sweep.pruner={config.pruner} stops runs of this process alone: use sweep.pruner=none, or no"
                 " sweep.launcher"
             )
-        check_launcher(self._launcher_overrides())
+        self.runner.check()
+
+    def _make_search(self, shapes: Sequence[Shape] | None) -> Search:
+        config = self.config
+        return Populations(
+            self.study,
+            Sampling(self.parameters, shapes, config.sampler, config.seed),
+            self.runner,
+            trials=config.trials,
+            parallel=config.parallel,
+            size=population_size(config.population, config.trials, config.parallel, len(shapes or ())),
+            seeds=config.seeds,
+            objective=config.objective,
+        )
 
     def _check_directory(self) -> None:
         """Create the directory, or check that it holds the same sweep."""
@@ -168,7 +240,7 @@ class Sweep:
             if changed:
                 raise ConfigError(
                     f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
-                    " directory; only trials, parallel and launcher may change"
+                    " directory; only trials, parallel, population, fresh_seeds and launcher may change"
                 )
             return
         # A process that is killed while it writes a file leaves a hidden one.
@@ -177,11 +249,8 @@ class Sweep:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
 
-    def run(self, train: Train | None = None) -> SweepResult:
-        """Train the trials that are left.
-
-        Args:
-            train: trains a population, in place of this package.
+    def run(self) -> SweepResult:
+        """Train the trials that are left, and the best one again on fresh seeds.
 
         Returns:
             The result.
@@ -189,152 +258,40 @@ class Sweep:
         Raises:
             TrainingError: no trial has a return.
         """
-        config = self.config
-        self._note_random()
-        while True:
-            ask(self.study, self.parameters, config.sampler, config.seed, config.trials, config.parallel)
-            if not (groups := unfinished(self.study)):
-                break
-            self._train_all(groups, train or self._train)
+        jobs, fresh_seeds = self.search.next_jobs(), self.config.fresh_seeds
+        if jobs:
+            programs, *notes = self.search.notes()
+            after = f"; at the end, 1 program for {fresh_seeds} fresh seed(s)" if fresh_seeds else ""
+            print("\n".join([programs + after, *notes]), file=sys.stderr)
+        while jobs:
+            self.runner.train(jobs, self.search.tell, self._note_inert)
             write_results(self.directory, self.study, self.parameters, self.overrides)
-        write_results(self.directory, self.study, self.parameters, self.overrides)
+            jobs = self.search.next_jobs()
         if not any(trial.state == TrialState.COMPLETE for trial in finished(self.study)):
+            write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(
                 f"none of the {len(finished(self.study))} trials in {self.directory} has a return: their runs failed or"
                 " were stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
             )
         best = self.study.best_trial
         assert best.value is not None
-        return SweepResult(self.directory, self.study, dict(best.params), best.value)
+        fresh = self._confirm(best) if fresh_seeds else []
+        write_results(self.directory, self.study, self.parameters, self.overrides, fresh)
+        return SweepResult(self.directory, self.study, dict(best.params), best.value, fresh)
 
-    def _note_random(self) -> None:
-        """Report that most of the sweep is a random search."""
-        name, trials, parallel = self.config.sampler, self.config.trials, self.config.parallel
-        if 2 * (drawn := random_share(name, trials, parallel)) > trials:
-            print(
-                f"sweep.parallel={parallel}: {drawn} of {trials} trials are drawn at random, because {name} learns"
-                f" between batches, from {STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel or more"
-                " sweep.trials",
-                file=sys.stderr,
-            )
+    def _confirm(self, best: FrozenTrial) -> list[float]:
+        """Return the returns of the best trial on fresh seeds; a directory belongs to one trial."""
+        seeds = self.config.fresh_seeds
+        traced = [parameter.key for parameter in self.parameters if parameter.traced]
+        name = f"{FRESH_RUNS}/{best.number:05d}-{seeds}"
+        first = self.seed + FRESH
+        return train_again(self.runner, name, [best.params], traced, seeds, first, self.config.objective)[0]
 
-    def _train_all(self, groups: Sequence[Sequence[FrozenTrial]], train: Train) -> None:
-        """Train populations, one after the other or by the launcher."""
-        if self.config.launcher is None:
-            for trials in groups:
-                self._tell(trials, *train(trials))
-            return
-        common = [override for override in self.overrides if not is_hydras(override)]
-        jobs = [[*common, *self._overrides_of(trials)] for trials in groups]
-        run_dirs = [trials[0].user_attrs[RUN] for trials in groups]
-        try:
-            launch(jobs, run_dirs, self.directory, self._launcher_overrides())
-        except Exception:
-            # What is finished needs no job when the sweep is resumed.
-            self._tell_all([trials for trials in groups if read_summary(self._run_dir(trials))])
-            raise
-        self._tell_all(groups)
-
-    def _tell_all(self, groups: Sequence[Sequence[FrozenTrial]]) -> None:
-        for trials in groups:
-            self._tell(trials, *self._read_returns(trials))
-
-    def _run_dir(self, trials: Sequence[FrozenTrial]) -> Path:
-        return self.directory / trials[0].user_attrs[RUN]
-
-    def _launcher_overrides(self) -> list[str]:
-        return [f"hydra/launcher={self.config.launcher}", *filter(is_hydras, self.overrides)]
-
-    def _train(self, trials: Sequence[FrozenTrial]) -> tuple[Sequence[float], bool]:
-        run_dir = self._run_dir(trials)
-        pruning = Pruning([Trial(self.study, trial._trial_id) for trial in trials], self.config.seeds)
-        given = [*self.overrides, *self._overrides_of(trials), *to_overrides({"arch.resume_from": str(run_dir)})]
-        config = parse_config(compose_config(given))._replace(own_callbacks=(pruning,))
-        if config.checkpoint.mirror is not None:
-            config = config.with_mirror(f"{config.checkpoint.mirror}/{trials[0].user_attrs[RUN]}")
-        setup = set_up(config)
-        if trials[0].number == 0 and any(parameter.traced for parameter in self.parameters):
-            self._note_inert(setup)
-        try:
-            experiment.run(setup, run_dir)
-        except TrainingError as error:
-            # Its trials have failed; the others go on.
-            print(f"{run_dir}: {error}", file=sys.stderr)
-        return self._read_returns(trials)
-
-    def _note_inert(self, setup: RunSetup) -> None:
+    def _note_inert(self, job: Job, setup: RunSetup) -> None:
         """Report what varies without an effect."""
+        if job.run != FIRST_RUN:
+            return
         names = [parameter.field for parameter in self.parameters if parameter.traced]
         influence = find_influence(setup.inference, setup.env, names)
-        for note in influence.notes(names, setup.spec.networks, "sweep.space"):
+        for note in influence.notes(names, setup.spec.networks, KEY):
             print(note, file=sys.stderr)
-
-    def _overrides_of(self, trials: Sequence[FrozenTrial]) -> list[str]:
-        seeds, params = self.config.seeds, [trial.params for trial in trials]
-        traced = [parameter for parameter in self.parameters if parameter.traced]
-        fixed = {parameter.key: params[0][parameter.key] for parameter in self.parameters if not parameter.traced}
-        if len(trials) == 1 or not traced:
-            own = {parameter.key: params[0][parameter.key] for parameter in traced}
-            return to_overrides({**fixed, **own, "arch.population.size": seeds * (1 if traced else len(trials))})
-        values = {parameter.field: [float(one[parameter.key]) for one in params] for parameter in traced}
-        population = {"hyperparams": values, "mode": "zip", "seeds": seeds}
-        return to_overrides({**fixed, **{f"arch.population.{name}": value for name, value in population.items()}})
-
-    def _read_returns(self, trials: Sequence[FrozenTrial]) -> tuple[Sequence[float], bool]:
-        """Return the mean return of each trial of a run, and whether the run ended because all were pruned."""
-        name = BEST_RETURN if self.config.objective == "best" else RETURN
-        run = read_run(self._run_dir(trials))
-        trained = members(run) if run.status == FINISHED else []
-        returns = []
-        for place in range(len(trials)):
-            own = trained[place * self.config.seeds : (place + 1) * self.config.seeds]
-            values = [member.value(run.summary, name) for member in own]
-            returns.append(sum(values) / len(values) if values else math.nan)
-        return returns, run.summary.get("stopped_by") == Pruning.__name__
-
-    def _tell(self, trials: Sequence[FrozenTrial], returns: Sequence[float], pruned: bool) -> None:
-        for trial, value in zip(trials, returns, strict=True):
-            state = TrialState.PRUNED if pruned else TrialState.COMPLETE
-            if not math.isfinite(value):
-                state = TrialState.FAIL
-            # A process may have been killed after it told the first ones.
-            told = value if state == TrialState.COMPLETE else None
-            self.study.tell(trial.number, told, state, skip_if_finished=True)
-
-
-class Pruning(Callback):
-    """Reports the returns of trials to the study, and stops their run once all of them are pruned.
-
-    Args:
-        trials: one per hyperparameter setting of the population.
-        seeds: seeds per setting.
-    """
-
-    def __init__(self, trials: Sequence[Trial], seeds: int) -> None:
-        self._trials, self._seeds, self._step = list(trials), seeds, 0
-
-    def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
-        """See `Callback.on_evaluation`."""
-        returns = record["eval/episode_return_mean"]
-        returns = returns if isinstance(returns, list) else [returns]
-        pruned = []
-        for place, trial in enumerate(self._trials):
-            own = returns[place * self._seeds : (place + 1) * self._seeds]
-            value = sum(own) / len(own)
-            # A resumed run repeats the evaluations after its last checkpoint.
-            if math.isfinite(value) and self._step not in self._reported(trial):
-                trial.report(value, self._step)
-            pruned.append(self._step > 0 and trial.should_prune())
-        self._step += 1
-        return False if all(pruned) else None
-
-    def _reported(self, trial: Trial) -> Mapping[int, float]:
-        return trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-
-    def state(self) -> dict[str, Any]:
-        """See `Callback.state`."""
-        return {"step": self._step}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Callback.restore`."""
-        self._step = state["step"]

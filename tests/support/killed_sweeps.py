@@ -5,6 +5,10 @@ import time
 
 import optuna
 
+from stoix_like.composition import parse_overrides
+from stoix_like.tuning.launch import Runner
+from stoix_like.tuning.results import plain
+from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space
 from stoix_like.tuning.sweep import STUDY, Sweep, SweepConfig
 
@@ -16,24 +20,42 @@ SPACE = {
 KEYS = [f"system.{name}" for name in SPACE]
 
 
-def returns(trials):
-    """Return a number per trial, which its parameters determine; of some, none."""
-    values = []
-    for trial in trials:
-        lr, gamma, epochs = (trial.params[key] for key in KEYS)
-        values.append(float("nan") if gamma > 0.99 else 1.0 / (1.0 + 50.0 * lr) + gamma - 0.1 * epochs)
-    return values, False
+def values(params):
+    """Return a number per setting, which its parameters determine; of some, none."""
+    found = []
+    for lr, gamma, epochs in ([one[key] for key in KEYS] for one in params):
+        found.append(float("nan") if gamma > 0.99 else 1.0 / (1.0 + 50.0 * lr) + gamma - 0.1 * epochs)
+    return found
 
 
-def live(directory, sampler, trials, parallel=6, seconds=0.005):
+class FakeRunner(Runner):
+    """Trains nothing: the overrides of a run determine its returns."""
+
+    def train(self, jobs, finished, starting=None):
+        """Wait for some milliseconds."""
+        for job in jobs:
+            time.sleep(0.005)
+            finished(job)
+
+    def returns(self, job, settings, seeds, objective):
+        """Return what `values` are."""
+        given = {one.key_or_group: plain(one.value()) for one in parse_overrides(job.overrides)}
+        lists = given["arch.population.hyperparams"]
+        params = [
+            {KEYS[0]: lr, KEYS[1]: gamma, KEYS[2]: given[KEYS[2]]}
+            for lr, gamma in zip(lists["actor_lr"], lists["gamma"], strict=True)
+        ]
+        return [[value] * seeds for value in values(params)], None
+
+
+def live(directory, sampler, trials, parallel=6, **settings):
     """Run a sweep, or what is left of it."""
-
-    def train(trials):
-        time.sleep(seconds)
-        return returns(trials)
-
-    config = SweepConfig(space=SPACE, trials=trials, parallel=parallel, sampler=sampler, dir=str(directory))
-    return Sweep(config, [], parse_space(SPACE, KEYS, ["actor_lr", "gamma"])).run(train)
+    config = SweepConfig(
+        space=SPACE, trials=trials, parallel=parallel, sampler=sampler, dir=str(directory), seeds=2, **settings
+    )
+    parameters = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
+    shapes = list_shapes(parameters, sampler, config.shapes, config.seed)
+    return Sweep(config, [], parameters, shapes, 0, FakeRunner(directory, [])).run()
 
 
 def table(directory):

@@ -2,13 +2,18 @@
 
 import optuna
 import pytest
-from killed_sweeps import KEYS, SPACE, returns
+from killed_sweeps import KEYS, SPACE, values
 from optuna.trial import TrialState
 
+from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space
-from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, ask, open_study, random_share, unfinished
+from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, open_study, random_share, unfinished
 
 PARAMETERS = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
+
+
+def sampling(sampler, parameters=PARAMETERS):
+    return Sampling(parameters, list_shapes(parameters, sampler, None, 0), sampler, 0)
 
 
 def study_of(trials=()):
@@ -23,16 +28,16 @@ def points(study):
 
 def tell_all(study):
     for trials in unfinished(study):
-        for trial, value in zip(trials, returns(trials)[0], strict=True):
+        for trial, value in zip(trials, values([trial.params for trial in trials]), strict=True):
             told = {"values": value} if value == value else {"state": TrialState.FAIL}
             study.tell(trial.number, **told)
 
 
-def sampled(sampler, trials, parallel):
+def sampled(sampler, trials, parallel, size=3):
     """Run a sweep in memory."""
     study = study_of()
     while True:
-        ask(study, PARAMETERS, sampler, 0, trials, parallel)
+        ask(study, sampling(sampler), trials, parallel, size)
         if not unfinished(study):
             return study
         tell_all(study)
@@ -41,13 +46,13 @@ def sampled(sampler, trials, parallel):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_batch_that_was_written_in_part_is_completed_as_it_would_have_been(sampler):
     study = sampled(sampler, 12, 6)
-    ask(study, PARAMETERS, sampler, 0, 18, 6)
+    ask(study, sampling(sampler), 18, 6, 3)
     for written in (13, 15, 17):
         killed = study_of(study.trials[:written])
-        # Neither the size of the batches nor that of the sweep changes one that has begun.
-        ask(killed, PARAMETERS, sampler, 0, 40, 3)
+        # No size, of populations, of batches or of the sweep, changes one that has begun.
+        ask(killed, sampling(sampler), 40, 8, 2)
         assert points(killed) == points(study)
-        ask(killed, PARAMETERS, sampler, 0, 40, 3)
+        ask(killed, sampling(sampler), 40, 8, 2)
         assert len(killed.trials) == 18
 
 
@@ -55,14 +60,14 @@ def test_a_batch_that_was_written_in_part_is_completed_as_it_would_have_been(sam
 def test_a_longer_sweep_tries_something_else(sampler):
     study = sampled(sampler, 4, 4)
     for _ in range(2):
-        ask(study, PARAMETERS, sampler, 0, 12, 4)
+        ask(study, sampling(sampler), 12, 4, 2)
         tell_all(study)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 12
 
 
 def test_a_population_of_which_some_trials_are_told_stays_whole():
     study = study_of()
-    ask(study, PARAMETERS, "random", 0, 12, 12)
+    ask(study, sampling("random"), 12, 12, 4)
     whole = unfinished(study)
     assert [[trial.user_attrs[PLACE] for trial in trials] for trials in whole] == [
         list(range(len(trials))) for trials in whole
@@ -79,11 +84,11 @@ def test_a_population_of_which_some_trials_are_told_stays_whole():
 
 def test_a_grid_is_tried_once_whatever_was_lost():
     # 5 × 5 points of ranges, 3 integers.
-    whole = sampled("grid", 1000, 16)
+    whole = sampled("grid", 1000, 16, 16)
     assert len(whole.trials) == len({tuple(trial.params.values()) for trial in whole.trials}) == 75
-    holes = sampled("grid", 1000, 16).trials[::3]
+    holes = sampled("grid", 1000, 16, 16).trials[::3]
     study = study_of(trial for trial in holes if trial.state != TrialState.RUNNING)
-    ask(study, PARAMETERS, "grid", 0, 1000, 100)
+    ask(study, sampling("grid"), 1000, 100, 100)
     assert {tuple(trial.params.values()) for trial in study.trials} == {
         tuple(trial.params.values()) for trial in whole.trials
     }
@@ -98,7 +103,7 @@ def test_trials_of_earlier_releases_that_nobody_trains_are_drawn_again(tmp_path)
     study.ask({parameter.key: parameter.distribution for parameter in PARAMETERS})
     study = open_study(path, pruner)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 2
-    ask(study, PARAMETERS, "grid", 0, 2, 16)
+    ask(study, sampling("grid"), 2, 16, 16)
     assert [trial.params["system.actor_lr"] for trial in study.trials if RUN in trial.user_attrs] == [1e-5] * 2
 
 
@@ -117,3 +122,36 @@ def test_trials_of_earlier_releases_that_nobody_trains_are_drawn_again(tmp_path)
 )
 def test_the_first_batches_are_random(sampler, trials, parallel, share):
     assert random_share(sampler, trials, parallel) == share
+
+
+def runs_of(study):
+    """Return the trials of each population."""
+    found = {}
+    for trial in study.trials:
+        found.setdefault(trial.user_attrs[RUN], []).append(trial)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_population_has_one_shape_and_the_full_size(sampler):
+    study = sampled(sampler, 60, 15, 5)
+    shapes = [{trial.params["system.epochs"] for trial in trials} for trials in runs_of(study)]
+    assert {len(shape) for shape in shapes} == {len(trials) // 5 for trials in runs_of(study)} == {1}
+    assert set.union(*shapes) == {1, 2, 3}
+    if sampler in ("random", "cmaes"):
+        # In turns.
+        assert shapes == [{1}, {2}, {3}] * 4
+    if sampler == "tpe":
+        # 0.1 is lost with every epoch.
+        assert shapes[:3] == [{1}, {2}, {3}]
+        assert sum(shape == {1} for shape in shapes[3:]) > 5
+
+
+def test_trials_of_earlier_releases_keep_their_runs():
+    """Those wrote no size, and drew every integer of a range."""
+    study = sampled("tpe", 12, 12)
+    old = study_of(study.trials)
+    for trial in old._storage.get_all_trials(old._study_id, deepcopy=False):
+        trial.user_attrs.pop(SIZE)
+    ask(old, sampling("tpe"), 24, 12, 3)
+    assert [trial.user_attrs.get(SIZE) for trial in old.trials] == [None] * 12 + [3] * 12

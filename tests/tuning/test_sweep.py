@@ -14,13 +14,14 @@ from trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
+from stoix_like.analysis import report
+from stoix_like.analysis.selection import describe_fresh
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
-from stoix_like.tuning.sweep import Pruning
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
@@ -41,6 +42,9 @@ def table(directory):
         (["sweep.trials=4", "sweep.space={actor_lr: {uniform: [0.1, 0.2]}}", "env=gymnax/cartpol"], "gymnax/cartpole"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "[launchers]'"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "[ray]'"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.population=6"], "use sweep.parallel=18"),
+        # 16 steps × 4 environments.
+        (["sweep.trials=4", "sweep.space={num_minibatches: {choice: [4, 7]}}", "sweep.shapes=2"], "num_minibatches=7"),
         (
             [
                 "sweep.trials=4",
@@ -60,19 +64,6 @@ def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_a_population_stops_once_all_its_trials_are_pruned():
-    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.ThresholdPruner(lower=5.0))
-    trials = [study.ask(), study.ask()]
-    pruning = Pruning(trials, seeds=2)
-    # Means over seeds 0 and 0, before training; then 6 and 3, of which the second is pruned; then both are.
-    responses = [
-        pruning.on_evaluation({"eval/episode_return_mean": returns}, None)
-        for returns in ([0.0, 0.0, 0.0, 0.0], [5.0, 7.0, 2.0, 4.0], [4.0, 4.0, 4.0, 4.0])
-    ]
-    assert responses == [None, None, False]
-    assert study.trials[0].intermediate_values == {0: 0.0, 1: 6.0, 2: 4.0}
 
 
 def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
@@ -97,6 +88,15 @@ def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     config = compose_config(["+experiment=best"], [tmp_path / "sweep/configs"])
     assert config.system.actor_lr == result.best_params["system.actor_lr"]
     assert (config.env.env_name, config.arch.total_timesteps) == ("probe", 128)
+    # It is trained again, on seeds that no trial had.
+    (fresh,) = recorded_runs.find_runs([tmp_path / "sweep/fresh"])
+    members = recorded_runs.read_run(fresh).summary["population/members"]
+    assert [member["seed"] - config.arch.seed for member in members] == [2_000_000 + place for place in range(5)]
+    assert {member["actor_lr"] for member in members} == {config.system.actor_lr}
+    assert result.fresh_returns == [member["eval/episode_return_mean"] for member in members]
+    assert describe_fresh(result.fresh_returns) in (tmp_path / "sweep/configs/experiment/best.yaml").read_text()
+    report.write([tmp_path / "sweep"], tmp_path / "report.html", animation=False)
+    assert describe_fresh(result.fresh_returns) in (tmp_path / "report.html").read_text()
     # A sweep with the same directory continues; another space is refused.
     more = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=7, seeds=2, dir=str(tmp_path / "sweep"))
     assert len(more.study.trials) == 7

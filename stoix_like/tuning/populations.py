@@ -1,0 +1,113 @@
+"""The search by Optuna: batches of populations, whose trials differ in traced hyperparameters alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from stoix_like.run.records import interquartile_mean
+from stoix_like.tuning.launch import Job, Runner, population_overrides
+from stoix_like.tuning.pruning import Pruning
+from stoix_like.tuning.shapes import describe_programs, identity, shape_of
+from stoix_like.tuning.study import RUN, SIZE, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
+
+
+class Populations:
+    """The search by Optuna.
+
+    Args:
+        study: the study.
+        sampling: what is drawn.
+        runner: where the runs train.
+        trials: number of trials in the whole sweep.
+        parallel: number of trials in a batch.
+        size: number of trials in a population.
+        seeds: members per trial.
+        objective: a key of `launch.OBJECTIVES`.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        sampling: Sampling,
+        runner: Runner,
+        *,
+        trials: int,
+        parallel: int,
+        size: int,
+        seeds: int,
+        objective: str,
+    ) -> None:
+        self._study, self._sampling, self._runner = study, sampling, runner
+        self._trials, self._parallel, self._size = trials, parallel, size
+        self._seeds, self._objective = seeds, objective
+        self._traced = [parameter.key for parameter in sampling.parameters if parameter.traced]
+        self._asked: dict[str, list[FrozenTrial]] = {}
+
+    def notes(self) -> list[str]:
+        """See `sweep.Search`."""
+        name, trials, parallel = self._sampling.sampler, self._trials, self._parallel
+        populations = self._count_populations()
+        shapes = self._sampling.shapes
+        notes = [
+            describe_programs(
+                self._sampling.parameters, None if shapes is None else len(shapes), populations, self._seeds
+            )
+        ]
+        if self._traced and name != "grid" and len(populations) > 1 and trials % self._size:
+            notes.append(
+                f"sweep.trials={trials} is no multiple of {self._size}: the last population has {trials % self._size}"
+                f" trials, and so its own program; use {trials - trials % self._size} or"
+                f" {trials - trials % self._size + self._size}"
+            )
+        if 2 * (drawn := random_share(name, trials, parallel)) > trials:
+            notes.append(
+                f"sweep.parallel={parallel}: {drawn} of {trials} trials are drawn at random, because {name} learns"
+                f" between batches, from {STARTUP[name]} finished trial(s) on: use a smaller sweep.parallel or more"
+                " sweep.trials"
+            )
+        return notes
+
+    def _count_populations(self) -> list[tuple[int, int]]:
+        """Return the number of a shape and the size of each population of the sweep."""
+        shapes = self._sampling.shapes
+        if self._sampling.sampler == "grid":
+            assert shapes is not None
+            places = {identity(shape): number for number, shape in enumerate(shapes)}
+            found = grid_populations(self._sampling, (), self._trials, self._size)
+            return [(places[identity(shape_of(one[0], self._sampling.parameters))], len(one)) for one in found]
+        if not self._traced or shapes is None:
+            return [(number, 1) for number in range(self._trials)]
+        whole, rest = divmod(self._trials, self._size)
+        sizes = [self._size] * whole + [rest] * (rest > 0)
+        return [(number % len(shapes), size) for number, size in enumerate(sizes)]
+
+    def next_jobs(self) -> list[Job]:
+        """See `sweep.Search`."""
+        ask(self._study, self._sampling, self._trials, self._parallel, self._size)
+        self._asked = {trials[0].user_attrs[RUN]: trials for trials in unfinished(self._study)}
+        return [self._job(run, trials) for run, trials in self._asked.items()]
+
+    def _job(self, run: str, trials: Sequence[FrozenTrial]) -> Job:
+        settings = [trial.params for trial in trials]
+        # The hyperparameters of a lone member are constants of its program; earlier releases made those of several
+        # seeds constants, too.
+        alone = len(trials) == 1 and (self._seeds == 1 or SIZE not in trials[0].user_attrs)
+        pruning = Pruning([Trial(self._study, trial._trial_id) for trial in trials], self._seeds)
+        return Job(run, population_overrides(settings, () if alone else self._traced, self._seeds), (pruning,))
+
+    def tell(self, job: Job) -> None:
+        """See `sweep.Search`."""
+        trials = self._asked[job.run]
+        returns, stopped_by = self._runner.returns(job, len(trials), self._seeds, self._objective)
+        for trial, own in zip(trials, returns, strict=True):
+            value = interquartile_mean(own)
+            state = TrialState.PRUNED if stopped_by == Pruning.__name__ else TrialState.COMPLETE
+            if not math.isfinite(value):
+                state = TrialState.FAIL
+            # A process may have been killed after it told the first ones.
+            told = value if state == TrialState.COMPLETE else None
+            self._study.tell(trial.number, told, state, skip_if_finished=True)
