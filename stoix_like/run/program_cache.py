@@ -38,6 +38,7 @@ from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.own import OWN
 from stoix_like.run.devices import set_compile_cache
 from stoix_like.run.memory import Shapes
+from stoix_like.run.population import count_members
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.files import read_bytes, replaced
 from stoix_like.versions import versions
@@ -270,10 +271,14 @@ def _processor() -> Iterator[str]:
 
 def _digest_of_run(config: RunConfig, settings: str) -> str:
     """Return the digest of what tracing depends on, apart from the sources."""
-    # Of a lone member, hyperparameters that the seed draws are constants of the programs.
-    ignored = _HOST if config.arch.population.hyperparams else (*_HOST, "arch.seed")
+    hyperparams, members = config.arch.population.hyperparams or {}, count_members(config)
+    # Hyperparameters are arguments of the programs of several members, and constants of those of a lone member, whose
+    # seed may draw them.
+    lone = ("arch.seed",) if not hyperparams else ()
+    ignored = (*_HOST, *(("arch.seed", "arch.population.hyperparams.") if members > 1 else lone))
     pairs = sorted((key, repr(value)) for key, value in flatten(config.resolved) if not key.startswith(ignored))
-    depends_on = (pairs, config.logger.every_updates, config.logger.diagnostics, settings)
+    sizes = (members, sorted(hyperparams))
+    depends_on = (pairs, sizes, config.logger.every_updates, config.logger.diagnostics, settings)
     return hashlib.sha256(repr(depends_on).encode()).hexdigest()
 
 

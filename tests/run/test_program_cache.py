@@ -156,6 +156,19 @@ def test_what_programs_do_not_depend_on_is_not_in_the_digest():
     assert digest(arch={"seed": 1}) != digest(arch={"seed": 2})
 
 
+def test_members_share_programs_with_others_of_other_hyperparameters():
+    def digest(hyperparams, *overrides):
+        varied = f"arch.population.hyperparams={{{hyperparams}}}"
+        config = parsed(varied, "arch.population.mode=zip", *overrides)
+        return program_cache._digest_of_run(config, "settings")
+
+    given = digest("gamma:[0.9,0.8]")
+    assert digest("gamma:[0.7,0.6]", "arch.seed=7") == given
+    others = ["gamma:[0.9,0.8,0.7]", "actor_lr:[0.9,0.8]", "gamma:[0.9,0.8],actor_lr:[0.1,0.2]", "gamma:[0.9]"]
+    assert len({given, *map(digest, others)}) == 1 + len(others)
+    assert digest("gamma:[0.9]") != digest("gamma:[0.8]")
+
+
 def test_the_settings_tell_how_many_devices_there_are_and_not_how_they_were_asked_for(monkeypatch):
     mesh, values = make_mesh(find_devices(1)), dict(jax.config.values)
 
