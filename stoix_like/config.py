@@ -54,6 +54,25 @@ class PBTConfig:
 
 
 @dataclass(frozen=True)
+class HalvingConfig:
+    """Successive halving: trials that lose at a rung make room for others.
+
+    Attributes:
+        rounds: length of the run, in whole trials per slot; None: off.
+        eta: of the trials at a rung, the best 1/eta go on.
+        rungs: number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
+        brackets: number of brackets of Hyperband; bracket s skips the first s rungs.
+        bounds: distributions of later trials by name; those of `hyperparams` by default.
+    """
+
+    rounds: Annotated[float | None, between(1.0, 1e6)] = None
+    eta: Annotated[int, between(2, 1000)] = 3
+    rungs: Annotated[int, between(1, 20)] = 2
+    brackets: Annotated[int, between(1, 21)] = 1
+    bounds: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class PopulationConfig:
     """Members trained in parallel in one program.
 
@@ -64,6 +83,7 @@ class PopulationConfig:
         seeds: members per hyperparameter setting.
         axis: whether members are vectorised on every device, or sharded over devices.
         pbt: population-based training.
+        halving: successive halving.
         paired: whether every hyperparameter setting has the same seeds; None: in grids. Runs from before the key was
             introduced lack it, and their seeds differ.
     """
@@ -74,6 +94,7 @@ class PopulationConfig:
     seeds: Annotated[int, between(1, MAX_MEMBERS)]
     axis: Annotated[str, one_of("auto", "vmap", "device")]
     pbt: PBTConfig = PBTConfig()
+    halving: HalvingConfig = HalvingConfig()
     paired: bool | None = False
 
     @property

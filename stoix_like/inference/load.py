@@ -22,6 +22,7 @@ from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.saved_state import lacks_best
+from stoix_like.run.trials import TRIALS, interquartile_means
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 
@@ -53,6 +54,7 @@ class TrainedState(NamedTuple):
         episode_return: mean evaluation return of these parameters, `[]` or `[P]`; NaN if they were not evaluated.
         hyperparams: by name, the hyperparameters of each member at that time.
         selected: what these parameters are, for each member.
+        ranks: by which the best member is chosen, `[]` or `[P]`; None: by return.
     """
 
     shared: Any
@@ -60,6 +62,7 @@ class TrainedState(NamedTuple):
     episode_return: np.ndarray
     hyperparams: Mapping[str, Sequence[float]] = {}
     selected: Sequence[str] = ()
+    ranks: np.ndarray | None = None
 
     def hyperparams_of(self, member: int) -> dict[str, float]:
         """Return the hyperparameters of one member."""
@@ -207,7 +210,8 @@ def choose_member(state: TrainedState, member: int | str | None) -> int:
     if isinstance(member, str) and member.isdigit():
         member = int(member)
     if member in (None, "best"):
-        return int(np.where(np.isnan(returns), -np.inf, returns).argmax())
+        ranked = returns if state.ranks is None else state.ranks
+        return int(np.where(np.isnan(ranked), -np.inf, ranked).argmax())
     if not isinstance(member, int) or not 0 <= member < returns.size:
         raise ConfigError(f"member={member} does not exist: use best, or 0 to {returns.size - 1}")
     return member
@@ -237,8 +241,15 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         )
     history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
     # A run that stopped between two evaluations did not evaluate its last parameters.
+    ranks: np.ndarray | None = None
     shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
     returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
+    population = run.setup.config.arch.population
+    halves = population.halving.rounds is not None
+    if halves:
+        # Members that have started another trial since the evaluation.
+        trials = np.repeat(history[-1][TRIALS], population.seeds)
+        returns = np.where(trials == (found.host_state["progress"]["strata"] or trials), returns, np.nan)
     env_steps, shared = np.full(shape, step), found.items[item]
     what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
     if item == "best":
@@ -249,13 +260,38 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
         env_steps = np.where(lacking, env_steps, best["env_steps"])
         number = len(history) - 1
         what = np.where(lacking, what, f"best of {number} evaluation{'s' * (number != 1)}")
-        if run.setup.config.arch.population.pbt.every_evals is not None:
+        if population.pbt.every_evals is not None:
             hyperparams = best.get("hyperparams") or hyperparams
+        if halves:
+            hyperparams = {
+                name: np.where(lacking, values, best["hyperparams"][name]).tolist()
+                for name, values in hyperparams.items()
+            }
+            what = np.where(lacking, what, "best complete trial")
+            ranks = _ranks(returns, lacking, population.seeds)
     selected = [
         f"{name}, return {format_number(value)}" if np.isfinite(value) else name
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
-    return TrainedState(shared, env_steps, returns, hyperparams, selected)
+    return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks)
+
+
+def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:
+    """Rank the members of successive halving: by their trial, complete ones first, and then by their own return.
+
+    Args:
+        returns: `[P]`, of the best complete trial of each slot, or of its last one where it has none.
+        lacking: `[P]`, where it has none.
+        seeds: members of a slot.
+
+    Returns:
+        `[P]`, the highest rank for the best one.
+    """
+    own = np.where(np.isnan(returns), -np.inf, returns)
+    of_trial = np.repeat(interquartile_means(returns, seeds), seeds)
+    ranks = np.empty(returns.size)
+    ranks[np.lexsort((own, of_trial, ~lacking))] = np.arange(returns.size)
+    return ranks
 
 
 def _where(chosen: np.ndarray, these: jax.Array, those: jax.Array) -> jax.Array:

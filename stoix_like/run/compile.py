@@ -220,6 +220,10 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     mesh, num_members = setup.mesh, setup.population.num_members
     replay = ("system.total_buffer_size",) if hasattr(setup.config.system, "total_buffer_size") else ()
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
+    if setup.halves:
+        # Members that start anew are initialised beside the state of all others.
+        state_size = compiled["init"].memory_analysis().output_size_in_bytes
+        memory.check(compiled["init"], mesh, num_members, sizes, state_size, setup.device_memory)
     training = compiled["learn" if "learn" in compiled else "train"]
     memory.check(training, mesh, num_members, sizes, available=setup.device_memory)
     if "evaluate" in compiled:

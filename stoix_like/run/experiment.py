@@ -29,6 +29,7 @@ from stoix_like.run.recording import Progress
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.suggestions import tuned_experiment
+from stoix_like.run.summary import outcome
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
@@ -47,7 +48,8 @@ class Result:
     """The result of a run.
 
     Attributes:
-        eval_return: mean episode return of the last evaluation; of a population, the interquartile mean over members.
+        eval_return: mean episode return of the last evaluation; of a population, the interquartile mean over members;
+            of successive halving, that of the best complete trial.
         run_dir: the directory of the run.
         summary: the content of `summary.json`.
         history: one record per evaluation, the one at step 0 first; the content of `metrics.jsonl`.
@@ -398,6 +400,8 @@ def _restore(loop: TrainingLoop, run_dir: Path) -> tuple[str, ...]:
 def _budget_note(loop: TrainingLoop, before: int) -> str:
     """Describe what another budget changes: schedules are fractions of the budget, so each moves to another value."""
     system, now, updates = loop.setup.config.system, loop.setup.plan.num_updates, loop.progress.updates
+    if loop.setup.halves:
+        return f"the run now ends after {now:,} updates (before: {before:,}); trials keep their budget"
     then, after = system.schedules(updates, before), system.schedules(updates, now)
     moved = [f"{name} from {then[name]:.3g} to {after[name]:.3g}" for name in after if after[name] != then[name]]
     moves = f", and move {', '.join(moved)}" if moved else ""
@@ -407,9 +411,10 @@ def _budget_note(loop: TrainingLoop, before: int) -> str:
 def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[str, Any]) -> Result:
     last = progress.history[-1]
     evaluated = {name: last.get(f"hyperparams/{name}", values) for name, values in setup.population.hyperparams.items()}
-    population = setup.population.with_hyperparams(evaluated)
+    population, last, trials = outcome(setup, setup.population.with_hyperparams(evaluated), progress.history)
     members = records.members(population, last, summary, progress.failures)
-    return Result(records.score(last), run_dir, summary, progress.history, members)
+    score = records.score(last) if trials is None else trials.best(trials.finalists()).scores[-1]
+    return Result(score, run_dir, summary, progress.history, members)
 
 
 def _info(setup: RunSetup, run_dir: Path, notes: Sequence[str] = (), history: Sequence[Any] = ()) -> RunInfo:

@@ -12,7 +12,7 @@ ended between the two makes it when it resumes. The bandits of `run.pb2` explore
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, convert_values, ends
+from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.spaces import Explored, Space
 
@@ -65,6 +66,7 @@ class Evolution:
     """
 
     entry = "population/continues"
+    restarts = False
 
     def __init__(self, run: RunConfig, population: Population, state: LearnerState, processes: Processes) -> None:
         config = run.arch.population.pbt
@@ -80,6 +82,23 @@ class Evolution:
     def is_due(self, evaluation: int) -> bool:
         """Return whether members are replaced after the evaluation with this number; the one at step 0 is number 0."""
         return evaluation > 0 and self._every is not None and evaluation % self._every == 0
+
+    def describe(self, population: Population) -> dict[str, Any]:
+        """Add nothing to the record of an evaluation."""
+        del population
+        return {}
+
+    def improved(
+        self,
+        population: Population,
+        scores: np.ndarray,
+        failures: Collection[int],
+        history: Sequence[Mapping[str, Any]],
+        best: Best,
+    ) -> np.ndarray | None:
+        """Let the return of each member decide; see `Selection`."""
+        del population, scores, failures, history, best
+        return None
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Replace the worst members by copies of the best ones, with other hyperparameters; see `Selection`."""

@@ -22,6 +22,8 @@ class Plan(NamedTuple):
         num_updates: number of updates within the budget.
         evaluations: numbers of updates after which the run is evaluated; the last one is `num_updates`.
         notes: rounding and other notes for the user.
+        trial_updates: number of updates that schedules span: those of one trial, or of a run without trials.
+        trial_evaluations: number of evaluations of one trial after its start, or of a run without trials.
     """
 
     num_shards: int
@@ -31,6 +33,8 @@ class Plan(NamedTuple):
     num_updates: int
     evaluations: tuple[int, ...]
     notes: tuple[str, ...]
+    trial_updates: int
+    trial_evaluations: int
 
 
 def make_plan(config: RunConfig, num_devices: int) -> Plan:
@@ -41,7 +45,7 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
         num_devices: number of devices of the run.
 
     Returns:
-        The plan; its budget never exceeds `arch.total_timesteps`.
+        The plan; its budget never exceeds `arch.total_timesteps`, or that many for each round of successive halving.
 
     Raises:
         ConfigError: sizes do not divide, or the budget is too small for one update.
@@ -66,29 +70,35 @@ def make_plan(config: RunConfig, num_devices: int) -> Plan:
     system.check(envs_per_shard, num_shards)
     steps_per_update = arch.total_num_envs * system.rollout_length
     warmup_steps = arch.total_num_envs * system.warmup_steps
-    num_updates = count_updates(config)
-    if num_updates < 1:
+    trial_updates = count_updates(config)
+    if trial_updates < 1:
         raise ConfigError(
             f"arch.total_timesteps={arch.total_timesteps} is too small for one update of {steps_per_update} steps"
             f" (arch.total_num_envs={arch.total_num_envs} × system.rollout_length={system.rollout_length}) after"
             f" {warmup_steps} warm-up steps (system.warmup_steps={system.warmup_steps}): use at least"
             f" {warmup_steps + steps_per_update}"
         )
-    _check_counters(config, envs_per_shard, num_updates)
-    num_intervals = min(arch.num_evaluation, num_updates)
-    spent = warmup_steps + num_updates * steps_per_update
+    _check_counters(config, envs_per_shard, trial_updates)
+    trial_evaluations = min(arch.num_evaluation, trial_updates)
+    spent = warmup_steps + trial_updates * steps_per_update
+    num_intervals = int((arch.population.halving.rounds or 1) * trial_evaluations)
+    # Any `trial_evaluations` consecutive intervals have `trial_updates` updates.
+    evaluations = tuple(index * trial_updates // trial_evaluations for index in range(1, num_intervals + 1))
     return Plan(
         num_shards=num_shards,
         envs_per_shard=envs_per_shard,
         steps_per_update=steps_per_update,
         warmup_steps=warmup_steps,
-        num_updates=num_updates,
-        evaluations=tuple(index * num_updates // num_intervals for index in range(1, num_intervals + 1)),
+        num_updates=evaluations[-1],
+        evaluations=evaluations,
         notes=(
-            *_notes(config, spent, num_updates, steps_per_update, num_intervals),
+            *_notes(config, spent, trial_updates, steps_per_update, trial_evaluations),
+            *_trial_notes(config, warmup_steps, evaluations[-1] * steps_per_update),
             *_replay_notes(config, envs_per_shard, num_shards),
             *_lag_notes(config),
         ),
+        trial_updates=trial_updates,
+        trial_evaluations=trial_evaluations,
     )
 
 
@@ -192,6 +202,18 @@ def _notes(
     if num_intervals < evaluations:
         notes.append(f"arch.num_evaluation={evaluations} reduced to {num_intervals}: at most one per update")
     return tuple(notes)
+
+
+def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tuple[str, ...]:
+    rounds = config.arch.population.halving.rounds
+    if rounds is None:
+        return ()
+    note = (
+        f"arch.population.halving.rounds={rounds:g}: {trained_steps:,} steps per member, in trials of at most"
+        f" arch.total_timesteps={config.arch.total_timesteps:,}"
+    )
+    warm_up = f"; later trials have {warmup_steps:,} warm-up steps each, which env_steps leaves out"
+    return (note + (warm_up if warmup_steps else ""),)
 
 
 def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:

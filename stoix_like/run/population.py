@@ -69,7 +69,7 @@ def make_population(run: RunConfig) -> Population:
     columns = _join(lists, config.mode)
     rng = np.random.default_rng(run.arch.seed)
     for name, distribution in sorted(drawn.items()):
-        columns[name] = _draw(rng, name, distribution, num_points)
+        columns[name] = draw(rng, f"{KEY}.hyperparams.{name}", distribution, num_points)
     repeats = size // num_points
     seeds = range(run.arch.seed, run.arch.seed + (repeats if config.is_paired else size))
     checked = {name: convert_values(run.system, name, columns[name]) for name in config.hyperparams or {}}
@@ -177,8 +177,21 @@ def _repeat(values: Iterable[Any], repeats: int) -> tuple[Any, ...]:
     return tuple(value for value in values for _ in range(repeats))
 
 
-def _draw(rng: np.random.Generator, name: str, distribution: Any, count: int) -> list[Any]:
-    key = f"{KEY}.hyperparams.{name}"
+def draw(rng: np.random.Generator, key: str, distribution: Any, count: int) -> list[Any]:
+    """Draw values of a hyperparameter.
+
+    Args:
+        rng: source of random numbers.
+        key: key of the distribution, for messages.
+        distribution: a mapping of its kind to its arguments.
+        count: number of values.
+
+    Returns:
+        Plain values.
+
+    Raises:
+        ConfigError: there is no such distribution.
+    """
     if not isinstance(distribution, Mapping) or len(distribution) != 1:
         raise ConfigError(f"{key}={distribution} must be a list or {{{'|'.join(_DISTRIBUTIONS)}: [...]}}")
     ((kind, arguments),) = distribution.items()

@@ -20,6 +20,7 @@ from stoix_like.config import AnakinConfig, SebulbaConfig
 from stoix_like.envs.split_steps import SplitSteps
 from stoix_like.run.blocks import max_blocks
 from stoix_like.run.population import Population
+from stoix_like.run.saved_state import select_members
 from stoix_like.run.setup import RunSetup
 
 SystemBuild = Callable[[Hyperparams], System]
@@ -137,7 +138,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
     evaluation = jax.jit(evaluate, keep_unused=True)
     yield RunProgram("evaluate", evaluation, (state.shared, hyperparams, keys.evaluation, np.uint32(0)))
     better = np.zeros(() if num_members == 1 else (num_members,), bool)
-    yield RunProgram("select", jax.jit(_select), (state.shared, state.shared, better))
+    yield RunProgram("select", jax.jit(select_members), (state.shared, state.shared, better))
 
 
 def _of_sebulba(
@@ -169,10 +170,3 @@ def state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part)
 
     return LearnerState(*map(place, (one, each, one, one), shapes))
-
-
-def _select(candidate: Any, best: Any, better: jax.Array) -> Any:
-    def pick(new: jax.Array, old: jax.Array) -> jax.Array:
-        return jnp.where(better.reshape(better.shape + (1,) * (new.ndim - better.ndim)), new, old)
-
-    return jax.tree.map(pick, candidate, best)

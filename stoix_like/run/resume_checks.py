@@ -27,6 +27,7 @@ CHANGEABLE = (
     "arch.learner.device_ids",
     "arch.update_batch_size",
     "arch.population.axis",
+    "arch.population.halving.rounds",
     "arch.on_nan",
     "arch.compile_cache",
     "arch.profile",
@@ -107,12 +108,30 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
             f"the run has {plan.num_shards} shard(s) here (devices × arch.update_batch_size), but its checkpoint has"
             f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
         )
+    _check_same_trials(setup, host_state["config"])
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update
         raise ConfigError(
             f"arch.total_timesteps={setup.config.arch.total_timesteps} is less than the {spent} steps already trained:"
             f" use at least {spent}"
         )
+
+
+def _check_same_trials(setup: RunSetup, config: Mapping[str, Any]) -> None:
+    """Refuse to change the length of the trials of successive halving, or whether there are any."""
+    now, then = (dict(flatten({"arch": each["arch"]})) for each in (setup.config.resolved, config))
+    had_trials = then.get("arch.population.halving.rounds") is not None
+    if setup.halves != had_trials:
+        raise ConfigError(
+            f"arch.population.halving.rounds={now.get('arch.population.halving.rounds')}: a run is one of successive"
+            " halving from its start or never: start a new run"
+        )
+    for key in ("arch.total_timesteps", "arch.num_evaluation") if had_trials else ():
+        if now[key] != then[key]:
+            raise ConfigError(
+                f"{key}={now[key]} was {then[key]}, for every trial of successive halving: extend the run by"
+                " arch.population.halving.rounds"
+            )
 
 
 def other_versions(host_state: Mapping[str, Any]) -> list[str]:

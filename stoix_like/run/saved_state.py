@@ -27,8 +27,20 @@ class Best(NamedTuple):
     env_steps: np.ndarray
     hyperparams: Mapping[str, np.ndarray]
 
+    def trained_returns(self, untrained_steps: int) -> np.ndarray:
+        """Return `episode_return`, but -inf for parameters from before the first update.
+
+        Args:
+            untrained_steps: environment steps before the first update.
+        """
+        return np.where(self.env_steps <= untrained_steps, -np.inf, self.episode_return)
+
     def unless_better(
-        self, before: Best | None, select: Callable[[Any, Any, np.ndarray], Any], untrained_steps: int
+        self,
+        before: Best | None,
+        select: Callable[[Any, Any, np.ndarray], Any],
+        untrained_steps: int,
+        better: np.ndarray | None = None,
     ) -> Best:
         """Return these parameters, but those of `before` of each member that did not improve.
 
@@ -36,9 +48,11 @@ class Best(NamedTuple):
             before: the best parameters so far; None for none.
             select: `(candidate, best, better [P]) -> best`; it copies, for training donates its state.
             untrained_steps: environment steps before the first update; parameters of that time never remain the best.
+            better: which members improved, booleans `[P]`; None: those with a higher return.
         """
         best = before or self._replace(episode_return=np.full(self.episode_return.shape, -np.inf))
-        better = self.episode_return > np.where(best.env_steps <= untrained_steps, -np.inf, best.episode_return)
+        if better is None or before is None:
+            better = self.episode_return > best.trained_returns(untrained_steps)
         if before is not None and not better.any():
             return before
         return Best(
@@ -78,6 +92,21 @@ def lacks_best(host_state: Mapping[str, Any]) -> np.ndarray:
         Booleans `[]` or `[P]`.
     """
     return np.asarray(host_state["best"]["env_steps"]) <= host_state["progress"]["history"][0]["env_steps"]
+
+
+def select_members(these: Any, those: Any, chosen: jax.Array) -> Any:
+    """Select some members of one tree, and the rest of another.
+
+    Args:
+        these: arrays `[P, ...]`, or of a single member.
+        those: others of the same shapes.
+        chosen: `[P]` or `[]`, whether to take the member of `these`.
+    """
+
+    def pick(one: jax.Array, other: jax.Array) -> jax.Array:
+        return jnp.where(chosen.reshape(chosen.shape + (1,) * (one.ndim - chosen.ndim)), one, other)
+
+    return jax.tree.map(pick, these, those)
 
 
 @jax.jit

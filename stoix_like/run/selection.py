@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from stoix_like.architectures.types import LearnerState
 from stoix_like.run.population import Population
+from stoix_like.run.saved_state import Best
 
 
 class Selected(NamedTuple):
@@ -30,12 +33,38 @@ class Selection(Protocol):
 
     Attributes:
         entry: an entry that every selection adds to the record of its evaluation, so that none is made twice.
+        restarts: whether members start anew, so that a run continues even if all of them diverged.
     """
 
     entry: str
+    restarts: bool
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether there is a selection after the evaluation with this number; the one at step 0 is number 0."""
+
+    def describe(self, population: Population) -> dict[str, Any]:
+        """Return what the record of an evaluation says about the members that were evaluated, JSON values."""
+
+    def improved(
+        self,
+        population: Population,
+        scores: np.ndarray,
+        failures: Collection[int],
+        history: Sequence[Mapping[str, Any]],
+        best: Best,
+    ) -> np.ndarray | None:
+        """Return which members have parameters that replace the best ones kept so far.
+
+        Args:
+            population: the members.
+            scores: `[P]`, their mean episode return in an evaluation.
+            failures: members that diverged.
+            history: one record per evaluation before this one.
+            best: the best parameters so far.
+
+        Returns:
+            Booleans `[P]`; None: those with a higher return.
+        """
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Select.

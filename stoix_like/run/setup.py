@@ -29,7 +29,7 @@ from stoix_like.networks.utils import build_networks
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
-from stoix_like.run import memory, pbt
+from stoix_like.run import halving, memory, pbt
 from stoix_like.run.devices import RunDevices, devices_of, make_mesh
 from stoix_like.run.influence import Influence, find_influence
 from stoix_like.run.model import find_model
@@ -90,6 +90,11 @@ class RunSetup(NamedTuple):
     def evolves(self) -> bool:
         """Whether members are replaced between evaluations."""
         return self.config.arch.population.pbt.every_evals is not None
+
+    @property
+    def halves(self) -> bool:
+        """Whether trials that lose make room for others."""
+        return self.config.arch.population.halving.rounds is not None
 
     @property
     def most_truncations(self) -> int | None:
@@ -157,7 +162,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         action_space=env.action_space,
         networks=_build_networks(config, env, left_out),
         axes=make_axes(mesh, lone_shards),
-        num_updates=plan.num_updates,
+        num_updates=plan.trial_updates,
         num_envs=plan.envs_per_shard,
         num_shards=plan.num_shards,
         evaluation_greedy=config.arch.evaluation_greedy,
@@ -181,6 +186,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     )
     population = make_population(config)
     _check_members(config, population, plan)
+    halving.check(config, population, plan, env.on_host)
     influence, varied = Influence(), population.hyperparams
     if varied and num_members > 1:
         influence = find_influence(InferenceSetup(config, eval_env, spec), env, varied)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from stoix_like.run import records
 from stoix_like.run.compile import CompiledRun
+from stoix_like.run.halving import make_rules, seeds_of
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
-from stoix_like.run.recording import Progress
+from stoix_like.run.recording import Progress, evaluated
 from stoix_like.run.setup import RunSetup
+from stoix_like.run.trials import TRIALS, Trials
 from stoix_like.versions import versions
 
 LOGGING_MEANWHILE = "logging_while_training"
@@ -32,14 +36,15 @@ def summarise(
 
     Args:
         setup: the run.
-        population: its members, as population-based training has left them.
+        population: its members, as selections have left them.
         progress: its progress.
         compiled: its programs.
         absolute: the absolute metric; empty without one.
         profile: where the time of an update goes; None if it was not measured.
         wall_seconds: time since the run started.
     """
-    config, plan, last = setup.config, setup.plan, progress.history[-1]
+    config, plan = setup.config, setup.plan
+    population, last, trials = outcome(setup, population, progress.history)
     trained_steps = progress.updates * plan.steps_per_update * population.num_members
     return {
         "system": config.system_name,
@@ -49,7 +54,8 @@ def summarise(
         "updates": progress.updates,
         **{name: value for name, value in last.items() if name.startswith(("eval/", "population/"))},
         **absolute,
-        **({} if population.num_members == 1 else _of_population(setup, population, progress, absolute)),
+        **({} if population.num_members == 1 else _of_population(setup, population, last, progress.failures, absolute)),
+        **({} if trials is None else {TRIALS: trials.summary()}),
         "stopped_by": progress.stopped_by,
         **({} if profile is None else profile.summary()),
         "compile_seconds": compiled.seconds,
@@ -63,17 +69,59 @@ def summarise(
     }
 
 
+def outcome(
+    setup: RunSetup, population: Population, history: Sequence[Mapping[str, Any]]
+) -> tuple[Population, dict[str, Any], Trials | None]:
+    """Return the members that the results of a run are about, and their last evaluation.
+
+    Args:
+        setup: the run.
+        population: its members, as selections have left them.
+        history: one record per evaluation.
+
+    Returns:
+        The members, the record of their last evaluation, and the trials of successive halving, if it has trained any.
+        Its members are those of the best complete trial of each slot, in their last evaluation, and the best of them is
+        one of the best trial's.
+    """
+    last = dict(history[-1])
+    if not setup.halves or len(history) == 1:
+        return population, last, None
+    rules = make_rules(setup.config, setup.plan)
+    trials = Trials(rules).take(history)
+    by_slot = trials.finalists()
+    own = [trial for trial in by_slot for _ in range(rules.seeds)]
+    varied = {name: tuple(trial.hyperparams[name] for trial in own) for name in population.hyperparams}
+    seeds = (seed for trial in by_slot for seed in seeds_of(setup.config, trial.number))
+    members = Population(tuple(seeds), varied, tuple(trial.number for trial in own))
+    for name, values in last.items():
+        if name.startswith("eval/") and isinstance(values, list):
+            last[name] = [history[trial.last][name][member] for member, trial in enumerate(own)]
+    returns = np.asarray(last["eval/episode_return_mean"], np.float64)
+    last |= evaluated(members, returns, [member for member, trial in enumerate(own) if trial.diverged])
+    best = trials.best(by_slot)
+    among = np.where([trial is best for trial in own] & ~np.isnan(returns), returns, -np.inf)
+    return members, last | {"population/best_member": int(among.argmax())}, trials
+
+
 def _of_population(
-    setup: RunSetup, population: Population, progress: Progress, absolute: dict[str, Any]
+    setup: RunSetup,
+    population: Population,
+    last: Mapping[str, Any],
+    failures: Mapping[int, str],
+    absolute: Mapping[str, Any],
 ) -> dict[str, Any]:
-    last = progress.history[-1]
-    members = records.members(population, last, absolute, progress.failures)
+    members = records.members(population, last, absolute, failures)
     points = [] if setup.evolves else records.points(population, members)
+    best = records.best_point(points)
+    if setup.halves:
+        best = next(point for point in points if last["population/best_member"] in point["members"])
+        members = [{**member, "trial": number} for member, number in zip(members, population.strata, strict=True)]
     return {
         "population/size": len(members),
         "population/varied": list(population.hyperparams),
         "population/best": members[last["population/best_member"]],
-        **({"population/best_point": records.best_point(points), "population/points": points} if points else {}),
+        **({"population/best_point": best, "population/points": points} if points else {}),
         "population/members": members,
     }
 

@@ -22,6 +22,7 @@ from stoix_like.run import records, warm_start
 from stoix_like.run.callbacks import Callbacks
 from stoix_like.run.clock import Clock
 from stoix_like.run.compile import compile_run
+from stoix_like.run.halving import Halving
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
@@ -101,9 +102,16 @@ class TrainingLoop:
         stop_if_received(setup.processes)
 
     def _make_selection(self) -> Selection | None:
-        if not self.setup.evolves:
-            return None
-        return Evolution(self.setup.config, self.setup.population, self._compiled.state, self.setup.processes)
+        setup, state = self.setup, self._compiled.state
+        if setup.halves:
+            return Halving(setup.config, setup.plan, self._init, state)
+        return Evolution(setup.config, setup.population, state, setup.processes) if setup.evolves else None
+
+    def _init(self, population: Population) -> LearnerState:
+        """Return the initial state of members."""
+        keys = make_keys(self.setup._replace(population=population))
+        state: LearnerState = self._compiled.init(traced_hyperparams(population), keys.agent, keys.shards)
+        return jax.block_until_ready(state)
 
     def _check(self, env: VectorEnvironment) -> None:
         """Raise the failure of an environment on the host, of any process."""
@@ -120,8 +128,7 @@ class TrainingLoop:
         """The learner state after the last update."""
         if self._state is None:
             with self.clock("initialisation"):
-                state = self._compiled.init(self._hyperparams, self._keys.agent, self._keys.shards)
-                jax.block_until_ready(state)
+                state = self._init(self._population)
                 self._check(self.setup.env)
             self._state = state
         return self._state
@@ -345,6 +352,8 @@ class TrainingLoop:
                 raise TrainingError(f"training diverged: {failure}; {self._last_good()}; {_REGARDLESS}")
             self.progress.failures[member] = failure
             self.setup.processes.say(f"member {member} diverged and is frozen: {failure}")
+        if self._selection is not None and self._selection.restarts:
+            return
         if len(self.progress.failures) == self.setup.population.num_members:
             self._recording.log()
             raise TrainingError(
@@ -461,8 +470,16 @@ class TrainingLoop:
         if arch.absolute_metric or self.setup.config.checkpoint.keep_best:
             steps = np.full(scores.shape, self.env_steps)
             current = Best(self.state.shared, scores, steps, self._population.arrays())
-            self._best = current.unless_better(self._best, self._compiled.select, self.setup.plan.warmup_steps)
-        return record if self._alone else {**record, **evaluated(self._population, scores, self.progress.failures)}
+            improved = None
+            if self._selection is not None and self._best is not None:
+                members, failures = self._population, self.progress.failures
+                improved = self._selection.improved(members, scores, failures, self.history, self._best)
+            warmup_steps = self.setup.plan.warmup_steps
+            self._best = current.unless_better(self._best, self._compiled.select, warmup_steps, improved)
+        if self._alone:
+            return record
+        described = {} if self._selection is None else self._selection.describe(self._population)
+        return {**record, **evaluated(self._population, scores, self.progress.failures), **described}
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
         count = self.setup.config.arch.num_eval_episodes
@@ -531,7 +548,7 @@ class TrainingLoop:
             return
         with self.clock("selection"):
             selected = self._selection(self.state, self._population, self.history)
-            self._state = selected.state
+            self._state = jax.block_until_ready(selected.state)
         self._set_population(selected.population)
         record.update(selected.entries)
         self.progress.keep(selected.population)

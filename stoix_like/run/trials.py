@@ -1,0 +1,220 @@
+"""The trials of successive halving, and which of them go on: a function of the history of a run.
+
+A trial is one hyperparameter setting, trained by the members of one slot. At a rung, a number of evaluations, it
+continues if it is among the best 1/eta of all trials that have reached that rung so far: the stopping rule of
+asynchronous successive halving, within a population that is evaluated at once. With several brackets, bracket s skips
+the first s rungs, and trials compete within their bracket.
+
+Source: Li et al. 2020, "A system for massively parallel hyperparameter tuning", algorithm 2, without its pauses; Li et
+al. 2018, "Hyperband: a novel bandit-based approach to hyperparameter optimization", algorithm 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stoix_like.loggers import plain
+
+TRIALS = "population/trials"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What decides about trials.
+
+    Attributes:
+        evaluations: evaluations of a whole trial.
+        seeds: members that train a trial.
+        eta: the share of trials that go on at a rung is 1/eta.
+        rungs: number of rungs.
+        brackets: number of brackets.
+    """
+
+    evaluations: int
+    seeds: int = 1
+    eta: int = 3
+    rungs: int = 2
+    brackets: int = 1
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Evaluations of a trial at each rung, the lowest one first."""
+        return tuple(max(1, round(self.evaluations / self.eta**power)) for power in range(self.rungs, 0, -1))
+
+    @cached_property
+    def _cycle(self) -> tuple[int, ...]:
+        """Brackets of consecutive trials, in Hyperband's proportions: each bracket spends about as many steps."""
+        weights = []
+        for bracket in range(self.brackets):
+            halvings = self.rungs - bracket
+            weights.append(math.ceil((self.rungs + 1) / (halvings + 1) * self.eta**halvings))
+        total, given, cycle = sum(weights), [0] * len(weights), []
+        for place in range(1, total + 1):
+            owed = [weight * place / total - have for weight, have in zip(weights, given, strict=True)]
+            bracket = owed.index(max(owed))
+            given[bracket] += 1
+            cycle.append(bracket)
+        return tuple(cycle)
+
+    def bracket(self, number: int) -> int:
+        """Return the bracket of a trial: the number of rungs that it skips."""
+        return self._cycle[number % len(self._cycle)]
+
+
+@dataclasses.dataclass
+class Trial:
+    """A trial.
+
+    Attributes:
+        number: its number, in the order of the starts.
+        slot: the slot whose members train it.
+        hyperparams: its setting.
+        scores: interquartile mean over its members at each evaluation, -inf without a return.
+        diverged: whether one of its members diverged.
+        last: number of its last evaluation, counted over the whole run.
+    """
+
+    number: int
+    slot: int
+    hyperparams: dict[str, float]
+    scores: list[float] = dataclasses.field(default_factory=list)
+    diverged: bool = False
+    last: int = 0
+
+
+class Trials:
+    """The trials of a history.
+
+    Args:
+        rules: what decides about them.
+
+    Attributes:
+        by_number: those that were evaluated after an update, by number.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.by_number: dict[int, Trial] = {}
+        self._current: list[int] = []
+        self._results: dict[tuple[int, int], list[float]] = {}
+        # Nothing is trained before the first evaluation.
+        self._taken = 1
+
+    def take(self, history: Sequence[Mapping[str, Any]]) -> Trials:
+        """Take the records that are new.
+
+        Args:
+            history: one record per evaluation, from the start of the run.
+
+        Returns:
+            These trials.
+        """
+        for evaluation in range(self._taken, len(history)):
+            self._take(evaluation, history[evaluation])
+        self._taken = max(self._taken, len(history))
+        return self
+
+    def _take(self, evaluation: int, record: Mapping[str, Any]) -> None:
+        scores = interquartile_means(record["eval/episode_return_mean"], self.rules.seeds)
+        failed = {member // self.rules.seeds for member in record["population/failed"]}
+        self._current = list(record[TRIALS])
+        for slot, number in enumerate(self._current):
+            if number not in self.by_number:
+                first = slot * self.rules.seeds
+                values = {
+                    name.removeprefix("hyperparams/"): value[first]
+                    for name, value in record.items()
+                    if name.startswith("hyperparams/")
+                }
+                self.by_number[number] = Trial(number, slot, values)
+            trial = self.by_number[number]
+            trial.diverged, trial.last = slot in failed, evaluation
+            trial.scores.append(float(scores[slot]))
+            # The returns of a frozen policy are no result.
+            result = -math.inf if trial.diverged else trial.scores[-1]
+            self._results.setdefault((self.rules.bracket(number), len(trial.scores)), []).append(result)
+
+    def is_complete(self, trial: Trial) -> bool:
+        """Return whether a trial has spent its budget."""
+        return len(trial.scores) >= self.rules.evaluations and not trial.diverged
+
+    def to_replace(self, left: int) -> list[int]:
+        """Return the slots that start another trial: those whose trial is complete, diverged, or lost at a rung.
+
+        Args:
+            left: evaluations left until the end of the run. A trial that lost is stopped only if another one could
+                complete in its place.
+        """
+        current = [self.by_number[number] for number in self._current]
+        can_complete = left >= self.rules.evaluations
+        return [
+            trial.slot
+            for trial in current
+            if trial.diverged or self.is_complete(trial) or (can_complete and self._loses(trial))
+        ]
+
+    def _loses(self, trial: Trial) -> bool:
+        bracket, score = self.rules.bracket(trial.number), trial.scores[-1]
+        if len(trial.scores) not in self.rules.levels[bracket:]:
+            return False
+        results = sorted(self._results[bracket, len(trial.scores)], reverse=True)
+        # Equal results go on together: they are no reason to stop either of them.
+        return score == -math.inf or score < results[max(1, len(results) // self.rules.eta) - 1]
+
+    def finalists(self) -> list[Trial]:
+        """Return the best complete trial of each slot; of a slot without any, its last trial."""
+        found = []
+        for number in self._current:
+            last = self.by_number[number]
+            complete = [
+                trial for trial in self.by_number.values() if trial.slot == last.slot and self.is_complete(trial)
+            ]
+            found.append(max(complete, key=lambda trial: trial.scores[-1], default=last))
+        return found
+
+    def best(self, among: Sequence[Trial]) -> Trial:
+        """Return the best of some trials, complete ones before all others."""
+        return max(among, key=lambda trial: (self.is_complete(trial), trial.scores[-1]))
+
+    def state(self, trial: Trial) -> str:
+        """Return what became of a trial: `complete`, `stopped`, `diverged` or `unfinished`."""
+        if trial.diverged:
+            return "diverged"
+        if self.is_complete(trial):
+            return "complete"
+        return "unfinished" if trial.number in self._current else "stopped"
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return one record per trial: its number, setting, returns and state, in JSON values."""
+        return [
+            {
+                "number": trial.number,
+                **({"bracket": self.rules.bracket(trial.number)} if self.rules.brackets > 1 else {}),
+                "hyperparameters": trial.hyperparams,
+                "evaluations": plain(np.where(np.isinf(trial.scores), np.nan, trial.scores)),
+                "state": self.state(trial),
+            }
+            for trial in sorted(self.by_number.values(), key=lambda trial: trial.number)
+        ]
+
+
+def interquartile_means(scores: Sequence[float] | np.ndarray, seeds: int) -> np.ndarray:
+    """Compute the interquartile mean of each slot: a quarter of its members is trimmed at either end.
+
+    Args:
+        scores: `[P]`, members of a slot one after the other; NaN counts as the lowest.
+        seeds: members of a slot.
+
+    Returns:
+        `[P / seeds]`.
+    """
+    by_slot = np.asarray(scores, np.float64).reshape(-1, seeds)
+    ordered = np.sort(np.where(np.isnan(by_slot), -np.inf, by_slot), axis=1)
+    cut = seeds // 4
+    return ordered[:, cut : seeds - cut].mean(axis=1)
