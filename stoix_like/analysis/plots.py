@@ -381,13 +381,13 @@ def elo(ladders: Mapping[str, Mapping[str, Any]], *, ax: Axes | None = None) -> 
 
 
 def lineage(run: Run, name: str, *, ax: Axes | None = None) -> Axes:
-    """Plot a hyperparameter of each member of population-based training over environment steps.
+    """Plot a hyperparameter of each member over environment steps, where selections change it.
 
     Lines are coloured by the return at the end of each interval; where a member is replaced, a thin line leads from the
     member that it continues.
 
     Args:
-        run: a run with `arch.population.pbt`.
+        run: a run with `arch.population.pbt` or `arch.population.halving`.
         name: the hyperparameter.
         ax: axes to draw into; by default new ones.
 

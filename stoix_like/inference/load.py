@@ -22,9 +22,10 @@ from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.devices import find_devices, make_mesh
 from stoix_like.run.saved_state import lacks_best
-from stoix_like.run.trials import TRIALS, interquartile_means
+from stoix_like.run.trials import interquartile_means
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
+from stoix_like.storage.recorded_runs import TRIALS
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.

@@ -24,7 +24,8 @@ from stoix_like.run.plan import Plan
 from stoix_like.run.population import KEY, Population, convert_values, draw, ends
 from stoix_like.run.saved_state import Best, select_members
 from stoix_like.run.selection import Selected
-from stoix_like.run.trials import TRIALS, Rules, Trials, interquartile_means
+from stoix_like.run.trials import Rules, Trials, interquartile_means
+from stoix_like.storage.recorded_runs import TRIALS
 
 Init = Callable[[Population], LearnerState]
 
@@ -238,9 +239,7 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
             try:
                 dataclasses.replace(run.system, **setting).check(plan.envs_per_shard, plan.num_shards)
             except ConfigError as error:
-                raise ConfigError(
-                    f"{KEY}.hyperparams, {one} and {other} at the ends of their ranges: {error}"
-                ) from error
+                raise ConfigError(f"{KEY}.hyperparams: ends of ranges do not fit together: {error}") from error
 
 
 def _distributions(run: RunConfig) -> dict[str, tuple[str, Any]]:

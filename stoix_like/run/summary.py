@@ -15,7 +15,8 @@ from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
 from stoix_like.run.recording import Progress, evaluated
 from stoix_like.run.setup import RunSetup
-from stoix_like.run.trials import TRIALS, Trials
+from stoix_like.run.trials import Trials
+from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.versions import versions
 
 LOGGING_MEANWHILE = "logging_while_training"

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from stoix_like.loggers import plain
-
-TRIALS = "population/trials"
+from stoix_like.storage.recorded_runs import TRIALS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,6 +31,7 @@ RETURN = "eval/episode_return_mean"
 BEST_RETURN = "absolute/episode_return_mean"
 BEST_STEPS = "absolute/env_steps"
 HYPERPARAMS = "hyperparams/"
+TRIALS = "population/trials"
 # Directories inside a run, which hold no runs and many files.
 _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
@@ -215,7 +216,11 @@ def read_run(directory: Path) -> Run:
     Raises:
         ConfigError: its configuration is missing or cannot be read, or lacks what every run has.
     """
-    run = Run(directory, plain_config(directory), read_last_record(directory / METRICS), read_summary(directory))
+    last, summary = read_last_record(directory / METRICS), read_summary(directory)
+    if TRIALS in summary:
+        # The results of successive halving are those of its best trials, which may have ended long before the run.
+        last |= {name: value for name, value in summary.items() if name.startswith("eval/")}
+    run = Run(directory, plain_config(directory), last, summary)
     try:
         # Everything that listings and statistics read of any run.
         _ = run.system, run.environment, int(run.config["arch"]["total_timesteps"]), samples(run)
@@ -236,7 +241,7 @@ def members(run: Run) -> list[Member]:
     """
     seed = int(run.config["arch"]["seed"])
     if "population/members" in run.summary:
-        # Population-based training changes them on the way: they are no settings of a member.
+        # Selections change them on the way: they are no settings of a member.
         varied = [] if evolves(run) else run.summary.get("population/varied", [])
         return [
             Member(run, index, found["seed"], {name: found[name] for name in varied}, found.get("failure"))
@@ -254,13 +259,13 @@ def samples(run: Run) -> list[Member]:
         run: the run, finished or not.
 
     Returns:
-        Its members; of population-based training, whose members copy each other, the best one alone, with the seed of
-        the run.
+        Its members; where selections change them, as in population-based training, the best one alone, with the seed
+        of the run.
     """
     found = members(run)
     if not evolves(run):
         return found
-    best = run.last.get("population/best_member", 0)
+    best = run.summary.get("population/best", {}).get("member", run.last.get("population/best_member", 0))
     return [found[best]._replace(seed=int(run.config["arch"]["seed"]))]
 
 
@@ -271,20 +276,24 @@ def _members_of_records(run: Run) -> list[Member]:
     names = [] if evolves(run) else [name for name in last if name.startswith(HYPERPARAMS)]
     members = []
     for index in range(len(last[RETURN])):
-        seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else index)
+        place = index
+        if TRIALS in last:
+            place = last[TRIALS][index // population.seeds] * population.seeds + index % population.seeds
+        seed = int(arch["seed"]) + (index % population.seeds if population.is_paired else place)
         hyperparams = {name.removeprefix(HYPERPARAMS): last[name][index] for name in names}
         members.append(Member(run, index, seed, hyperparams))
     return members
 
 
 def evolves(run: Run) -> bool:
-    """Return whether a run is one of population-based training.
+    """Return whether selections change the members of a run: population-based training, or successive halving.
 
     Args:
         run: the run.
     """
     population = run.config["arch"].get("population") or {}
-    return (population.get("pbt") or {}).get("every_evals") is not None
+    pbt, halving = (population.get(name) or {} for name in ("pbt", "halving"))
+    return pbt.get("every_evals") is not None or halving.get("rounds") is not None
 
 
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
