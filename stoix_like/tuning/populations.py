@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import optuna
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from stoix_like.run.records import interquartile_mean
+from stoix_like.storage.recorded_runs import read_run
 from stoix_like.tuning.launch import Job, Runner, population_overrides
 from stoix_like.tuning.pruning import Pruning
 from stoix_like.tuning.shapes import describe_programs, identity, shape_of
@@ -96,13 +97,21 @@ class Populations:
         # The hyperparameters of a lone member are constants of its program; earlier releases made those of several
         # seeds constants, too.
         alone = len(trials) == 1 and (self._seeds == 1 or SIZE not in trials[0].user_attrs)
-        pruning = Pruning([Trial(self._study, trial._trial_id) for trial in trials], self._seeds)
-        return Job(run, population_overrides(settings, () if alone else self._traced, self._seeds), (pruning,))
+        overrides = population_overrides(settings, () if alone else self._traced, self._seeds)
+        return Job(run, overrides, () if (pruning := self._pruning(trials)) is None else (pruning,))
+
+    def _pruning(self, trials: Sequence[FrozenTrial]) -> Pruning | None:
+        if isinstance(self._study.pruner, optuna.pruners.NopPruner):
+            return None
+        return Pruning(self._study, [trial.number for trial in trials], self._seeds)
 
     def tell(self, job: Job) -> None:
         """See `sweep.Search`."""
         trials = self._asked[job.run]
         returns, stopped_by = self._runner.returns(job, len(trials), self._seeds, self._objective)
+        if (pruning := self._pruning(trials)) is not None:
+            pruning.replay(read_run(self._runner.directory / job.run).history)
+            pruning.write()
         for trial, own in zip(trials, returns, strict=True):
             value = interquartile_mean(own)
             state = TrialState.PRUNED if stopped_by == Pruning.__name__ else TrialState.COMPLETE

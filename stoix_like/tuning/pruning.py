@@ -3,48 +3,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from optuna.trial import Trial
+import optuna
+from optuna.trial import Trial, TrialState
 
 from stoix_like.callbacks import Callback, Response
+from stoix_like.loggers import RunInfo
 from stoix_like.run.records import interquartile_mean
+from stoix_like.storage.recorded_runs import RETURN
 
 
 class Pruning(Callback):
-    """Reports the returns of trials to the study, and stops their run once all of them are pruned.
+    """Stops a run once all of its trials are pruned.
+
+    The returns are reported to a copy of the study in memory, because a transaction of a database takes milliseconds,
+    and a population has thousands of returns.
 
     Args:
-        trials: one per hyperparameter setting of the population.
+        study: the study, whose pruner decides.
+        numbers: trials, one per hyperparameter setting of the population.
         seeds: seeds per setting.
     """
 
-    def __init__(self, trials: Sequence[Trial], seeds: int) -> None:
-        self._trials, self._seeds, self._step = list(trials), seeds, 0
+    def __init__(self, study: optuna.Study, numbers: Sequence[int], seeds: int) -> None:
+        self._study, self._numbers, self._seeds = study, numbers, seeds
+        self._trials: list[Trial] = []
+        self._step = 0
+
+    def on_start(self, info: RunInfo) -> None:
+        """See `Callback.on_start`."""
+        self.replay(info.history)
+
+    def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Start from the evaluations of a run.
+
+        Args:
+            history: one record per evaluation.
+        """
+        copy = optuna.create_study(
+            study_name=self._study.study_name, direction=self._study.direction, pruner=self._study.pruner
+        )
+        bare = optuna.trial.create_trial(state=TrialState.RUNNING)
+        # A process may have been killed after it wrote some of them.
+        copy.add_trials(
+            bare if trial.number in self._numbers else trial for trial in self._study.get_trials(deepcopy=False)
+        )
+        ids = [trial._trial_id for trial in copy.get_trials(deepcopy=False)]
+        self._trials, self._step = [Trial(copy, ids[number]) for number in self._numbers], 0
+        for record in history:
+            self.on_evaluation(record, None)
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
-        returns = record["eval/episode_return_mean"]
+        returns = record[RETURN]
         returns = returns if isinstance(returns, list) else [returns]
         pruned = []
         for place, trial in enumerate(self._trials):
-            own = returns[place * self._seeds : (place + 1) * self._seeds]
-            value = interquartile_mean(own)
-            # A resumed run repeats the evaluations after its last checkpoint.
-            if math.isfinite(value) and self._step not in self._reported(trial):
+            value = interquartile_mean(returns[place * self._seeds : (place + 1) * self._seeds])
+            if math.isfinite(value):
                 trial.report(value, self._step)
             pruned.append(self._step > 0 and trial.should_prune())
         self._step += 1
         return False if all(pruned) else None
 
-    def _reported(self, trial: Trial) -> Mapping[int, float]:
-        return trial.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-
-    def state(self) -> dict[str, Any]:
-        """See `Callback.state`."""
-        return {"step": self._step}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See `Callback.restore`."""
-        self._step = state["step"]
+    def write(self) -> None:
+        """Write what the pruner needs of the trials to the study: their last returns, and what it remembers of them."""
+        written = self._study.get_trials(deepcopy=False)
+        for trial in self._trials:
+            before, now = written[trial.number], trial.study.get_trials(deepcopy=False)[trial.number]
+            if before.state != TrialState.RUNNING:
+                continue
+            for name, value in now.system_attrs.items():
+                self._study._storage.set_trial_system_attr(before._trial_id, name, value)
+            if now.last_step is not None and now.last_step not in before.intermediate_values:
+                last = now.intermediate_values[now.last_step]
+                Trial(self._study, before._trial_id).report(last, now.last_step)
