@@ -28,6 +28,7 @@ from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.tuning.confirm import FRESH, train_again
+from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.launch import Job, Runner
 from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, plain, write_results
@@ -37,6 +38,8 @@ from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, finished, ope
 
 STUDY, SETTINGS, FRESH_RUNS = "study.db", "sweep.json", "fresh"
 _CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
+# The budget of a trial that is stopped, and where it trains, depend on the first three.
+_CHANGEABLE_IN_HALVING = _CHANGEABLE[3:]
 # Composing the configuration of one takes about 0.1 s.
 _MAX_CHECKED = 100
 
@@ -60,7 +63,7 @@ class SweepConfig:
 
     Attributes:
         space: ranges by key, see `space.parse_space`.
-        trials: number of trials in the whole sweep.
+        trials: number of trials in the whole sweep; of successive halving, its budget in whole trials.
         parallel: trials drawn at once, as a batch.
         population: trials of a batch that train as one population, with one value of every parameter that is not
             traced; None: `parallel`, or its largest divisor with which every shape is tried.
@@ -68,7 +71,8 @@ class SweepConfig:
             and 8 where integers have ranges.
         seeds: seeds per trial; its value is the interquartile mean over them.
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
-        sampler: `tpe`, `cmaes`, `random` or `grid` (five points per continuous range).
+        sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range), `halving` or `hyperband`
+            (populations that stop trials and start others, see `run.halving`).
         pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
@@ -84,7 +88,7 @@ class SweepConfig:
     shapes: Annotated[int, between(1, 10_000)] | None = None
     seeds: Annotated[int, between(1, 100_000)] = 1
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
-    sampler: Annotated[str, one_of(*SAMPLERS)] = "tpe"
+    sampler: Annotated[str, one_of(*SAMPLERS, *HALVING)] = "tpe"
     pruner: Annotated[str, one_of("hyperband", "none")] = "none"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, at_least(0)] = 0
@@ -191,14 +195,14 @@ class Sweep:
         self.config, self.overrides, self.parameters, self.seed = config, list(overrides), list(parameters), seed
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
-        self._check_settings()
+        self._check_settings(shapes)
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         pruner = optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner()
         self.study = open_study(self.directory / STUDY, pruner)
         self.search = self._make_search(shapes)
 
-    def _check_settings(self) -> None:
+    def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
         config = self.config
         if config.population is not None and config.parallel % config.population:
             raise ConfigError(
@@ -207,6 +211,8 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
+        if config.sampler in HALVING:
+            self._check_halving(shapes)
         if config.launcher is None:
             return
         if config.pruner != "none":
@@ -216,8 +222,37 @@ class Sweep:
             )
         self.runner.check()
 
+    def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
+        config = self.config
+        given = f"sweep.sampler={config.sampler}"
+        if shapes is None or not any(parameter.traced for parameter in self.parameters):
+            raise ConfigError(f"{given} needs a float of the system in {KEY}: use another sampler")
+        if config.pruner != "none":
+            raise ConfigError(f"sweep.pruner={config.pruner}: {given} stops trials already: use sweep.pruner=none")
+        if config.objective != "final":
+            raise ConfigError(
+                f"sweep.objective={config.objective}: {given} compares the evaluations of trials at the same time: use"
+                " sweep.objective=final"
+            )
+        divide(config.population, config.trials, config.parallel, len(shapes))
+
     def _make_search(self, shapes: Sequence[Shape] | None) -> Search:
         config = self.config
+        if config.sampler in HALVING:
+            assert shapes is not None
+            size, copies = divide(config.population, config.trials, config.parallel, len(shapes))
+            return Halvings(
+                self.study,
+                self.parameters,
+                shapes,
+                self.runner,
+                sampler=config.sampler,
+                trials=config.trials,
+                size=size,
+                copies=copies,
+                seeds=config.seeds,
+                seed=self.seed,
+            )
         return Populations(
             self.study,
             Sampling(self.parameters, shapes, config.sampler, config.seed),
@@ -233,14 +268,15 @@ class Sweep:
         """Create the directory, or check that it holds the same sweep."""
         path = self.directory / SETTINGS
         settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
-        fixed = {name: value for name, value in settings.items() if name not in _CHANGEABLE}
+        changeable = _CHANGEABLE_IN_HALVING if self.config.sampler in HALVING else _CHANGEABLE
+        fixed = {name: value for name, value in settings.items() if name not in changeable}
         if path.exists():
             before = json.loads(path.read_text())
             changed = [name for name, value in fixed.items() if before.get(name) != value]
             if changed:
                 raise ConfigError(
                     f"sweep.dir={self.directory} holds a sweep with another {' and '.join(changed)}: choose another"
-                    " directory; only trials, parallel, population, fresh_seeds and launcher may change"
+                    f" directory; only {', '.join(changeable[:-2])} and {changeable[-2]} may change"
                 )
             return
         # A process that is killed while it writes a file leaves a hidden one.

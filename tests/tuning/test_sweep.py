@@ -43,6 +43,16 @@ def table(directory):
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=jobli"], "[launchers]'"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.launcher=ray"], "[ray]'"),
         (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.population=6"], "use sweep.parallel=18"),
+        (["sweep.trials=4", "sweep.space={epochs: {int: [1, 2]}}", "sweep.sampler=halving"], "needs a float"),
+        (
+            [
+                "sweep.trials=4",
+                "sweep.space={gamma: {uniform: [0.9, 1.0]}}",
+                "sweep.sampler=halving",
+                "sweep.population=8",
+            ],
+            "sweep.trials=4 is less than one whole trial in each of 16 slots",
+        ),
         # 16 steps × 4 environments.
         (["sweep.trials=4", "sweep.space={num_minibatches: {choice: [4, 7]}}", "sweep.shapes=2"], "num_minibatches=7"),
         (
