@@ -43,6 +43,8 @@ from stoix_like.storage.config_file import flatten
 from stoix_like.storage.files import read_bytes, replaced
 from stoix_like.versions import versions
 
+# Earlier ones hold executables that are not complete.
+_FORMAT = 2
 _MAX_BYTES = 2**30
 _DIGEST_BYTES = 32
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
@@ -63,17 +65,21 @@ Sources = dict[str, tuple[int, int, int]]
 """By path, when a file and its entry in the file system changed last, in nanoseconds, and its size in bytes."""
 
 
-class _FromCache(threading.local):
-    """Counts the executables that jax read from its own cache in this thread."""
+class _Compiled(threading.local):
+    """Counts the executables that jax compiled in this thread, without those that it read from its own cache."""
 
     count = 0
 
-    def __call__(self, event: str, **_: Any) -> None:
-        self.count += event == "/jax/compilation_cache/cache_hits"
+    def hit(self, event: str, **_: Any) -> None:
+        self.count -= event == "/jax/compilation_cache/cache_hits"
+
+    def made(self, event: str, seconds: float, **_: Any) -> None:
+        self.count += event == "/jax/core/compile/backend_compile_duration"
 
 
-_from_cache = _FromCache()
-jax.monitoring.register_event_listener(_from_cache)
+_compiled = _Compiled()
+jax.monitoring.register_event_listener(_compiled.hit)
+jax.monitoring.register_event_duration_secs_listener(_compiled.made)
 
 
 class _Entry(NamedTuple):
@@ -169,10 +175,10 @@ class ProgramCache:
             compiled = self._load(*parts)
             self._programs[name] = parts
             return compiled
-        before = _from_cache.count
+        before = _compiled.count
         compiled = lowered.compile()
-        # XLA does not serialise all of an executable that it has deserialised.
-        if _from_cache.count == before:
+        # XLA does not serialise all of an executable that it has deserialised; and jax keeps that of a lowered program.
+        if _compiled.count > before:
             with contextlib.suppress(Exception):  # a full disk, or an executable of another kind
                 _write(self._directory / digest, serialize_executable.serialize(compiled)[0])
                 self._programs[name] = parts
@@ -222,7 +228,7 @@ def open_cache(
     # Actors on the host have devices and callbacks of their own.
     if directory is None or not config.arch.compile_cache or env.on_host or num_processes > 1:
         return ProgramCache()
-    settings, devices = _settings(mesh), tuple(mesh.devices.flat)
+    settings, devices = f"{_FORMAT} {_settings(mesh)}", tuple(mesh.devices.flat)
     # Models in files of the user's own may change, as custom environments may.
     is_own = config.env.env_name == OWN or config.own_env is not None or config.env.assets is not None
     run = None if is_own or config.arch.profile or _sources() is None else _digest_of_run(config, settings)

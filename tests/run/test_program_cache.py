@@ -117,6 +117,24 @@ def test_of_damaged_files_nothing_is_read(tmp_path, damage):
     assert float(cache_in(tmp_path).compile("f", program)(jnp.zeros(3))[0]) == -UNIQUE
 
 
+def test_an_executable_that_jax_read_from_its_cache_is_never_stored(tmp_path):
+    """Not even if a second run compiles the same lowered program, whose executable jax keeps."""
+    place = jax.config.values["jax_compilation_cache_dir"]
+    assert place is not None
+
+    def program(x):
+        return jnp.tanh(x) - UNIQUE
+
+    lowered(program).compile()
+    jax.clear_caches()
+    for name in ("first", "second"):
+        directory = tmp_path / name
+        directory.mkdir()
+        compiled = cache_in(directory).compile("f", lowered(program))
+        np.testing.assert_allclose(compiled(jnp.zeros(3)), -UNIQUE)
+        assert not list(directory.iterdir())
+
+
 def test_programs_that_call_the_host_and_full_disks_are_compiled_as_ever(tmp_path, monkeypatch):
     def calls_host(x):
         return jax.pure_callback(lambda x: np.asarray(x) + 1, x, x)
