@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stoix_like.loggers import Logger
     from stoix_like.run.experiment import Result
     from stoix_like.tuning.sweep import sweep
+    from stoix_like.tuning.tune import tune
 
     __version__: str
 else:
@@ -34,6 +35,7 @@ else:
         "evaluate": "stoix_like.inference.evaluation",
         "load_policy": "stoix_like.inference.load",
         "sweep": "stoix_like.tuning",
+        "tune": "stoix_like.tuning",
     }
 
     def __getattr__(name: str) -> Any:
@@ -55,6 +57,7 @@ __all__ = [
     "resume",
     "sweep",
     "train",
+    "tune",
 ]
 
 

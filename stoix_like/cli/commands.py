@@ -20,7 +20,20 @@ _PICTURES = {
     "plot-critic": "plot a critic over features of the observation",
     "plot-trajectory": "plot episodes of a policy, and histograms of rewards, actions and returns",
 }
-NAMES = ("runs", "compare", "plot", *_PICTURES, "plot-search", "ladder", "report", "export", "push", "sweep", "fetch")
+NAMES = (
+    "runs",
+    "compare",
+    "plot",
+    *_PICTURES,
+    "plot-search",
+    "ladder",
+    "report",
+    "export",
+    "push",
+    "sweep",
+    "tune",
+    "fetch",
+)
 TRUST = "allow the run's configuration to name code from outside this package"
 _RUNS = "run directories, or directories that contain runs, or their addresses"
 
@@ -119,6 +132,21 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
         help="sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}} sweep.trials=64, and overrides of all trials",
     )
     sweeping.set_defaults(run=lambda args: show(_sweep(args)))
+
+    tuning = commands.add_parser("tune", help="tune a system for an environment within a wall time")
+    tuning.add_argument("env", metavar="ENV", help="gymnax/acrobot, or the import path of yours: my_module.MyEnv")
+    tuning.add_argument("--system", default="ppo/ff_ppo", help="the system (default: ppo/ff_ppo)")
+    tuning.add_argument(
+        "--budget", default="10min", help="wall time, 90s, 10min or 2h, or environment steps, 5e7 (default: 10min)"
+    )
+    tuning.add_argument(
+        "--space",
+        help="further ranges, or others: {clip_eps: {uniform: [0.1, 0.3]}, gamma: null} (default: the system's)",
+    )
+    tuning.add_argument("--slots", type=int, help="settings that train at a time (default: 16, or 8 for short budgets)")
+    tuning.add_argument("--out", type=Path, help="the directory (default: sweeps/tune/SYSTEM/ENV)")
+    tuning.add_argument("overrides", nargs="*", help="overrides of all trials; what they set is not searched")
+    tuning.set_defaults(run=lambda args: show(_tune(args)))
 
     fetching = commands.add_parser("fetch", help="download data that a system needs: the weights of Disco103")
     fetching.add_argument("data", choices=("disco103",), help="disco103: the meta-network of disco_rl/ff_disco103")
@@ -319,6 +347,19 @@ def _sweep(args: argparse.Namespace) -> str:
 
     make_importable()
     return tuning.describe(tuning.from_command_line(args.overrides))
+
+
+def _tune(args: argparse.Namespace) -> str:
+    from stoix_like import tuning
+    from stoix_like.composition import parse_overrides
+    from stoix_like.tuning.results import plain
+
+    make_importable()
+    space = None if args.space is None else plain(parse_overrides([f"space={args.space}"])[0].value())
+    result = tuning.tune(
+        args.env, args.system, args.budget, args.overrides, space=space, slots=args.slots, directory=args.out
+    )
+    return tuning.describe_tuned(result)
 
 
 def _fetch(args: argparse.Namespace) -> str:

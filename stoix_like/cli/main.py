@@ -38,6 +38,7 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like plot-trajectory RUN_DIR --out trajectory.png
   stoix-like export RUN_DIR --out policy.onnx
   stoix-like push RUN_DIR owner/name
+  stoix-like tune gymnax/acrobot --system ppo/ff_ppo --budget 10min
   stoix-like sweep system=ppo/ff_ppo 'sweep.space={actor_lr: {log_uniform: [1e-5, 1e-2]}}' sweep.trials=64
   stoix-like fetch disco103
   stoix-like list systems|envs|networks|experiments|heads|torsos|cells

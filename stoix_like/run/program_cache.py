@@ -73,7 +73,7 @@ class _Compiled(threading.local):
     def hit(self, event: str, **_: Any) -> None:
         self.count -= event == "/jax/compilation_cache/cache_hits"
 
-    def made(self, event: str, seconds: float, **_: Any) -> None:
+    def made(self, event: str, duration_secs: float, **_: Any) -> None:
         self.count += event == "/jax/core/compile/backend_compile_duration"
 
 

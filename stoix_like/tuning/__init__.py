@@ -1,4 +1,4 @@
-"""Hyperparameter optimisation: sweeps; needs the extra `tune`.
+"""Hyperparameter optimisation: sweeps, and tuning within a budget; needs the extra `tune`.
 
 ```python
 import stoix_like
@@ -15,7 +15,17 @@ from stoix_like.errors import MissingExtraError
 try:
     from stoix_like.tuning.results import SweepResult, describe
     from stoix_like.tuning.sweep import SweepConfig, from_command_line, sweep
+    from stoix_like.tuning.tune import TuneResult, describe_tuned, tune
 except ModuleNotFoundError as error:
     raise MissingExtraError("stoix_like.tuning", str(error.name), "tune") from error
 
-__all__ = ["SweepConfig", "SweepResult", "describe", "from_command_line", "sweep"]
+__all__ = [
+    "SweepConfig",
+    "SweepResult",
+    "TuneResult",
+    "describe",
+    "describe_tuned",
+    "from_command_line",
+    "sweep",
+    "tune",
+]

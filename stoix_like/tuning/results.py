@@ -7,15 +7,16 @@ import io
 import math
 import typing
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
 import yaml
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import Selected, describe_fresh
@@ -23,6 +24,7 @@ from stoix_like.composition import complete_overrides, parse_overrides
 from stoix_like.config import GROUPS
 from stoix_like.loggers.formats import columns
 from stoix_like.overrides import is_hydras
+from stoix_like.run.records import aggregate
 from stoix_like.storage.files import write_text
 from stoix_like.tuning.space import Parameter
 from stoix_like.tuning.study import PLACE, RUN, finished
@@ -82,28 +84,36 @@ def write_results(
         best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
         assert best.value is not None
         Selected(len(done), best.number, best.value, best.params, list(fresh_returns)).write(directory)
-        write_text(path, _as_experiment(overrides, best, len(done), fresh_returns))
+        about = f"Trial {best.number}, the best of {len(done)}: return {best.value:.6g} when it was selected"
+        confirmed = [describe_fresh(fresh_returns)] if fresh_returns else []
+        write_text(path, as_experiment(overrides, best.params, [about, *confirmed]))
     if len(done) > 1:
         save(draw(study, parameters), directory / PICTURE)
 
 
-def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
+def draw(
+    study: optuna.Study, parameters: Sequence[Parameter], fresh_returns: Mapping[str, Sequence[float]] | None = None
+) -> Figure:
     """Draw the value of each trial over each parameter, with the importance of the parameter.
 
     Args:
         study: the study; at least two trials are complete.
         parameters: what varies.
+        fresh_returns: returns on fresh seeds by name of a setting, for a panel of their own; None for none.
 
     Returns:
         The figure.
     """
     importances = importance(study)
-    columns = min(3, len(parameters))
-    rows = -(-len(parameters) // columns)
+    before = 0 if fresh_returns is None else 1
+    columns = min(3, before + len(parameters))
+    rows = -(-(before + len(parameters)) // columns)
     figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
+    if fresh_returns is not None:
+        _draw_fresh(figure.add_subplot(rows, columns, 1), fresh_returns)
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
     for number, parameter in enumerate(parameters):
-        axes = figure.add_subplot(rows, columns, number + 1)
+        axes = figure.add_subplot(rows, columns, before + number + 1)
         values = [trial.params[parameter.key] for trial in trials]
         shown = values if parameter.is_numeric else list(map(str, values))
         points = axes.scatter(
@@ -117,6 +127,25 @@ def draw(study: optuna.Study, parameters: Sequence[Parameter]) -> Figure:
         axes.grid(alpha=0.3)
         figure.colorbar(points, ax=axes, label="trial")
     return figure
+
+
+def _draw_fresh(axes: Axes, returns: Mapping[str, Sequence[float]]) -> None:
+    for place, values in enumerate(returns.values()):
+        axes.plot([place] * len(values), values, "o", alpha=0.5)
+        found = aggregate(values, (0,) * len(values))
+        axes.errorbar(
+            place + 0.15,
+            found["iqm"],
+            [[found["iqm"] - found["ci_low"]], [found["ci_high"] - found["iqm"]]],
+            fmt="_",
+            color="black",
+            capsize=4,
+        )
+    axes.set_xticks(range(len(returns)), list(returns))
+    axes.set_xlim(-0.5, len(returns) - 0.5)
+    axes.set_ylabel("return on fresh seeds")
+    axes.set_title("each seed; interquartile mean, 95 %", fontsize="medium")
+    axes.grid(alpha=0.3)
 
 
 def importance(study: optuna.Study) -> dict[str, float]:
@@ -166,8 +195,17 @@ def _show(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int, fresh_returns: Sequence[float]) -> str:
-    """Return the configuration of a trial as an experiment file."""
+def as_experiment(overrides: Sequence[str], params: Mapping[str, Any], about: Sequence[str]) -> str:
+    """Return a configuration as an experiment file.
+
+    Args:
+        overrides: Hydra overrides.
+        params: further values by key.
+        about: lines of its comment.
+
+    Returns:
+        YAML.
+    """
     defaults: list[Any] = []
     values: dict[str, Any] = {}
     own = [override for override in complete_overrides(overrides) if not is_hydras(override)]
@@ -179,7 +217,7 @@ def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int, fre
             defaults.append({f"override /{key}": value})
         else:
             values[key] = plain(value)
-    for key, value in best.params.items():
+    for key, value in params.items():
         if key in GROUPS:
             defaults.append({f"override /{key}": value})
         else:
@@ -189,10 +227,8 @@ def _as_experiment(overrides: Sequence[str], best: FrozenTrial, trials: int, fre
         OmegaConf.update(nested, key, value, force_add=True)
     defaults.sort(key=lambda entry: isinstance(entry, dict))  # Hydra wants choices of groups at the end
     body = {"defaults": [*defaults, "_self_"], **typing.cast(dict[str, Any], OmegaConf.to_container(nested))}
-    about = f"# Trial {best.number}, the best of {trials}: return {best.value:.6g} when it was selected"
-    if fresh_returns:
-        about += f",\n# {describe_fresh(fresh_returns)}"
-    return f"# @package _global_\n{about}\n" + yaml.safe_dump(body, sort_keys=False)
+    comment = "".join(f"# {line}\n" for line in about)
+    return f"# @package _global_\n{comment}" + yaml.safe_dump(body, sort_keys=False)
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,190 @@
+"""Budgets of `tune`: what fits into a wall time, or into a number of environment steps."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stoix_like.callbacks import Callback, Response
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.overrides import to_overrides
+from stoix_like.run import experiment
+from stoix_like.run.setup import set_up
+from stoix_like.tuning.space import Parameter
+
+SLOTS = (16, 8)
+"""Numbers of settings that train at a time, the preferred one first."""
+FRESH_SEEDS = 8
+"""Seeds of the default setting and of the tuned one, on which nothing is selected."""
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps, 5e7"
+# A search of fewer rounds would compare nothing but whole trials.
+_LEAST_ROUNDS = 2.0
+_MOST_ROUNDS = 64.0
+# Evaluations take longer once episodes do, and another process may slow this one down.
+_MARGIN = 0.85
+
+
+class Budget(NamedTuple):
+    """A budget: one of both.
+
+    Attributes:
+        seconds: wall time.
+        steps: environment steps, over all members.
+    """
+
+    seconds: float | None = None
+    steps: float | None = None
+
+
+class Plan(NamedTuple):
+    """How a budget is spent.
+
+    Attributes:
+        slots: settings that train at a time.
+        rounds: length of the search, in budgets of one trial per slot.
+        deadline: seconds after which the search stops at its next evaluation; None: none.
+    """
+
+    slots: int
+    rounds: float
+    deadline: float | None = None
+
+
+class Cost(NamedTuple):
+    """What training a population costs.
+
+    Attributes:
+        start: seconds until the first evaluation is done, compilation included.
+        round: seconds of one trial per slot.
+    """
+
+    start: float
+    round: float
+
+
+def parse_budget(text: str | float) -> Budget:
+    """Read a budget.
+
+    Args:
+        text: `"10min"`, `"90s"`, `"2h"`, `"5e7"` or a number of environment steps.
+
+    Returns:
+        The budget.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(s|min|h|)\s*", str(text))
+    try:
+        value = float(found[1]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if not found or not value > 0.0 or not math.isfinite(value):
+        raise ConfigError(f"budget={text} must be {_FORMS}")
+    return Budget(seconds=value * _UNITS[found[2]]) if found[2] else Budget(steps=value)
+
+
+def tail_rounds(slots: int) -> float:
+    """Return the rounds that follow a search: its best settings on further seeds, then the last two on fresh ones."""
+    return 1.0 + max(1.0, 2.0 * FRESH_SEEDS / slots)
+
+
+def plan_steps(steps: float, trial_steps: int, slots: int | None) -> Plan:
+    """Divide a number of environment steps.
+
+    Args:
+        steps: the budget, over all members.
+        trial_steps: those of one trial.
+        slots: settings that train at a time; None: as many as fit.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: too few; names the least number.
+    """
+    for number in (slots,) if slots else SLOTS:
+        rounds = steps / (number * trial_steps) - tail_rounds(number)
+        if rounds >= _LEAST_ROUNDS:
+            return Plan(number, min(rounds, _MOST_ROUNDS))
+    least = trial_steps * number * (_LEAST_ROUNDS + tail_rounds(number))
+    raise ConfigError(
+        f"budget={steps:g} environment steps are too few to tune trials of arch.total_timesteps={trial_steps:,}: use"
+        f" at least {least:.3g}, or a smaller arch.total_timesteps"
+    )
+
+
+def plan_seconds(seconds: float, cost: Cost, slots: int, spent: float) -> Plan | None:
+    """Divide a wall time.
+
+    Args:
+        seconds: the budget.
+        cost: of a population of this size.
+        slots: settings that train at a time.
+        spent: seconds that have passed.
+
+    Returns:
+        The plan; None if the search would be too short.
+    """
+    left = seconds - spent - _tail_seconds(cost, slots)
+    rounds = _MARGIN * left / cost.round
+    return Plan(slots, min(rounds, _MOST_ROUNDS), left) if rounds >= _LEAST_ROUNDS else None
+
+
+def least_seconds(cost: Cost, slots: int, spent: float) -> float:
+    """Return the smallest wall time that `plan_seconds` has a plan for."""
+    return spent + _tail_seconds(cost, slots) + _LEAST_ROUNDS * cost.round / _MARGIN
+
+
+def _tail_seconds(cost: Cost, slots: int) -> float:
+    """Return the seconds of what is not the search itself."""
+    rounds = tail_rounds(slots)
+    # The programs of later runs are those of the first one, from the cache of the compiler.
+    return cost.round * rounds / _MARGIN + 0.5 * (2.0 + rounds) * cost.start
+
+
+class _Stopwatch(Callback):
+    """Times the first intervals of a run, and stops it."""
+
+    INTERVALS = 2
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
+        """See `Callback.on_evaluation`."""
+        self.seconds.append(time.perf_counter())
+        return False if len(self.seconds) > self.INTERVALS else None
+
+
+def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int) -> Cost:
+    """Train a population of random settings for two intervals, in a directory that is removed.
+
+    Args:
+        overrides: Hydra overrides of all trials.
+        parameters: what varies; traced.
+        slots: settings that train at a time.
+
+    Returns:
+        What it costs.
+    """
+    rng = np.random.default_rng(0)
+    grids = {parameter.field: parameter.grid(slots) for parameter in parameters}
+    values = {f"arch.population.hyperparams.{name}": list(rng.permutation(grid)) for name, grid in grids.items()}
+    own = to_overrides({**{f"+{key}": [float(one) for one in column] for key, column in values.items()}})
+    watch, started = _Stopwatch(), time.perf_counter()
+    config = parse_config(compose_config([*overrides, *own, "arch.population.mode=zip"]))
+    with tempfile.TemporaryDirectory() as directory:
+        experiment.run(set_up(config._replace(own_callbacks=(watch,))), Path(directory) / "run")
+    interval = (watch.seconds[-1] - watch.seconds[0]) / (len(watch.seconds) - 1)
+    return Cost(watch.seconds[0] - started, interval * config.arch.num_evaluation)

@@ -1,0 +1,54 @@
+"""The progress of `tune` on the console."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from stoix_like.callbacks import Callback, Response
+from stoix_like.loggers import RunInfo
+from stoix_like.loggers.formats import format_seconds
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress(Callback):
+    """Prints how far a stage is and how long it will take, and stops it at its deadline.
+
+    Args:
+        stage: its name.
+        deadline: seconds of the run, pauses not included, after which it stops; None: none.
+    """
+
+    def __init__(self, stage: str, deadline: float | None = None) -> None:
+        self._stage, self._deadline = stage, deadline
+        self._evaluations, self._done, self._best = 1, 0, -math.inf
+        self._printed, self._started = -math.inf, 0.0
+
+    def on_start(self, info: RunInfo) -> None:
+        """See `Callback.on_start`."""
+        self._evaluations, self._done = info.num_evaluations, len(info.history)
+        self._started = time.perf_counter()
+        print(f"{self._stage}: {info.num_members} members, {info.num_evaluations - 1} evaluations", flush=True)
+
+    def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
+        """See `Callback.on_evaluation`."""
+        self._done += 1
+        returns = record["eval/episode_return_mean"]
+        best = max((one for one in returns if math.isfinite(one)), default=-math.inf)
+        self._best = max(self._best, best)
+        seconds, now = float(record["wall_seconds"]), time.perf_counter()
+        is_last = self._done == self._evaluations
+        if self._done > 1 and (is_last or now - self._printed > _SECONDS_BETWEEN_LINES):
+            left = seconds / self._done * (self._evaluations - self._done)
+            if self._deadline is not None:
+                left = min(left, max(0.0, self._deadline - seconds))
+            print(
+                f"{self._stage}: {self._done - 1} of {self._evaluations - 1} evaluations, best return"
+                f" {self._best:.4g}, {format_seconds(left)} left",
+                flush=True,
+            )
+            self._printed = now
+        return False if self._deadline is not None and seconds > self._deadline else None

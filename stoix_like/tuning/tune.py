@@ -1,0 +1,349 @@
+"""From an environment and a budget to a tuned configuration.
+
+Three stages, each of which resumes exactly: successive halving over the default space of the system; its best settings
+and the configured one on further seeds, which select one; that one and the configured one on fresh seeds, which select
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import optuna
+from optuna.trial import TrialState
+from scipy.stats import ttest_ind
+
+from stoix_like.analysis.figures import save
+from stoix_like.analysis.selection import describe_fresh
+from stoix_like.composition import compose_config, group_choices, parse_overrides
+from stoix_like.config import RunConfig, parse_config
+from stoix_like.envs.own import as_overrides
+from stoix_like.errors import ConfigError
+from stoix_like.overrides import Overrides, to_overrides
+from stoix_like.run.population import float_fields
+from stoix_like.run.records import aggregate
+from stoix_like.run.setup import set_up
+from stoix_like.storage.config_file import flatten
+from stoix_like.storage.files import write_json, write_text
+from stoix_like.tuning import budget as budgets
+from stoix_like.tuning.budget import FRESH_SEEDS, Budget, Plan
+from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
+from stoix_like.tuning.default_space import default_space
+from stoix_like.tuning.progress import Progress
+from stoix_like.tuning.results import as_experiment, draw, importance
+from stoix_like.tuning.space import Parameter, parse_space
+from stoix_like.tuning.sweep import SweepConfig, run_sweep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
+_PROGRESS = f"{Progress.__module__}.{Progress.__qualname__}"
+# Best settings that compete once more, each with this many seeds.
+_SEEDS = 4
+
+
+class TuneResult(NamedTuple):
+    """What `tune` found.
+
+    Attributes:
+        directory: its directory.
+        study: the Optuna study of the search.
+        params: values of the tuned setting by key; those of the configured one where no other was better.
+        improved: whether another setting was better.
+        selected_return: interquartile mean of the further seeds that selected it.
+        fresh_returns: final return of the tuned setting, by fresh seed.
+        default_returns: that of the configured setting, on the same seeds.
+    """
+
+    directory: Path
+    study: optuna.Study
+    params: dict[str, float]
+    improved: bool
+    selected_return: float
+    fresh_returns: list[float]
+    default_returns: list[float]
+
+    @property
+    def overrides(self) -> list[str]:
+        """The tuned setting as Hydra overrides."""
+        return to_overrides(self.params)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The trials of the search as a data frame."""
+        return self.study.trials_dataframe(("number", "value", "params", "state", "intermediate_values"))
+
+
+class Request(NamedTuple):
+    """What is tuned.
+
+    Attributes:
+        overrides: Hydra overrides of all trials.
+        space: ranges by name.
+        budget: as it was given.
+    """
+
+    overrides: list[str]
+    space: dict[str, Any]
+    budget: str
+
+
+def tune(
+    env: Any,
+    system: str = "ppo/ff_ppo",
+    budget: str | float = "10min",
+    overrides: Overrides = (),
+    *,
+    space: Mapping[str, Any] | None = None,
+    slots: int | None = None,
+    directory: str | Path | None = None,
+) -> TuneResult:
+    """Tune the hyperparameters of a system for an environment.
+
+    Args:
+        env: name of an environment, as listed by `stoix-like list envs`; or your class or function, which can be
+            imported, or its import path.
+        system: name of the system.
+        budget: wall time, `"10min"`, or environment steps of the whole search, `5e7`.
+        overrides: Hydra overrides of all trials; hyperparameters that are given there are not searched.
+        space: ranges by name, in place of those of the default space or beside them; None as a range removes one.
+        slots: settings that train at a time; by default 16, or 8 where the budget needs it.
+        directory: where to write; what was interrupted there continues. By default `sweeps/tune/<system>/<env>`.
+
+    Returns:
+        The study, the overrides of the tuned setting, and returns on fresh seeds.
+
+    Raises:
+        ConfigError: a setting is invalid, the budget is too small, or the directory holds something else.
+        TrainingError: no trial has a return.
+    """
+    started = time.perf_counter()
+    given = to_overrides(overrides)
+    chosen = _environment(env)
+    limits = budgets.parse_budget(budget)
+    base = [f"system={system}", *chosen, *given]
+    config = parse_config(compose_config(base))
+    where = Path(directory or f"sweeps/tune/{config.system_name}/{config.env.scenario.task_name}")
+    ranges = _space(base, given, space)
+    parameters = _parameters(config, ranges)
+    request = Request(base, ranges, str(budget))
+    default = {parameter.key: float(getattr(config.system, parameter.field)) for parameter in parameters}
+    plan = _plan(where, request, limits, parameters, slots, config.arch.total_timesteps, started)
+    trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
+    print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
+    return _Tuning(where, request, plan, parameters, default).run()
+
+
+class _Tuning:
+    """The stages of `tune` in their directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        request: Request,
+        plan: Plan,
+        parameters: Sequence[Parameter],
+        default: Mapping[str, float],
+    ) -> None:
+        self.directory, self.request, self.plan = directory, request, plan
+        self.parameters, self.default = parameters, dict(default)
+
+    def run(self) -> TuneResult:
+        """Train what is left of the stages, and write what was found."""
+        study = self._search()
+        best, selected = self._select(study)
+        improved = best != self.default
+        fresh = self._retrain("fresh", [self.default, best] if improved else [best], FRESH)
+        result = TuneResult(self.directory, study, best, improved, selected, fresh[-1], fresh[0])
+        self._write(result)
+        return result
+
+    def _search(self) -> optuna.Study:
+        slots = self.plan.slots
+        config = SweepConfig(
+            space=self.request.space,
+            trials=round(slots * self.plan.rounds),
+            parallel=slots,
+            sampler="halving",
+            fresh_seeds=0,
+            dir=str(self.directory / "search"),
+        )
+        return run_sweep(config, self._overrides("search", self.plan.deadline)).study
+
+    def _select(self, study: optuna.Study) -> tuple[dict[str, float], float]:
+        """Train the best settings and the configured one on further seeds; return the best, and its return there."""
+        whole = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        ranked = sorted(whole, key=lambda trial: -(trial.value or 0.0))
+        settings = [self.default, *(dict(trial.params) for trial in ranked[: max(1, self.plan.slots // _SEEDS - 1)])]
+        returns = self._retrain("finalists", settings, FINALISTS, _SEEDS)
+        centers = list(map(_center, returns))
+        best = centers.index(max(centers))
+        return settings[best], centers[best]
+
+    def _retrain(
+        self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int, seeds: int | None = None
+    ) -> list[list[float]]:
+        """Train settings on seeds, in populations of the size of the search."""
+        seeds = seeds or max(FRESH_SEEDS, self.plan.slots // 2)
+        together = max(1, self.plan.slots // seeds)
+        found = []
+        for start in range(0, len(settings), together):
+            directory = self.directory / stage / str(start // together)
+            own = settings[start : start + together]
+            found += retrain(directory, self._overrides(stage), own, seeds, first_seed)
+        return found
+
+    def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
+        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline}
+        quiet = {"callbacks": [progress], "arch.absolute_metric": False, "logger.console.enabled": False}
+        return [*self.request.overrides, *to_overrides(quiet)]
+
+    def _write(self, result: TuneResult) -> None:
+        """Write the tuned setting as an experiment, the returns on fresh seeds, and the picture."""
+        by_name = _by_name(result)
+        about = [f"{name}: {describe_fresh(returns)}" for name, returns in by_name.items()]
+        (self.directory / TUNED).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.directory / TUNED, as_experiment(self.request.overrides, result.params, about))
+        rows = [f"{name},{seed},{value!r}\n" for name, returns in by_name.items() for seed, value in enumerate(returns)]
+        write_text(self.directory / RETURNS, "".join(["setting,fresh_seed,return\n", *rows]))
+        if len(result.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) > 1:
+            save(draw(result.study, self.parameters, by_name), self.directory / PICTURE)
+
+
+def _by_name(result: TuneResult) -> dict[str, list[float]]:
+    tuned = {"tuned": result.fresh_returns} if result.improved else {}
+    return {"configured": result.default_returns, **tuned}
+
+
+def _verdict(result: TuneResult) -> str:
+    if not result.improved:
+        return "no setting was better than the configured one on the seeds of the finalists"
+    tuned, configured = result.fresh_returns, result.default_returns
+    difference = _center(tuned) - _center(configured)
+    p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
+    kept = "" if difference > 0.0 else ": keep the configured setting"
+    return f"difference: {difference:+.4g} (Welch's t-test: p = {p:.2g}){kept}"
+
+
+def _center(returns: Sequence[float]) -> float:
+    return float(aggregate(returns, (0,) * len(returns))["iqm"])
+
+
+def describe_tuned(result: TuneResult) -> str:
+    """Return what was found as text.
+
+    Args:
+        result: the result of `tune`.
+    """
+    shares = ", ".join(f"{key.removeprefix('system.')} {share:.0%}" for key, share in importance(result.study).items())
+    return "\n".join(
+        [
+            f"importance: {shares or 'undecided'}",
+            *(f"{name + ':':<11} {describe_fresh(returns)}" for name, returns in _by_name(result).items()),
+            _verdict(result),
+            f"selected by: return {result.selected_return:.4g}, the best of the finalists",
+            " ".join(f"{key}={value:.4g}" for key, value in result.params.items()),
+            f"train it: stoix-like train --config-dir {result.directory / 'configs'} +experiment=tuned",
+        ]
+    )
+
+
+def _environment(env: Any) -> list[str]:
+    """Return the overrides that choose an environment."""
+    if not isinstance(env, str):
+        found = as_overrides(env)
+        if "env._target_=''" in found:
+            raise ConfigError("env: tuning resumes in other processes: pass a class or function that can be imported")
+        return found
+    names = group_choices("env")
+    if env in names or "." not in env or "/" in env:
+        return [f"env={env}"]
+    return [f"env._target_={env}"]
+
+
+def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the default space with the changes of the user."""
+    fixed = {one.key_or_group.removeprefix("system.") for one in parse_overrides(list(given))}
+    setup = set_up(parse_config(compose_config(base)))
+    try:
+        ranges: dict[str, Any] = {**default_space(setup, fixed), **(space or {})}
+    finally:
+        setup.env.close()
+        setup.eval_env.close()
+    ranges = {name: given for name, given in ranges.items() if given is not None}
+    if not ranges:
+        raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
+    return ranges
+
+
+def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]:
+    """Return what varies, and refuse what one program cannot vary or what has no configured value to start from."""
+    known = [key for key, _ in flatten(config.resolved)]
+    parameters = parse_space(ranges, known, float_fields(type(config.system)))
+    for parameter in parameters:
+        if not parameter.traced or not parameter.is_numeric:
+            raise ConfigError(
+                f"space.{parameter.field}: one program varies ranges of floats alone: use stoix-like sweep"
+            )
+        if getattr(config.system, parameter.field) is None:
+            raise ConfigError(f"space.{parameter.field}: {parameter.key} is null: set it to a number")
+    return parameters
+
+
+def _plan(
+    directory: Path,
+    request: Request,
+    limits: Budget,
+    parameters: Sequence[Parameter],
+    slots: int | None,
+    trial_steps: int,
+    started: float,
+) -> Plan:
+    """Return the plan that the directory holds, or make one and write it."""
+    path = directory / REQUEST
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before["request"] != request._asdict():
+            changed = [name for name, value in request._asdict().items() if before["request"][name] != value]
+            raise ConfigError(
+                f"{directory} holds another search, with another {' and '.join(changed)}: choose another directory"
+            )
+        return Plan(**before["plan"])
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty and holds nothing of this command: choose another directory")
+    plan = _new_plan(request, limits, parameters, slots, trial_steps, started)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"request": request._asdict(), "plan": plan._asdict()})
+    return plan
+
+
+def _new_plan(
+    request: Request,
+    limits: Budget,
+    parameters: Sequence[Parameter],
+    slots: int | None,
+    trial_steps: int,
+    started: float,
+) -> Plan:
+    if limits.steps is not None:
+        return budgets.plan_steps(limits.steps, trial_steps, slots)
+    assert limits.seconds is not None
+    quiet = ["arch.absolute_metric=false", "logger.console.enabled=false"]
+    least = "", 0.0
+    for number in (slots,) if slots else budgets.SLOTS:
+        cost = budgets.measure([*request.overrides, *quiet], parameters, number)
+        spent = time.perf_counter() - started
+        if plan := budgets.plan_seconds(limits.seconds, cost, number, spent):
+            return plan
+        takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
+        least = takes, budgets.least_seconds(cost, number, spent)
+    raise ConfigError(
+        f"budget={request.budget} is too short: {least[0]}: use at least {math.ceil(least[1] / 60)}min, or a smaller"
+        " arch.total_timesteps"
+    )

@@ -1,0 +1,47 @@
+"""Tests of budgets."""
+
+import pytest
+
+from stoix_like.errors import ConfigError
+from stoix_like.tuning.budget import Budget, Cost, least_seconds, parse_budget, plan_seconds, plan_steps, tail_rounds
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("90s", Budget(seconds=90.0)),
+        ("10min", Budget(seconds=600.0)),
+        ("1.5 h", Budget(seconds=5400.0)),
+        ("5e7", Budget(steps=5e7)),
+        (3_000_000, Budget(steps=3e6)),
+    ],
+)
+def test_a_budget_is_a_time_or_a_number_of_steps(text, budget):
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "10 minutes", "-5s", "0", "nan", "1e999", "min", "1.2.3s"])
+def test_another_budget_is_refused(text):
+    with pytest.raises(ConfigError, match="must be a wall time, 90s, 10min or 2h"):
+        parse_budget(text)
+
+
+def test_steps_are_divided_into_rounds():
+    """16 slots need a search of two rounds, one for finalists and one for 2 × 8 fresh seeds; 8 slots need 2 + 1 + 2."""
+    assert (tail_rounds(16), tail_rounds(8)) == (2.0, 3.0)
+    assert plan_steps(16 * 6000, 1000, None) == (16, 4.0, None)
+    assert plan_steps(16 * 4000, 1000, None) == (16, 2.0, None)
+    assert plan_steps(16 * 3000, 1000, None) == (8, 3.0, None)
+    with pytest.raises(ConfigError, match=r"use at least 4e\+04"):
+        plan_steps(39_999, 1000, None)
+
+
+def test_a_plan_of_seconds_leaves_time_for_the_stages_that_follow():
+    cost = Cost(start=10.0, round=20.0)
+    plan = plan_seconds(600.0, cost, 16, spent=30.0)
+    assert plan is not None
+    assert plan.rounds * cost.round <= plan.deadline <= 600.0 - 30.0 - 2 * cost.round
+    assert plan_seconds(100.0, cost, 16, spent=30.0) is None
+    least = least_seconds(cost, 16, spent=30.0)
+    assert plan_seconds(least + 1e-6, cost, 16, spent=30.0) is not None
+    assert plan_seconds(least - 1e-3, cost, 16, spent=30.0) is None

@@ -1,0 +1,46 @@
+"""Tests of the default search spaces."""
+
+import pytest
+import yaml
+
+from stoix_like.composition import compose_config, config_dir, group_choices
+from stoix_like.config import parse_config
+from stoix_like.run.population import float_fields
+from stoix_like.run.setup import set_up
+from stoix_like.tuning.default_space import FILE, configured_space, default_space
+from stoix_like.tuning.space import parse_space
+
+SYSTEMS = group_choices("system")
+
+
+@pytest.fixture(scope="module")
+def configs():
+    return {name: parse_config(compose_config([f"system={name}"])) for name in SYSTEMS}
+
+
+def test_every_system_has_a_space_around_its_configuration(configs):
+    for name, config in configs.items():
+        space, floats = configured_space(config), float_fields(type(config.system))
+        assert len(space) >= 3, name
+        for parameter in parse_space(space, [f"system.{one}" for one in floats], floats):
+            value = getattr(config.system, parameter.field)
+            assert parameter.distribution.low <= value <= parameter.distribution.high, (name, parameter)
+
+
+def test_every_range_is_that_of_a_hyperparameter(configs):
+    for path in sorted((config_dir() / "system").rglob(FILE)):
+        family = path.parent.relative_to(config_dir() / "system").as_posix()
+        own = [config for name, config in configs.items() if family in (".", name.partition("/")[0])]
+        known = {field for config in own for field in float_fields(type(config.system))}
+        assert set(yaml.safe_load(path.read_text())) <= known, path
+
+
+def test_what_is_fixed_or_off_or_without_effect_is_not_searched():
+    setup = set_up(parse_config(compose_config(["system=q_learning/ff_dqn", "system.gamma=0.5"])))
+    space = default_space(setup, fixed=["gamma"])
+    # Without prioritised replay, their exponent has no effect.
+    assert "q_lr" in space
+    assert not {"gamma", "priority_exponent"} & set(space)
+    assert configured_space(setup.config)["gamma"] == {"uniform": [0.5, 0.999]}
+    off = parse_config(compose_config(["system=ppo/ff_ppo", "system.ent_coef=0.0"]))
+    assert "ent_coef" not in configured_space(off)
