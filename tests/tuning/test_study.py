@@ -1,5 +1,6 @@
 """The study of a sweep: what a process that was killed leaves is completed, and nothing is drawn twice."""
 
+import numpy as np
 import optuna
 import pytest
 from killed_sweeps import KEYS, SPACE, values
@@ -122,6 +123,30 @@ def test_trials_of_earlier_releases_that_nobody_trains_are_drawn_again(tmp_path)
 )
 def test_the_first_batches_are_random(sampler, trials, parallel, share):
     assert random_share(sampler, trials, parallel) == share
+
+
+def test_a_batch_of_tpe_spreads_over_the_space():
+    """The trials of a batch that are drawn already count as bad ones; draws from one posterior would crowd."""
+    floats = [parameter for parameter in PARAMETERS if parameter.traced]
+
+    def place(trial):
+        lr, gamma = (trial.params[parameter.key] for parameter in floats)
+        return np.array([(np.log10(lr) + 5.0) / 4.0, (gamma - 0.9) * 10.0])
+
+    def batch(seed, size):
+        study = study_of()
+        ask(study, Sampling(floats, [{}], "random", 0), 32, 32, 32)
+        for trial in study.get_trials():
+            study.tell(trial.number, -float(np.sum((place(trial) - 0.5) ** 2)))
+        ask(study, Sampling(floats, [{}], "tpe", seed), 99, size, size)
+        return list(map(place, study.trials[32:]))
+
+    def nearest(points):
+        distances = np.linalg.norm(np.array(points)[:, None] - np.array(points), axis=-1)
+        return np.sort(distances, axis=-1)[:, 1].mean()
+
+    alone = [point for seed in range(1, 17) for point in batch(seed, 1)]
+    assert nearest(batch(0, 16)) > 2.0 * nearest(alone)
 
 
 def runs_of(study):
