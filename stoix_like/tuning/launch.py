@@ -95,7 +95,7 @@ class Runner(NamedTuple):
         finished: Callable[[Job], None],
         starting: Callable[[Job, RunSetup], None] = lambda job, setup: None,
     ) -> None:
-        """Train runs; each is resumed if it was interrupted, and left as it is if it is complete.
+        """Train the runs that are not complete; those that were interrupted are resumed.
 
         Args:
             jobs: the runs.
@@ -106,21 +106,26 @@ class Runner(NamedTuple):
             ConfigError: a run cannot be trained.
             TrainingError: a job of the launcher failed for another reason than training that diverged.
         """
-        if self.launcher is None:
-            for job in jobs:
+        left = []
+        for job in jobs:
+            if read_summary(self.directory / job.run):
+                finished(job)
+            elif self.launcher is None:
                 self._train_here(job, starting)
                 finished(job)
+            else:
+                left.append(job)
+        if not left:
             return
-        jobs = list(jobs)
         try:
-            self._launch(jobs)
+            self._launch(left)
         except Exception:
             # What is finished needs no job when the sweep is resumed.
-            for job in jobs:
+            for job in left:
                 if read_summary(self.directory / job.run):
                     finished(job)
             raise
-        for job in jobs:
+        for job in left:
             finished(job)
 
     def returns(self, job: Job, settings: int, seeds: int, objective: str) -> tuple[list[list[float]], str | None]:

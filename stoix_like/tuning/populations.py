@@ -61,8 +61,13 @@ class Populations:
         if self._traced and name != "grid" and len(populations) > 1 and trials % self._size:
             notes.append(
                 f"sweep.trials={trials} is no multiple of {self._size}: the last population has {trials % self._size}"
-                f" trials, and so its own program; use {trials - trials % self._size} or"
+                f" trial(s), and so its own program; use {trials - trials % self._size} or"
                 f" {trials - trials % self._size + self._size}"
+            )
+        if self._runner.launcher is not None and self._traced and self._size == parallel > 1:
+            notes.append(
+                f"sweep.launcher={self._runner.launcher} has one job at a time, a population of {self._size} trials: use"
+                " a smaller sweep.population, or a larger sweep.parallel"
             )
         if 2 * (drawn := random_share(name, trials, parallel)) > trials:
             notes.append(

@@ -8,7 +8,6 @@ import sys
 import time
 
 import killed_sweeps
-import optuna
 import pytest
 from trained_runs import SMALL
 
@@ -19,7 +18,6 @@ from stoix_like.analysis.selection import describe_fresh
 from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
-from stoix_like.run import experiment
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
 
@@ -82,6 +80,25 @@ def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
     assert note in capsys.readouterr().err
 
 
+def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
+    trained = []
+    train = killed_sweeps.FakeRunner.train
+
+    def record(runner, jobs, finished, starting=None):
+        jobs = list(jobs)
+        trained.extend(job.run for job in jobs if job.run.startswith("fresh"))
+        train(runner, jobs, finished)
+
+    monkeypatch.setattr(killed_sweeps.FakeRunner, "train", record)
+    found = [
+        killed_sweeps.live(tmp_path / "sweep", "random", trials, parallel=4, fresh_seeds=3) for trials in (1, 2, 8)
+    ]
+    assert [result.fresh_returns for result in found] == [[result.best_value] * 3 for result in found]
+    # What is complete is read; another trial has another directory.
+    assert found[1].best_value < found[2].best_value
+    assert trained == ["fresh/00000-3/00"] * 2 + [f"fresh/{found[2].study.best_trial.number:05d}-3/00"]
+
+
 @pytest.mark.slow
 def test_trials_that_differ_in_floats_train_as_one_population(tmp_path):
     result = stoix_like.sweep("ppo/ff_ppo", RUN, SPACE, trials=6, parallel=6, seeds=2, dir=str(tmp_path / "sweep"))
@@ -124,39 +141,6 @@ def test_a_grid_is_trained_once(tmp_path):
     )
     points = [(trial.params["system.actor_lr"], trial.params["system.clip_eps"]) for trial in result.study.trials]
     assert sorted(points) == [(1e-3, 0.1), (1e-3, 0.2), (1e-2, 0.1), (1e-2, 0.2)]
-
-
-@pytest.mark.slow
-def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
-    settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
-    stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
-    rows = table(tmp_path / "sweep")
-    assert [(row["state"], row["system.epochs"]) for row in rows] == [("complete", "1"), ("complete", "2")]
-    for row in rows:
-        run = recorded_runs.read_run(tmp_path / "sweep" / row["run"])
-        assert run.config["system"]["epochs"] == int(row["system.epochs"])
-        assert float(row["value"]) == run.summary["eval/episode_return_mean"]
-
-
-@pytest.mark.slow
-def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
-    def train(config):
-        if config.system.epochs == 2:
-            raise RuntimeError("a traceback\nthe process was killed")
-        return run_experiment(config)
-
-    run_experiment = experiment.run_experiment
-    settings = {"trials": 2, "sampler": "grid", "launcher": "basic", "dir": str(tmp_path / "sweep")}
-    with monkeypatch.context() as patch:
-        patch.setattr(experiment, "run_experiment", train)
-        with pytest.raises(TrainingError, match=r"^a job failed: the process was killed$"):
-            stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'sweep/study.db'}")
-    states = {trial.params["system.epochs"]: trial.state.name for trial in study.trials}
-    assert states == {1: "COMPLETE", 2: "RUNNING"}
-    # The same sweep trains what is left.
-    stoix_like.sweep("ppo/ff_ppo", RUN, {"epochs": {"choice": [1, 2]}}, **settings)
-    assert [row["state"] for row in table(tmp_path / "sweep")] == ["complete"] * 2
 
 
 @pytest.mark.slow
