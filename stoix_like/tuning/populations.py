@@ -66,8 +66,8 @@ class Populations:
             )
         if self._runner.launcher is not None and self._traced and self._size == parallel > 1:
             notes.append(
-                f"sweep.launcher={self._runner.launcher} has one job at a time, a population of {self._size} trials: use"
-                " a smaller sweep.population, or a larger sweep.parallel"
+                f"sweep.launcher={self._runner.launcher} has one job at a time, a population of {self._size} trials:"
+                " use a smaller sweep.population, or a larger sweep.parallel"
             )
         if 2 * (drawn := random_share(name, trials, parallel)) > trials:
             notes.append(
