@@ -152,39 +152,24 @@ def aggregate(scores: Sequence[float], strata: Sequence[int], seed: int = 0) -> 
     Returns:
         `iqm`, `ci_low` and `ci_high`, the ends of the 95 % percentile interval.
     """
+    from scipy import stats  # takes most of a second, which runs without a population save
+
     values, groups = np.asarray(scores, np.float64), np.asarray(strata)
     values = np.where(np.isnan(values), -np.inf, values)
     if len(set(groups.tolist())) == len(groups):
         groups = np.zeros_like(groups)
     samples = [values[groups == group] for group in np.unique(groups)]
 
+    def interquartile_mean(*resampled: np.ndarray, axis: int = -1) -> np.ndarray:
+        return stats.trim_mean(np.concatenate(resampled, axis=axis), 0.25, axis=axis)
+
     rng = np.random.default_rng(seed)
     resampled = [sample[rng.integers(len(sample), size=(NUM_RESAMPLES, len(sample)))] for sample in samples]
     with np.errstate(invalid="ignore"):
-        low, high = np.percentile(_trimmed(np.concatenate(resampled, axis=-1)), [2.5, 97.5])
-    found = {"iqm": float(_trimmed(np.concatenate(samples))), "ci_low": float(low), "ci_high": float(high)}
+        low, high = np.percentile(interquartile_mean(*resampled), [2.5, 97.5])
+    found = {"iqm": float(interquartile_mean(*samples)), "ci_low": float(low), "ci_high": float(high)}
     # A member without a return that is not trimmed.
     return {name: math.nan if math.isinf(value) else value for name, value in found.items()}
-
-
-def interquartile_mean(scores: Sequence[float]) -> float:
-    """Compute the interquartile mean of scores, of which NaN counts as the lowest; NaN if one is left.
-
-    Args:
-        scores: one score per seed.
-
-    Returns:
-        The mean without the lowest and the highest quarter; of fewer than four scores, that of all.
-    """
-    values = np.asarray(scores, np.float64)
-    found = float(_trimmed(np.where(np.isnan(values), -np.inf, values)))
-    return math.nan if math.isinf(found) else found
-
-
-def _trimmed(values: np.ndarray) -> np.ndarray:
-    from scipy import stats  # takes most of a second, which runs without a population save
-
-    return stats.trim_mean(values, 0.25, axis=-1)
 
 
 def points(population: Population, members: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from stoix_like.run.records import interquartile_mean
+from stoix_like.run.trials import interquartile_means
 from stoix_like.storage.recorded_runs import read_run
 from stoix_like.tuning.launch import Job, Runner, population_overrides
 from stoix_like.tuning.pruning import Pruning
@@ -117,8 +118,8 @@ class Populations:
         if (pruning := self._pruning(trials)) is not None:
             pruning.replay(read_run(self._runner.directory / job.run).history)
             pruning.write()
-        for trial, own in zip(trials, returns, strict=True):
-            value = interquartile_mean(own)
+        values = interquartile_means(np.ravel(returns), self._seeds).tolist()
+        for trial, value in zip(trials, values, strict=True):
             state = TrialState.PRUNED if stopped_by == Pruning.__name__ else TrialState.COMPLETE
             if not math.isfinite(value):
                 state = TrialState.FAIL

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.trial import Trial, TrialState
 
 from stoix_like.callbacks import Callback, Response
 from stoix_like.loggers import RunInfo
-from stoix_like.run.records import interquartile_mean
+from stoix_like.run.trials import interquartile_means
 from stoix_like.storage.recorded_runs import RETURN
 
 
@@ -57,11 +58,9 @@ class Pruning(Callback):
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
-        returns = record[RETURN]
-        returns = returns if isinstance(returns, list) else [returns]
+        values = interquartile_means(np.asarray(record[RETURN], np.float64), self._seeds).tolist()
         pruned = []
-        for place, trial in enumerate(self._trials):
-            value = interquartile_mean(returns[place * self._seeds : (place + 1) * self._seeds])
+        for trial, value in zip(self._trials, values, strict=True):
             if math.isfinite(value):
                 trial.report(value, self._step)
             pruned.append(self._step > 0 and trial.should_prune())
