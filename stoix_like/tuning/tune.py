@@ -27,7 +27,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population import float_fields
 from stoix_like.run.records import aggregate
-from stoix_like.run.setup import set_up
+from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.files import write_json, write_text
 from stoix_like.tuning import budget as budgets
@@ -270,16 +270,20 @@ def _environment(env: Any) -> list[str]:
 def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the default space with the changes of the user."""
     fixed = {one.key_or_group.removeprefix("system.") for one in parse_overrides(list(given))}
-    setup = set_up(parse_config(compose_config(base)))
-    try:
-        ranges: dict[str, Any] = {**default_space(setup, fixed), **(space or {})}
-    finally:
-        setup.env.close()
-        setup.eval_env.close()
+    setup = _set_up(base)
+    ranges: dict[str, Any] = {**default_space(setup, fixed), **(space or {})}
     ranges = {name: given for name, given in ranges.items() if given is not None}
     if not ranges:
         raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
     return ranges
+
+
+def _set_up(overrides: Sequence[str]) -> RunSetup:
+    """Build and check a run that is not trained."""
+    setup = set_up(parse_config(compose_config(overrides)))
+    setup.env.close()
+    setup.eval_env.close()
+    return setup
 
 
 def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]:
@@ -318,6 +322,10 @@ def _plan(
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty and holds nothing of this command: choose another directory")
     plan = _new_plan(request, limits, parameters, slots, trial_steps, started)
+    # What the search would refuse is refused before anything is written.
+    population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
+    own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
+    _set_up([*request.overrides, *own])
     directory.mkdir(parents=True, exist_ok=True)
     write_json(path, {"request": request._asdict(), "plan": plan._asdict()})
     return plan

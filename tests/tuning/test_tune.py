@@ -13,7 +13,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 
-RUN = [*SMALL, "arch.total_timesteps=144", "arch.num_evaluation=9"]
+RUN = [*SMALL, "arch.total_timesteps=576", "arch.num_evaluation=9"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
 
 
@@ -25,6 +25,7 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
         (["probe/policy", "--budget", "1e5"], "too few to tune trials of arch.total_timesteps=500,000"),
         (["probe/policy", "--space", "{epochs: {int: [1, 2]}}", "--budget", "1e9"], "use stoix-like sweep"),
         (["probe/policy", "--space", "{actr_lr: {uniform: [0.1, 1]}}", "--budget", "1e9"], "did you mean 'actor_lr'"),
+        (["probe/policy", "--budget", "1e9", "arch.num_evaluation=2"], "rungs=2 are too many for 2 evaluation(s)"),
         (["probe/policy", "--space", "{target_kl: {uniform: [0.1, 1]}}", "--budget", "1e9"], "target_kl is null"),
     ],
 )
@@ -40,7 +41,7 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch, capsys, given, m
 @pytest.mark.slow
 def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, capsys):
     directory = tmp_path / "tuned"
-    cli.main(["tune", "probe/policy", "--budget", "11520", "--out", str(directory), *RUN])
+    cli.main(["tune", "probe/policy", "--budget", "46080", "--out", str(directory), *RUN])
     shown = capsys.readouterr().out
     assert shown.count(" on 8 fresh seed(s)") >= 1
     assert f"--config-dir {directory / 'configs'} +experiment=tuned" in shown
@@ -57,12 +58,12 @@ def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, ca
     # The tuned setting is an experiment, and has what the file says.
     text = (directory / "configs/experiment/tuned.yaml").read_text()
     config = compose_config(["+experiment=tuned"], [directory / "configs"])
-    assert (config.env.env_name, config.arch.total_timesteps) == ("probe", 144)
+    assert (config.env.env_name, config.arch.total_timesteps) == ("probe", 576)
     assert config.system.actor_lr == yaml.safe_load(text)["system"]["actor_lr"]
     assert (directory / "tuned.png").read_bytes().startswith(b"\x89PNG")
     # A second call trains nothing, and another search is refused.
     times = {path: path.stat().st_mtime_ns for path in directory.rglob("metrics.jsonl")}
-    again = stoix_like.tune("probe/policy", budget="11520", overrides=RUN, directory=directory)
+    again = stoix_like.tune("probe/policy", budget="46080", overrides=RUN, directory=directory)
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("metrics.jsonl")} == times
     assert len(again.frame) == len(again.study.trials) > 16
     assert len(again.fresh_returns) == len(again.default_returns) == 8
