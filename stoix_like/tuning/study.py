@@ -207,7 +207,9 @@ def _draw(
         params = dict(trial.params)
         if shapes is not None:
             params |= shapes[params.pop(_SHAPE, 0)]
-        yield params, copy.get_trials(deepcopy=False)[number].system_attrs
+        # CMA-ES keeps its state there; others derive what they write from the parameters.
+        own = copy.get_trials(deepcopy=False)[number].system_attrs if sampling.sampler == "cmaes" else {}
+        yield params, own
 
 
 def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
