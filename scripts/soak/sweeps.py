@@ -27,7 +27,7 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
 
 
 def trials(directory: Path) -> dict[str, Any]:
-    """Return the trials of a sweep, and what their runs recorded."""
+    """Return the trials of a sweep, its best setting with returns on fresh seeds, and what the runs recorded."""
     runs = sorted((directory / "runs").iterdir())
     recorded = {f"{run.name}.{number}": record for run in runs for number, record in enumerate(records(run))}
-    return {"trials.csv": (directory / "trials.csv").read_text(), **recorded}
+    return {name: (directory / name).read_text() for name in ("trials.csv", "best.json")} | recorded
