@@ -105,6 +105,7 @@ class CompiledRun(NamedTuple):
         evaluate: `(shared, hyperparams, key, number []) -> Episodes`; every `number` has its own start states, see
             `architectures.evaluator.make_evaluator`.
         select: `(candidate, best, better [P]) -> best`, each member's better parameters.
+        restart: see `programs.run_programs`; None without successive halving.
         state: shapes and layouts of the learner state.
         seconds: time spent compiling.
         program_seconds: see `Compiler.seconds`.
@@ -117,6 +118,7 @@ class CompiledRun(NamedTuple):
     rollouts: Callable[..., Any] | None
     evaluate: Callable[..., Any]
     select: Callable[..., Any]
+    restart: Callable[..., Any] | None
     state: LearnerState
     seconds: float
     program_seconds: dict[str, dict[str, float]]
@@ -154,6 +156,7 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
         rollouts=compiled.get("rollouts"),
         evaluate=placing(compiled["evaluate"]),
         select=placing(compiled["select"]),
+        restart=placing(compiled["restart"]) if "restart" in compiled else None,
         state=state,
         seconds=time.perf_counter() - start,
         program_seconds=compiler.seconds,
@@ -220,10 +223,8 @@ def check_memory(setup: RunSetup, compiled: Mapping[str, Any], state: LearnerSta
     mesh, num_members = setup.mesh, setup.population.num_members
     replay = ("system.total_buffer_size",) if hasattr(setup.config.system, "total_buffer_size") else ()
     sizes = (*replay, "arch.total_num_envs", "system.rollout_length")
-    if setup.halves:
-        # Members that start anew are initialised beside the state of all others.
-        state_size = compiled["init"].memory_analysis().output_size_in_bytes
-        memory.check(compiled["init"], mesh, num_members, sizes, state_size, setup.device_memory)
+    if "restart" in compiled:
+        memory.check(compiled["restart"], mesh, num_members, sizes, available=setup.device_memory)
     training = compiled["learn" if "learn" in compiled else "train"]
     memory.check(training, mesh, num_members, sizes, available=setup.device_memory)
     if "evaluate" in compiled:

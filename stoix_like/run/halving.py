@@ -1,8 +1,8 @@
 """Successive halving within a population: the slots of trials that lose at a rung start other trials.
 
 Seeds and hyperparameters of members are arguments of the compiled programs, so a new trial compiles nothing: the
-program that initialises the population runs with the new seeds and settings, and a small one merges the members that
-start anew into the state. Decisions depend on the records of the run alone (`run.trials`), and the setting of a trial
+program that initialises a few members runs with the new seeds and settings, as often as it takes, and puts them in the
+places of the others. Decisions depend on the records of the run alone (`run.trials`), and the setting of a trial
 on `arch.seed` and its number.
 """
 
@@ -13,48 +13,40 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.run.devices import placing
 from stoix_like.run.plan import Plan
 from stoix_like.run.population import KEY, Population, convert_values, draw, ends
-from stoix_like.run.saved_state import Best, select_members
+from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.trials import Rules, Trials, interquartile_means
 from stoix_like.storage.recorded_runs import TRIALS
 
-Init = Callable[[Population], LearnerState]
+Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
+"""`(state, population, members) -> state`, in which some members of a population start anew; donates the state."""
 
 _HALVING = f"{KEY}.halving"
 
 
 class Halving:
-    """Successive halving; the program that merges members is compiled ahead of time.
+    """Successive halving.
 
     Args:
         run: the typed configuration; `arch.population.halving.rounds` is set.
         plan: sizes of the run.
-        init: returns the initial state of a population.
-        state: shapes and layouts of the learner state.
+        restart: starts members anew.
     """
 
     entry = "population/next_trials"
     restarts = True
 
-    def __init__(self, run: RunConfig, plan: Plan, init: Init, state: LearnerState) -> None:
-        self._run, self._plan, self._init = run, plan, init
+    def __init__(self, run: RunConfig, plan: Plan, restart: Restart) -> None:
+        self._run, self._plan, self._start_anew = run, plan, restart
         self._seeds = run.arch.population.seeds
         self._trials = Trials(make_rules(run, plan))
-        layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
-        merge = jax.jit(
-            lambda state, new, restarted: select_members(new, state, restarted), donate_argnums=0, out_shardings=layouts
-        )
-        size = state.healthy.shape
-        self._merge = placing(merge.lower(state, state, np.zeros(size, bool)).compile())
 
     def is_due(self, evaluation: int) -> bool:
         """Return whether there is a selection after the evaluation with this number: not after the one at step 0."""
@@ -92,9 +84,7 @@ class Halving:
         members = [slot * self._seeds + index for slot in slots for index in range(self._seeds)]
         if members:
             population = self._restart(population, slots, numbers)
-            restarted = np.zeros(population.num_members, bool)
-            restarted[members] = True
-            state = self._merge(state, self._init(population), restarted)
+            state = self._start_anew(state, population, members)
         return Selected(state, population, {self.entry: numbers}, members)
 
     def _restart(self, population: Population, slots: Sequence[int], numbers: Sequence[int]) -> Population:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from stoix_like.run.halving import Halving
 from stoix_like.run.pbt import Evolution
 from stoix_like.run.population import Population
 from stoix_like.run.profile import Profile
-from stoix_like.run.programs import make_keys, traced_hyperparams
+from stoix_like.run.programs import make_keys, restart_size, traced_hyperparams
 from stoix_like.run.recording import Progress, Recording, aggregated, evaluated
 from stoix_like.run.saved_state import Best, to_items, to_state
 from stoix_like.run.selection import Selection
@@ -104,7 +104,7 @@ class TrainingLoop:
     def _make_selection(self) -> Selection | None:
         setup, state = self.setup, self._compiled.state
         if setup.halves:
-            return Halving(setup.config, setup.plan, self._init, state)
+            return Halving(setup.config, setup.plan, self._restart)
         return Evolution(setup.config, setup.population, state, setup.processes) if setup.evolves else None
 
     def _init(self, population: Population) -> LearnerState:
@@ -112,6 +112,19 @@ class TrainingLoop:
         keys = make_keys(self.setup._replace(population=population))
         state: LearnerState = self._compiled.init(traced_hyperparams(population), keys.agent, keys.shards)
         return jax.block_until_ready(state)
+
+    def _restart(self, state: LearnerState, population: Population, members: Sequence[int]) -> LearnerState:
+        """Start some members of a population anew, a few at a time."""
+        assert self._compiled.restart is not None
+        size = restart_size(self.setup)
+        for first in range(0, len(members), size):
+            own = list(members[first : first + size])
+            some = population.take([*own, *own[:1] * (size - len(own))])
+            keys = make_keys(self.setup._replace(population=some))
+            # What fills the program up has no place in the population.
+            places = np.asarray([*own, *[population.num_members] * (size - len(own))], np.int32)
+            state = self._compiled.restart(state, traced_hyperparams(some), keys.agent, keys.shards, places)
+        return state
 
     def _check(self, env: VectorEnvironment) -> None:
         """Raise the failure of an environment on the host, of any process."""
