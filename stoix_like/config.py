@@ -63,6 +63,7 @@ class HalvingConfig:
         rungs: number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
         brackets: number of brackets of Hyperband; bracket s skips the first s rungs.
         bounds: distributions of later trials by name; those of `hyperparams` by default.
+        peers: directories of other runs, whose results at rungs count as those of this one.
     """
 
     rounds: Annotated[float | None, between(1.0, 1e6)] = None
@@ -70,6 +71,7 @@ class HalvingConfig:
     rungs: Annotated[int, between(1, 20)] = 2
     brackets: Annotated[int, between(1, 21)] = 1
     bounds: dict[str, Any] | None = None
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

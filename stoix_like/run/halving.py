@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ import numpy as np
 from stoix_like.architectures.types import LearnerState
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
+from stoix_like.processes import Processes
 from stoix_like.run.plan import Plan
 from stoix_like.run.population import KEY, Population, convert_values, draw, ends
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
-from stoix_like.run.trials import Rules, Trials, interquartile_means
+from stoix_like.run.trials import PEERS, Rules, Trials, interquartile_means
 from stoix_like.storage.recorded_runs import TRIALS
+from stoix_like.storage.run_files import METRICS, read_records
 
 Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
 """`(state, population, members) -> state`, in which some members of a population start anew; donates the state."""
@@ -38,13 +41,14 @@ class Halving:
         run: the typed configuration; `arch.population.halving.rounds` is set.
         plan: sizes of the run.
         restart: starts members anew.
+        processes: the processes that have the members.
     """
 
     entry = "population/next_trials"
     restarts = True
 
-    def __init__(self, run: RunConfig, plan: Plan, restart: Restart) -> None:
-        self._run, self._plan, self._start_anew = run, plan, restart
+    def __init__(self, run: RunConfig, plan: Plan, restart: Restart, processes: Processes) -> None:
+        self._run, self._plan, self._start_anew, self._processes = run, plan, restart, processes
         self._seeds = run.arch.population.seeds
         self._trials = Trials(make_rules(run, plan))
 
@@ -77,7 +81,10 @@ class Halving:
 
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Start other trials in the slots of those that are over; see `Selection`."""
-        slots = self._trials.take(history).to_replace(len(self._plan.evaluations) - (len(history) - 1))
+        trials = self._trials.take(history)
+        read = self._processes.first(self._read_peers)
+        trials.take_peers(read)
+        slots = trials.to_replace(len(self._plan.evaluations) - (len(history) - 1))
         numbers = list(population.strata[:: self._seeds])
         for slot, number in zip(slots, itertools.count(max(self._trials.by_number) + 1), strict=False):
             numbers[slot] = number
@@ -85,7 +92,15 @@ class Halving:
         if members:
             population = self._restart(population, slots, numbers)
             state = self._start_anew(state, population, members)
-        return Selected(state, population, {self.entry: numbers}, members)
+        return Selected(state, population, {self.entry: numbers, **({PEERS: read} if read else {})}, members)
+
+    def _read_peers(self) -> list[list[Any]]:
+        """Return the results of other runs that are new; what was read is recorded, so that a resume repeats it."""
+        found = []
+        for peer, directory in enumerate(self._run.arch.population.halving.peers):
+            records = list(read_records(Path(directory) / METRICS))
+            found += self._trials.news(peer, Trials(self._trials.rules).take(records))
+        return found
 
     def _restart(self, population: Population, slots: Sequence[int], numbers: Sequence[int]) -> Population:
         """Return the members, with the seeds and the settings of the trials that start in some slots."""

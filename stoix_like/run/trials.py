@@ -22,6 +22,9 @@ import numpy as np
 from stoix_like.loggers import plain
 from stoix_like.storage.recorded_runs import TRIALS
 
+# What was read from other runs before a selection: lists of run, number of the trial, its evaluations, and its result.
+PEERS = "population/peer_results"
+
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
@@ -102,6 +105,7 @@ class Trials:
         self.by_number: dict[int, Trial] = {}
         self._current: list[int] = []
         self._results: dict[tuple[int, int], list[float]] = {}
+        self._of_peers: set[tuple[int, int, int]] = set()
         # Nothing is trained before the first evaluation.
         self._taken = 1
 
@@ -138,6 +142,30 @@ class Trials:
             # The returns of a frozen policy are no result.
             result = -math.inf if trial.diverged else trial.scores[-1]
             self._results.setdefault((self.rules.bracket(number), len(trial.scores)), []).append(result)
+
+        self.take_peers(record.get(PEERS, ()))
+
+    def take_peers(self, results: Sequence[Sequence[Any]]) -> None:
+        """Take results of other runs, from `news`."""
+        for peer, number, level, score in results:
+            self._of_peers.add((peer, number, level))
+            result = -math.inf if score is None else score
+            self._results.setdefault((self.rules.bracket(number), level), []).append(result)
+
+    def news(self, peer: int, trials: Trials) -> list[list[Any]]:
+        """Return the results of another run that were not taken yet, JSON values.
+
+        Args:
+            peer: number of the run.
+            trials: its trials.
+        """
+        found = []
+        for number, trial in trials.by_number.items():
+            for level in self.rules.levels[self.rules.bracket(number) :]:
+                if level <= len(trial.scores) and (peer, number, level) not in self._of_peers:
+                    frozen = trial.diverged and level == len(trial.scores)
+                    found.append([peer, number, level, None if frozen else plain(trial.scores[level - 1])])
+        return found
 
     def is_complete(self, trial: Trial) -> bool:
         """Return whether a trial has spent its budget."""

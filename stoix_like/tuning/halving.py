@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -131,8 +132,14 @@ class Halvings:
             **{f"halving.{name}": value for name, value in self._own.items()},
         }
         own = {**shape, **{f"arch.population.{name}": value for name, value in population.items()}}
-        seed = {} if self._copies == 1 else {"arch.seed": self._seed + copy * _STRIDE}
-        return Job(f"runs/{number:05d}", to_overrides({**own, **seed}))
+        if self._copies > 1:
+            runs = range(number - copy, number - copy + self._copies)
+            peers = [str(self._directory(peer).absolute()) for peer in runs if peer != number]
+            own |= {"arch.seed": self._seed + copy * _STRIDE, "arch.population.halving.peers": peers}
+        return Job(f"runs/{number:05d}", to_overrides(own))
+
+    def _directory(self, number: int) -> Path:
+        return self._runner.directory / f"runs/{number:05d}"
 
 
 def divide(given: int | None, trials: int, parallel: int, num_shapes: int) -> tuple[int, int]:

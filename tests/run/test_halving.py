@@ -209,6 +209,29 @@ def test_a_run_that_was_stopped_resumes_exactly(tmp_path, overrides):
 
 
 @pytest.mark.slow
+def test_a_run_whose_peer_trains_on_resumes_exactly(tmp_path):
+    """What a run read from another one is in its records: the future does not change it."""
+    peer = tmp_path / "peer"
+    stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=peer)
+    lines = (peer / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (peer / "metrics.jsonl").write_text("".join(lines[:8]))
+    overrides = [VARIED, "arch.seed=7", f"arch.population.halving.peers=[{peer}]", "checkpoint.every_evals=1"]
+
+    def grow(resumed):
+        assert len(resumed.history[1]["population/peer_results"]) > 6
+
+    whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path / "own", grow)
+    assert sum("population/peer_results" in record for record in whole.history) == 1
+    (peer / "metrics.jsonl").write_text("".join(lines))
+    resumed = training_loop(*overrides, writer=checkpoint.Writer(tmp_path / "later", 9))
+    resumed.restore(checkpoint.read(tmp_path / "own", checkpoint.steps(tmp_path / "own")[-2], resumed.targets()))
+    resumed.train()
+    resumed.writer.close()
+    before = len(resumed.history) - 2
+    assert without_times(resumed.history)[:before] == without_times(whole.history)[:before]
+
+
+@pytest.mark.slow
 def test_members_that_diverge_start_other_trials(tmp_path):
     overrides = [
         "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, reward_scale: {choice: [1.0, 1e38]}}"

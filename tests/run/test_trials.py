@@ -117,6 +117,25 @@ def test_records_that_were_taken_one_by_one_decide_as_all_of_them():
     assert all(trials.is_complete(trial) for trial in trials.finalists())
 
 
+def test_results_of_other_runs_count_once_and_are_replayed():
+    rows = [([0, 1, 2], [5.0, 6.0, 7.0]), ([3, 4, 2], [1.0, 2.0, 0.0])]
+    peer = Trials(RULES).take(history(*rows, failed={2: [0]}))
+    records = history(([0, 1, 2], [4.0, 5.5, 3.0]))
+    alone, trials = Trials(RULES).take(records), Trials(RULES).take(records)
+    assert alone.to_replace(9) == [0, 2]
+    read = trials.news(3, peer)
+    # What a frozen policy earned is no result; the second evaluation of the trial 2 is at no rung.
+    assert read == [[3, 0, 1, 5.0], [3, 1, 1, 6.0], [3, 2, 1, 7.0], [3, 3, 1, None], [3, 4, 1, 2.0]]
+    trials.take_peers(read)
+    # Of eight results, two continue: 7 and 6 of the other run.
+    assert trials.to_replace(9) == [0, 1, 2]
+    assert trials.news(3, peer) == []
+    records[-1]["population/peer_results"] = read
+    replayed = Trials(RULES).take(records)
+    assert replayed.to_replace(9) == [0, 1, 2]
+    assert replayed.news(3, peer) == []
+
+
 def test_the_summary_lists_every_trial_with_its_setting_and_state():
     trials = Trials(Rules(evaluations=2, eta=2, rungs=1))
     trials.take(history(([0, 1], [1.0, 2.0]), ([2, 1], [math.nan, 3.0]), ([2, 3], [5.0, 4.0]), failed={2: []}))

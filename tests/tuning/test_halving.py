@@ -56,6 +56,9 @@ def test_runs_have_the_ranges_of_their_shape(tmp_path):
     )
     assert {"system.epochs=1", "arch.seed=50007"} <= set(jobs[1].overrides)
     assert "system.epochs=2" in jobs[2].overrides
+    (peers,) = [word for word in jobs[2].overrides if word.startswith("arch.population.halving.peers")]
+    assert str(tmp_path / "runs/00003") in peers
+    assert "00000" not in peers
     (varied,) = [word for word in jobs[0].overrides if word.startswith("arch.population.hyperparams")]
     assert "log_uniform" in varied
     assert "choice" in varied
