@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import typing
@@ -254,6 +255,12 @@ def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[
     return low, high
 
 
+@functools.cache
+def _hints(schema: type[SystemConfig]) -> dict[str, Any]:
+    """Return the annotations of a schema, which take milliseconds to evaluate."""
+    return typing.get_type_hints(schema, include_extras=True)
+
+
 def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tuple[float, ...]:
     """Check the values of a hyperparameter against its annotation, and convert them.
 
@@ -268,7 +275,8 @@ def convert_values(system: SystemConfig, name: str, values: Sequence[Any]) -> tu
     Raises:
         ConfigError: a value is out of range, or null.
     """
-    hint = typing.get_type_hints(type(system), include_extras=True)[name]
+    schema: Any = type(system)
+    hint = _hints(schema)[name]
     if None in values:
         raise ConfigError(f"{KEY}.hyperparams.{name}={list(values)} must be numbers: one program has no null members")
     return tuple(convert(hint, value, f"system.{name}") for value in values)

@@ -98,6 +98,7 @@ class TrainingLoop:
         with self.clock("compilation"), no_collection():
             self._compiled = compile_run(setup)
             self._selection = self._make_selection()
+            self._population, self._keys = setup.population, make_keys(setup)
             self._set_population(setup.population)
         stop_if_received(setup.processes)
 
@@ -548,8 +549,9 @@ class TrainingLoop:
                 self._videos.record(shared, hyperparams, evaluation, member, self.env_steps, self._logger)
 
     def _set_population(self, population: Population) -> None:
+        if population.seeds != self._population.seeds:
+            self._keys = make_keys(self.setup._replace(population=population))
         self._population, self._hyperparams = population, traced_hyperparams(population)
-        self._keys = make_keys(self.setup._replace(population=population))
 
     def _select(self) -> None:
         """Select after every evaluation for which a selection is due, but the last one."""
