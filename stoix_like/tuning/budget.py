@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import tempfile
@@ -30,6 +31,8 @@ _FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps, 5e7"
 # A search of fewer rounds would compare nothing but whole trials.
 _LEAST_ROUNDS = 2.0
 _MOST_ROUNDS = 64.0
+# Intervals of the run that is timed, and how long they are timed for.
+_LEAST_INTERVALS, _SHORT_INTERVALS, _SECONDS_TIMED = 2, 200, 4.0
 # Evaluations take longer once episodes do, and another process may slow this one down.
 _MARGIN = 0.85
 
@@ -154,21 +157,23 @@ def _tail_seconds(cost: Cost, slots: int) -> float:
 
 
 class _Stopwatch(Callback):
-    """Times the first intervals of a run, and stops it."""
-
-    INTERVALS = 2
+    """Stops a run once its intervals and evaluations have been timed."""
 
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.started = 0.0
+        self.evaluations = 0
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
         """See `Callback.on_evaluation`."""
-        self.seconds.append(time.perf_counter())
-        return False if len(self.seconds) > self.INTERVALS else None
+        self.evaluations += 1
+        if self.evaluations == 1:
+            self.started = time.perf_counter()
+        timed = self.evaluations > _LEAST_INTERVALS
+        return False if timed and time.perf_counter() - self.started > _SECONDS_TIMED else None
 
 
 def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: int) -> Cost:
-    """Train a population of random settings for two intervals, in a directory that is removed.
+    """Train a population of random settings for a few seconds, in a directory that is removed.
 
     Args:
         overrides: Hydra overrides of all trials.
@@ -184,7 +189,14 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
     own = to_overrides({**{f"+{key}": [float(one) for one in column] for key, column in values.items()}})
     watch, started = _Stopwatch(), time.perf_counter()
     config = parse_config(compose_config([*overrides, *own, "arch.population.mode=zip"]))
+    evaluations = config.arch.num_evaluation
+    arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
+    setup = set_up(config._replace(arch=arch, own_callbacks=(watch,)))
     with tempfile.TemporaryDirectory() as directory:
-        experiment.run(set_up(config._replace(own_callbacks=(watch,))), Path(directory) / "run")
-    interval = (watch.seconds[-1] - watch.seconds[0]) / (len(watch.seconds) - 1)
-    return Cost(watch.seconds[0] - started, interval * config.arch.num_evaluation)
+        summary = experiment.run(setup, Path(directory) / "run").summary
+    timing = summary["timing"]
+    start = watch.started - started
+    update = timing["training"] / max(1, summary["updates"])
+    # Logging and checkpoints go with an evaluation.
+    evaluation = sum(timing.get(phase, 0.0) for phase in ("evaluation", "logging", "checkpoints")) / watch.evaluations
+    return Cost(start, update * setup.plan.num_updates + evaluation * min(evaluations, setup.plan.num_updates))

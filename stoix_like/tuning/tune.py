@@ -351,6 +351,10 @@ def _new_plan(
             return plan
         takes = f"one round of {number} trials of arch.total_timesteps={trial_steps:,} takes {cost.round:.0f} s here"
         least = takes, budgets.least_seconds(cost, number, spent)
+        # Fewer slots cost less, but hardly less than in proportion.
+        fewer = cost._replace(round=cost.round / 3)
+        if budgets.plan_seconds(limits.seconds, fewer, min(budgets.SLOTS), spent) is None:
+            break
     raise ConfigError(
         f"budget={request.budget} is too short: {least[0]}: use at least {math.ceil(least[1] / 60)}min, or a smaller"
         " arch.total_timesteps"
