@@ -8,6 +8,7 @@ uninterrupted one does.
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +45,16 @@ def open_study(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
     Returns:
         The study.
     """
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, check_same_thread=False)
+        # Waiting for the disk would take most of the time. What a power failure damages is no loss: without the file,
+        # a sweep draws the same trials again, and reads their runs.
+        connection.execute("PRAGMA synchronous=OFF")
+        return connection
+
     study = optuna.create_study(
-        storage=f"sqlite:///{path}",
+        storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connect}),
         study_name=_NAME,
         direction=_DIRECTION,
         sampler=optuna.samplers.RandomSampler(),  # nothing is drawn from it

@@ -20,6 +20,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
+from stoix_like.tuning.sweep import STUDY
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
@@ -97,6 +98,17 @@ def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
     # What is complete is read; another trial has another directory.
     assert found[1].best_value < found[2].best_value
     assert trained == ["fresh/00000-3/00"] * 2 + [f"fresh/{found[2].study.best_trial.number:05d}-3/00"]
+
+
+@pytest.mark.slow
+def test_a_sweep_without_its_study_draws_the_same_trials(tmp_path):
+    """What a power failure damages is deleted, and the sweep continued."""
+    directory = tmp_path / "sweep"
+    killed_sweeps.live(directory, "tpe", trials=18, parallel=6)
+    expected = killed_sweeps.table(directory)
+    (directory / STUDY).unlink()
+    killed_sweeps.live(directory, "tpe", trials=18, parallel=6)
+    assert killed_sweeps.table(directory) == expected
 
 
 @pytest.mark.slow
