@@ -50,6 +50,7 @@ class EvaluatedMembers(NamedTuple):
         env_steps: `[M]` environment steps that each member was trained for.
         hyperparams: `[M]` hyperparameters of each member.
         selected: `[M]` how the parameters of each member were selected.
+        seeds: `[M]` the seed of each member, where it is not the one that the run started with; empty otherwise.
     """
 
     shared: Any
@@ -57,6 +58,7 @@ class EvaluatedMembers(NamedTuple):
     env_steps: tuple[int, ...]
     hyperparams: tuple[dict[str, float], ...]
     selected: tuple[str, ...]
+    seeds: tuple[int, ...] = ()
 
     def state_of(self, index: int) -> Any:
         """Return the state of one member."""
@@ -255,10 +257,12 @@ def _load(run: TrainedRun, which: str, member: int | str | None) -> EvaluatedMem
         loaded = load_shared(run, which)
         members, env_steps = tuple(range(loaded.env_steps.size)), tuple(loaded.env_steps.flatten().tolist())
         hyperparams = tuple(map(loaded.hyperparams_of, members))
-        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, tuple(loaded.selected))
+        selected, seeds = tuple(loaded.selected), tuple(loaded.seeds)
+        return EvaluatedMembers(loaded.shared, members, env_steps, hyperparams, selected, seeds)
     chosen = load_member(run, which, member)
+    seeds = () if chosen.seed is None else (chosen.seed,)
     return EvaluatedMembers(
-        chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,)
+        chosen.shared, (chosen.member,), (chosen.env_steps,), (chosen.hyperparams,), (chosen.selected,), seeds
     )
 
 
@@ -292,9 +296,8 @@ def _record(run: TrainedRun, population: Population, trained: EvaluatedMembers, 
     config, of_games = run.setup.config, run.setup.spec.num_players == 2
     per_member = []
     for index, member in enumerate(trained.members):
-        identity = (
-            {"member": member, "trained_with_seed": population.seeds[member]} if population.num_members > 1 else {}
-        )
+        seed = trained.seeds[index] if trained.seeds else population.seeds[member]
+        identity = {"member": member, "trained_with_seed": seed} if population.num_members > 1 else {}
         per_member.append(
             {
                 **identity,

@@ -21,6 +21,7 @@ from stoix_like.policies.make import make_policy
 from stoix_like.policies.policy import Policy
 from stoix_like.policies.setup import InferenceSetup
 from stoix_like.run.devices import find_devices, make_mesh
+from stoix_like.run.halving import seeds_of
 from stoix_like.run.saved_state import lacks_best
 from stoix_like.run.trials import interquartile_means
 from stoix_like.storage import checkpoint
@@ -56,6 +57,7 @@ class TrainedState(NamedTuple):
         hyperparams: by name, the hyperparameters of each member at that time.
         selected: what these parameters are, for each member.
         ranks: by which the best member is chosen, `[]` or `[P]`; None: by return.
+        seeds: the seed of each member; empty: those that the run started with.
     """
 
     shared: Any
@@ -64,6 +66,7 @@ class TrainedState(NamedTuple):
     hyperparams: Mapping[str, Sequence[float]] = {}
     selected: Sequence[str] = ()
     ranks: np.ndarray | None = None
+    seeds: Sequence[int] = ()
 
     def hyperparams_of(self, member: int) -> dict[str, float]:
         """Return the hyperparameters of one member."""
@@ -79,6 +82,7 @@ class TrainedMember(NamedTuple):
         env_steps: environment steps that the member was trained for.
         hyperparams: the hyperparameters of the member at that time.
         selected: what these parameters are: `best of 10 evaluations, return 195.30`.
+        seed: the seed of the member; None: the one that the run started with.
     """
 
     shared: Any
@@ -86,6 +90,7 @@ class TrainedMember(NamedTuple):
     env_steps: int
     hyperparams: dict[str, float]
     selected: str
+    seed: int | None = None
 
 
 def load_policy(
@@ -190,7 +195,8 @@ def load_member(run: TrainedRun, which: str, member: int | str | None) -> Traine
     index = choose_member(state, member)
     shared = take_member(state.shared, index) if state.env_steps.ndim else state.shared
     env_steps = int(np.atleast_1d(state.env_steps)[index])
-    return TrainedMember(shared, index, env_steps, state.hyperparams_of(index), state.selected[index])
+    seed = state.seeds[index] if state.seeds else None
+    return TrainedMember(shared, index, env_steps, state.hyperparams_of(index), state.selected[index], seed)
 
 
 def choose_member(state: TrainedState, member: int | str | None) -> int:
@@ -241,16 +247,17 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
             " arch.absolute_metric=false): use last"
         )
     history, hyperparams = found.host_state["progress"]["history"], _hyperparams(found.host_state)
+    ranks, trials = None, np.zeros(0, int)
     # A run that stopped between two evaluations did not evaluate its last parameters.
-    ranks: np.ndarray | None = None
     shape, evaluated = np.shape(history[-1]["eval/episode_return_mean"]), history[-1]["env_steps"] == step
     returns = np.full(shape, history[-1]["eval/episode_return_mean"] if evaluated else np.nan, float)
     population = run.setup.config.arch.population
     halves = population.halving.rounds is not None
     if halves:
-        # Members that have started another trial since the evaluation.
-        trials = np.repeat(history[-1][TRIALS], population.seeds)
-        returns = np.where(trials == (found.host_state["progress"]["strata"] or trials), returns, np.nan)
+        evaluated_trials = np.repeat(history[-1][TRIALS], population.seeds)
+        trials = np.asarray(found.host_state["progress"]["strata"] or evaluated_trials)
+        # Members that have started another trial since the evaluation have no return.
+        returns = np.where(trials == evaluated_trials, returns, np.nan)
     env_steps, shared = np.full(shape, step), found.items[item]
     what = np.full(shape, {"best": _NONE_SELECTED, "last": "last"}.get(which, "checkpoint"), object)
     if item == "best":
@@ -270,11 +277,17 @@ def _read(run: TrainedRun, step: int, which: str) -> TrainedState:
             }
             what = np.where(lacking, what, "best complete trial")
             ranks = _ranks(returns, lacking, population.seeds)
+            then = {record["env_steps"]: np.repeat(record[TRIALS], population.seeds) for record in history}
+            own = [then[steps][member] for member, steps in enumerate(best["env_steps"])]
+            trials = np.where(lacking, trials, own)
+    seeds = [
+        seeds_of(run.setup.config, number)[member % population.seeds] for member, number in enumerate(trials.tolist())
+    ]
     selected = [
         f"{name}, return {format_number(value)}" if np.isfinite(value) else name
         for name, value in zip(what.flat, returns.flat, strict=True)
     ]
-    return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks)
+    return TrainedState(shared, env_steps, returns, hyperparams, selected, ranks, seeds)
 
 
 def _ranks(returns: np.ndarray, lacking: np.ndarray, seeds: int) -> np.ndarray:

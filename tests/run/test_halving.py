@@ -153,7 +153,7 @@ def test_the_best_policy_is_that_of_the_best_complete_trial(trained):
         {name: best[name] for name in ("actor_lr", "ent_coef")}
     )
     evaluated = stoix_like.evaluate(trained.run_dir, episodes=4)
-    assert evaluated["member"] == best["member"]
+    assert (evaluated["member"], evaluated["trained_with_seed"]) == (best["member"], best["seed"])
     assert read_run(trained.run_dir).last["eval/episode_return_mean"] == [
         member["eval/episode_return_mean"] for member in trained.members
     ]
