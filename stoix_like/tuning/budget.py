@@ -24,8 +24,8 @@ from stoix_like.tuning.space import Parameter
 
 SLOTS = (16, 8)
 """Numbers of settings that train at a time, the preferred one first."""
-FRESH_SEEDS = 8
-"""Seeds of the default setting and of the tuned one, on which nothing is selected."""
+SEEDS = 8
+"""Seeds of each finalist, and fresh seeds: final returns of few seeds flatter settings that are unstable."""
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _FORMS = "a wall time, 90s, 10min or 2h, or a number of environment steps, 5e7"
 # A search of fewer rounds would compare nothing but whole trials.
@@ -98,8 +98,13 @@ def parse_budget(text: str | float) -> Budget:
 
 
 def tail_rounds(slots: int) -> float:
-    """Return the rounds that follow a search: its best settings on further seeds, then the last two on fresh ones."""
-    return 1.0 + max(1.0, 2.0 * FRESH_SEEDS / slots)
+    """Return the rounds that follow a search: finalists on further seeds, then the last two settings on fresh ones."""
+    return (count_finalists(slots) + 2) * SEEDS / slots
+
+
+def count_finalists(slots: int) -> int:
+    """Return the number of settings that compete on further seeds, the configured one included."""
+    return max(2, slots // 4)
 
 
 def plan_steps(steps: float, trial_steps: int, slots: int | None) -> Plan:

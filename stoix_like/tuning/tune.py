@@ -31,7 +31,7 @@ from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.files import write_json, write_text
 from stoix_like.tuning import budget as budgets
-from stoix_like.tuning.budget import FRESH_SEEDS, Budget, Plan
+from stoix_like.tuning.budget import SEEDS, Budget, Plan
 from stoix_like.tuning.confirm import FINALISTS, FRESH, retrain
 from stoix_like.tuning.default_space import default_space
 from stoix_like.tuning.progress import Progress
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
 _PROGRESS = f"{Progress.__module__}.{Progress.__qualname__}"
-# Best settings that compete once more, each with this many seeds.
-_SEEDS = 4
 
 
 class TuneResult(NamedTuple):
@@ -180,23 +178,23 @@ class _Tuning:
         """Train the best settings and the configured one on further seeds; return the best, and its return there."""
         whole = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         ranked = sorted(whole, key=lambda trial: -(trial.value or 0.0))
-        settings = [self.default, *(dict(trial.params) for trial in ranked[: max(1, self.plan.slots // _SEEDS - 1)])]
-        returns = self._retrain("finalists", settings, FINALISTS, _SEEDS)
+        settings = [
+            self.default,
+            *(dict(trial.params) for trial in ranked[: budgets.count_finalists(self.plan.slots) - 1]),
+        ]
+        returns = self._retrain("finalists", settings, FINALISTS)
         centers = list(map(_center, returns))
         best = centers.index(max(centers))
         return settings[best], centers[best]
 
-    def _retrain(
-        self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int, seeds: int | None = None
-    ) -> list[list[float]]:
+    def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
         """Train settings on seeds, in populations of the size of the search."""
-        seeds = seeds or max(FRESH_SEEDS, self.plan.slots // 2)
-        together = max(1, self.plan.slots // seeds)
+        together = max(1, self.plan.slots // SEEDS)
         found = []
         for start in range(0, len(settings), together):
             directory = self.directory / stage / str(start // together)
             own = settings[start : start + together]
-            found += retrain(directory, self._overrides(stage), own, seeds, first_seed)
+            found += retrain(directory, self._overrides(stage), own, SEEDS, first_seed)
         return found
 
     def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:

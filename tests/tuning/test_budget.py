@@ -27,20 +27,20 @@ def test_another_budget_is_refused(text):
 
 
 def test_steps_are_divided_into_rounds():
-    """16 slots need a search of two rounds, one for finalists and one for 2 × 8 fresh seeds; 8 slots need 2 + 1 + 2."""
-    assert (tail_rounds(16), tail_rounds(8)) == (2.0, 3.0)
-    assert plan_steps(16 * 6000, 1000, None) == (16, 4.0, None)
-    assert plan_steps(16 * 4000, 1000, None) == (16, 2.0, None)
-    assert plan_steps(16 * 3000, 1000, None) == (8, 3.0, None)
-    with pytest.raises(ConfigError, match=r"use at least 4e\+04"):
-        plan_steps(39_999, 1000, None)
+    """With 8 seeds each, 4 finalists and then 2 settings are 3 rounds of 16 slots; 2 and 2 are 4 rounds of 8 slots."""
+    assert (tail_rounds(16), tail_rounds(8)) == (3.0, 4.0)
+    assert plan_steps(16 * 7000, 1000, None) == (16, 4.0, None)
+    assert plan_steps(16 * 5000, 1000, None) == (16, 2.0, None)
+    assert plan_steps(16 * 4000, 1000, None) == (8, 4.0, None)
+    with pytest.raises(ConfigError, match=r"use at least 4.8e\+04"):
+        plan_steps(47_999, 1000, None)
 
 
 def test_a_plan_of_seconds_leaves_time_for_the_stages_that_follow():
     cost = Cost(start=10.0, round=20.0)
     plan = plan_seconds(600.0, cost, 16, spent=30.0)
     assert plan is not None
-    assert plan.rounds * cost.round <= plan.deadline <= 600.0 - 30.0 - 2 * cost.round
+    assert plan.rounds * cost.round <= plan.deadline <= 600.0 - 30.0 - tail_rounds(16) * cost.round
     assert plan_seconds(100.0, cost, 16, spent=30.0) is None
     least = least_seconds(cost, 16, spent=30.0)
     assert plan_seconds(least + 1e-6, cost, 16, spent=30.0) is not None

@@ -46,7 +46,7 @@ def test_a_tuned_setting_is_reported_on_seeds_that_selected_nothing(tmp_path, ca
     assert shown.count(" on 8 fresh seed(s)") >= 1
     assert f"--config-dir {directory / 'configs'} +experiment=tuned" in shown
     plan = json.loads((directory / "tune.json").read_text())["plan"]
-    assert plan == {"slots": 16, "rounds": 3.0, "deadline": None}
+    assert plan == {"slots": 16, "rounds": 2.0, "deadline": None}
     seeds = {
         stage: {
             member.seed for run in (directory / stage).rglob("summary.json") for member in members(read_run(run.parent))
