@@ -162,12 +162,10 @@ class Posterior:
     """
 
     def __init__(self, kernel: Kernel, points: Points, targets: np.ndarray) -> None:
-        covariance = kernel(points, points) + kernel.noise * np.eye(len(targets))
-        factor = linalg.cholesky(covariance, lower=True)
         self.kernel = kernel
         self._points = points
-        # The inverse of the lower Cholesky factor, to which a pending point adds a row.
-        self._whiten = linalg.solve_triangular(factor, np.eye(len(targets)), lower=True)
+        # A pending point adds a row.
+        self._whiten = _whitening(kernel, points)
         self._whitened_targets = self._whiten @ targets
 
     @property
@@ -176,19 +174,35 @@ class Posterior:
         return len(self._whitened_targets)
 
     def add_pending(self, points: Points) -> None:
-        """Add points whose observations are still to come."""
+        """Add points whose observations are still to come; of more than `WINDOW`, the latest ones count."""
         for point in points.rows():
+            if len(self._points.time) == self.num_observations + WINDOW:
+                self._forget(WINDOW // 2)
             row = self._whiten @ self.kernel(self._points, point)[:, 0]
             rest = math.sqrt(self.kernel.variance + self.kernel.noise - row @ row)
             below = np.append(-row @ self._whiten, 1.0) / rest
             self._whiten = np.vstack([np.pad(self._whiten, ((0, 0), (0, 1))), below])
             self._points = self._points.join(point)
 
+    def _forget(self, count: int) -> None:
+        """Remove the first pending points, so that many members cost no more than their number."""
+        index = np.arange(len(self._points.time))
+        first = self.num_observations
+        self._points = self._points.take((index < first) | (index >= first + count))
+        self._whiten = _whitening(self.kernel, self._points)
+
     def __call__(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the standard deviation of the function at points, `[M]` each."""
         whitened = self._whiten @ self.kernel(self._points, points)
         variance = self.kernel.variance - (whitened**2).sum(0)
         return self._whitened_targets @ whitened[: self.num_observations], np.sqrt(np.maximum(variance, 0.0))
+
+
+def _whitening(kernel: Kernel, points: Points) -> np.ndarray:
+    """Return the inverse of the lower Cholesky factor of the covariance of observations at points."""
+    identity = np.eye(len(points.time))
+    factor = linalg.cholesky(kernel(points, points) + kernel.noise * identity, lower=True)
+    return linalg.solve_triangular(factor, identity, lower=True)
 
 
 def propose(

@@ -49,6 +49,19 @@ def test_pending_points_reduce_the_variance_as_observations_do_and_leave_the_mea
     assert (posterior(new)[1] < before).all()
 
 
+def test_of_many_pending_points_the_latest_count():
+    """Whenever 192 are pending, the first half of them goes: of 300, 12 + 96 remain."""
+    rng = np.random.default_rng(0)
+    kernel = Kernel(1.5, 0.2, 0.1, np.array([0.7, 0.3, 0.5]))
+    observed, pending, new = (points(np.arange(size) % 7, rng.uniform(size=(size, 2))) for size in (6, 300, 4))
+    posterior, targets = Posterior(kernel, observed, rng.normal(size=6)), np.zeros(114)
+    mean, _ = posterior(new)
+    posterior.add_pending(pending)
+    joint = Posterior(kernel, observed.join(pending.take(np.arange(192, 300))), targets)
+    np.testing.assert_allclose(posterior(new)[0], mean, rtol=1e-9)
+    np.testing.assert_allclose(posterior(new)[1], joint(new)[1], rtol=1e-9)
+
+
 def test_gradient_of_the_likelihood_is_that_of_finite_differences():
     rng = np.random.default_rng(1)
     time, inputs, targets = rng.integers(0, 4, 12), rng.uniform(size=(2, 12)), rng.normal(size=12)
