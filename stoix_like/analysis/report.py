@@ -22,7 +22,7 @@ from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
-from stoix_like.storage.recorded_runs import Member, Run, flatten, identity, is_below, started
+from stoix_like.storage.recorded_runs import Member, Run, budget, flatten, identity, is_below, started
 from stoix_like.storage.run_files import read_ladders
 
 _STYLE = """
@@ -262,7 +262,7 @@ def _timing(algorithms: Sequence[Algorithm]) -> str:
             str(run.directory),
             run.status,
             f"{started(run):%Y-%m-%d %H:%M}",
-            f"{run.last['env_steps']:,} of {int(run.config['arch']['total_timesteps']):,}",
+            f"{run.last['env_steps']:,} of {budget(run):,}",
             _number(run.summary.get("wall_seconds", run.last.get("wall_seconds"))),
             _number(run.summary.get("compile_seconds")),
             _number(run.summary.get("steps_per_second")),

@@ -100,7 +100,7 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
 
 
 def _run_row(run: Run) -> tuple[str, ...]:
-    from stoix_like.storage.recorded_runs import RETURN, members, started
+    from stoix_like.storage.recorded_runs import RETURN, budget, members, started
 
     last, own = run.last, members(run)
     returns = [value for value in (member.value(last, RETURN) for member in own) if math.isfinite(value)]
@@ -113,7 +113,7 @@ def _run_row(run: Run) -> tuple[str, ...]:
         _seeds([member.seed for member in own]),
         _mean(returns),
         f"{last.get('env_steps', 0):,}",
-        f"{int(run.config['arch']['total_timesteps']):,}",
+        f"{budget(run):,}",
         f"{int(seconds) // 60}:{int(seconds) % 60:02d}",
         str(_relative(run.directory)),
     )

@@ -296,6 +296,17 @@ def evolves(run: Run) -> bool:
     return pbt.get("every_evals") is not None or halving.get("rounds") is not None
 
 
+def budget(run: Run) -> int:
+    """Return the environment steps that each member of a run is to train for: of successive halving, of all rounds.
+
+    Args:
+        run: the run.
+    """
+    arch = run.config["arch"]
+    rounds = ((arch.get("population") or {}).get("halving") or {}).get("rounds")
+    return int(int(arch["total_timesteps"]) * (1 if rounds is None else rounds))
+
+
 def flatten(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a configuration by dotted key; a list is a leaf, an empty mapping has none.
 

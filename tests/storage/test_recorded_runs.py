@@ -7,7 +7,16 @@ from recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import find_runs, identity, members, read_run, read_runs, samples, settings
+from stoix_like.storage.recorded_runs import (
+    budget,
+    find_runs,
+    identity,
+    members,
+    read_run,
+    read_runs,
+    samples,
+    settings,
+)
 
 
 def test_runs_are_listed_with_their_status(tmp_path, capsys):
@@ -80,3 +89,11 @@ def test_settings_are_those_that_determine_the_results(tmp_path):
     first, second = map(settings, members(varied))
     assert (first["system.gamma"], second["system.gamma"]) == (0.9, 0.8)
     assert "system.gamma" not in settings(members(runs[0])[0], without=["system"])
+
+
+def test_the_budget_of_successive_halving_is_that_of_all_rounds(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    steps = run.config["arch"]["total_timesteps"]
+    assert budget(run) == steps
+    halving = {"halving": {"rounds": 2.5}}
+    assert budget(run._replace(config={"arch": {**run.config["arch"], "population": halving}})) == 2.5 * steps
