@@ -29,7 +29,7 @@ from stoix_like.run.recording import Progress
 from stoix_like.run.resume_checks import check_same_config, check_unchanged, other_versions
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.suggestions import tuned_experiment
-from stoix_like.run.summary import outcome
+from stoix_like.run.summary import outcome, shown_failures
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
@@ -412,7 +412,7 @@ def _result(setup: RunSetup, run_dir: Path, progress: Progress, summary: dict[st
     last = progress.history[-1]
     evaluated = {name: last.get(f"hyperparams/{name}", values) for name, values in setup.population.hyperparams.items()}
     population, last, trials = outcome(setup, setup.population.with_hyperparams(evaluated), progress.history)
-    members = records.members(population, last, summary, progress.failures)
+    members = records.members(population, last, summary, shown_failures(progress.failures, last))
     score = records.score(last) if trials is None else trials.best(trials.finalists()).scores[-1]
     return Result(score, run_dir, summary, progress.history, members)
 

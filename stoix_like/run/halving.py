@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from stoix_like.architectures.types import LearnerState
+from stoix_like.callbacks import Callback, StopAtReturn, StopWithoutImprovement
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
@@ -175,6 +176,11 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
                 f"{_HALVING}.bounds={config.bounds} are the ranges of successive halving, which is off: set"
                 f" {_HALVING}.rounds=8"
             )
+        if config.peers:
+            raise ConfigError(
+                f"{_HALVING}.peers={list(config.peers)} share the results of successive halving, which is off: set"
+                f" {_HALVING}.rounds=8"
+            )
         return
     rounds = f"{_HALVING}.rounds={config.rounds:g}"
     if run.arch.population.pbt.every_evals is not None:
@@ -203,6 +209,39 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
     _check_rungs(run, plan)
     _check_seeds(run, population, plan)
     _check_ranges(run, plan)
+    _check_peers(run)
+
+
+def check_callbacks(run: RunConfig, callbacks: Sequence[Callback]) -> None:
+    """Refuse callbacks that judge all trials as one.
+
+    Args:
+        run: the typed configuration.
+        callbacks: those of the run.
+
+    Raises:
+        ConfigError: names the callback.
+    """
+    rounds = run.arch.population.halving.rounds
+    for callback in callbacks if rounds is not None else ():
+        if isinstance(callback, StopAtReturn | StopWithoutImprovement):
+            raise ConfigError(
+                f"{_HALVING}.rounds={rounds:g} does not fit the callback {type(callback).__name__}, which would stop"
+                " all trials at once: omit it"
+            )
+
+
+def _check_peers(run: RunConfig) -> None:
+    """Refuse runs that have other trials; those that have not started yet have no records."""
+    seeds = run.arch.population.seeds
+    for directory in run.arch.population.halving.peers:
+        record = next(read_records(Path(directory) / METRICS), None)
+        if record is None:
+            continue
+        if len(np.atleast_1d(record["eval/episode_return_mean"])) != seeds * len(record.get(TRIALS, ())):
+            raise ConfigError(
+                f"{_HALVING}.peers: {directory} is no run of successive halving with {KEY}.seeds={seeds}: omit it"
+            )
 
 
 def _check_rungs(run: RunConfig, plan: Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,12 @@ def check_unchanged(setup: RunSetup, host_state: Mapping[str, Any]) -> None:
             f" {host_state['num_shards']}: set arch.num_devices, or arch.learner.device_ids with arch=sebulba"
         )
     _check_same_trials(setup, host_state["config"])
+    if updates > plan.num_updates and setup.halves:
+        trained = updates / plan.trial_updates
+        raise ConfigError(
+            f"arch.population.halving.rounds={setup.config.arch.population.halving.rounds:g} is less than the"
+            f" {trained:.4g} rounds already trained: use at least {math.ceil(trained)}"
+        )
     if updates > plan.num_updates:
         spent = plan.warmup_steps + updates * plan.steps_per_update
         raise ConfigError(

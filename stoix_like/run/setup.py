@@ -191,6 +191,8 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     if varied and num_members > 1:
         influence = find_influence(InferenceSetup(config, eval_env, spec), env, varied)
         notes = (*notes, *influence.notes(varied, spec.networks))
+    callbacks = make_callbacks(config)
+    halving.check_callbacks(config, callbacks)
     return RunSetup(
         config=config,
         population=population,
@@ -206,7 +208,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         device_memory=device_memory,
         processes=devices.processes,
         influence=influence,
-        callbacks=make_callbacks(config),
+        callbacks=callbacks,
         loggers=make_own_loggers(config),
         cache=cache,
     )

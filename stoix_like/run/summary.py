@@ -46,6 +46,7 @@ def summarise(
     """
     config, plan = setup.config, setup.plan
     population, last, trials = outcome(setup, population, progress.history)
+    failures = shown_failures(progress.failures, last)
     trained_steps = progress.updates * plan.steps_per_update * population.num_members
     return {
         "system": config.system_name,
@@ -55,7 +56,7 @@ def summarise(
         "updates": progress.updates,
         **{name: value for name, value in last.items() if name.startswith(("eval/", "population/"))},
         **absolute,
-        **({} if population.num_members == 1 else _of_population(setup, population, last, progress.failures, absolute)),
+        **({} if population.num_members == 1 else _of_population(setup, population, last, failures, absolute)),
         **({} if trials is None else {TRIALS: trials.summary()}),
         "stopped_by": progress.stopped_by,
         **({} if profile is None else profile.summary()),
@@ -103,6 +104,16 @@ def outcome(
     best = trials.best(by_slot)
     among = np.where([trial is best for trial in own] & ~np.isnan(returns), returns, -np.inf)
     return members, last | {"population/best_member": int(among.argmax())}, trials
+
+
+def shown_failures(failures: Mapping[int, str], last: Mapping[str, Any]) -> dict[int, str]:
+    """Return the failures of the members that results are about: those of a slot's last trial may not be.
+
+    Args:
+        failures: by member, what became non-finite.
+        last: the record of their last evaluation, from `outcome`.
+    """
+    return {member: failure for member, failure in failures.items() if member in last["population/failed"]}
 
 
 def _of_population(

@@ -246,7 +246,7 @@ class TrainingLoop:
                     self._stop_if_asked(signals)
             self._recording.log()
             if self.setup.config.arch.absolute_metric and self._best is not None:
-                self._absolute = self._evaluate_best(self._best, signals)
+                self._absolute = self._evaluate_best(self._or_last(self._best), signals)
             self._stop_if_asked(signals)
             if self._videos is not None:
                 self._videos.log(self._logger, wait=True)
@@ -494,6 +494,20 @@ class TrainingLoop:
             return record
         described = {} if self._selection is None else self._selection.describe(self._population)
         return {**record, **evaluated(self._population, scores, self.progress.failures), **described}
+
+    def _or_last(self, best: Best) -> Best:
+        """Return the best parameters; of a member without any from after an update, its last ones.
+
+        Of successive halving, those are members whose slot has no complete trial. A loaded policy has the same ones.
+        """
+        warmup_steps = self.setup.plan.warmup_steps
+        untrained = best.env_steps <= warmup_steps
+        returns, steps = (
+            np.asarray(self.history[-1]["eval/episode_return_mean"]),
+            np.full(untrained.shape, self.env_steps),
+        )
+        last = Best(self.state.shared, returns, steps, self._population.arrays())
+        return last.unless_better(best, self._compiled.select, warmup_steps, untrained)
 
     def _evaluate_best(self, best: Best, signals: Signals) -> dict[str, Any]:
         count = self.setup.config.arch.num_eval_episodes

@@ -206,8 +206,8 @@ class Trials:
         return found
 
     def best(self, among: Sequence[Trial]) -> Trial:
-        """Return the best of some trials, complete ones before all others."""
-        return max(among, key=lambda trial: (self.is_complete(trial), trial.scores[-1]))
+        """Return the best of some trials: complete ones before all others, and those that diverged last."""
+        return max(among, key=lambda trial: (self.is_complete(trial), not trial.diverged, trial.scores[-1]))
 
     def state(self, trial: Trial) -> str:
         """Return what became of a trial: `complete`, `stopped`, `diverged` or `unfinished`."""

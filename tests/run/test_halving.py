@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from comparisons import without_times
 from resumed import assert_resumed_equals_whole
 
 import stoix_like
+from stoix_like.callbacks import Callback, StopAtReturn
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
@@ -26,6 +28,7 @@ from stoix_like.run import halving
 from stoix_like.run.plan import make_plan
 from stoix_like.run.population import make_population
 from stoix_like.run.setup import set_up
+from stoix_like.run.summary import outcome, shown_failures
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 from stoix_like.storage.recorded_runs import read_run
@@ -71,12 +74,55 @@ def check(*overrides, **kwargs):
         ([VARIED, "arch.population.halving.bounds={gamma: {uniform: [0, 1]}}"], "bounds.gamma does not vary"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
         ([VARIED, "arch.population.halving.rounds=0.5"], "arch.population.halving.rounds=0.5"),
+        (
+            [VARIED, "arch.population.halving.rounds=null", "arch.population.halving.peers=[other]"],
+            "peers=.'other'. share the results of successive halving, which is off",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_settings_that_cannot_work_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         check(*overrides)
+
+
+def test_callbacks_that_would_stop_all_trials_at_once_are_refused():
+    config = parse_config(compose_config([*SMALL, VARIED]))
+    with pytest.raises(ConfigError, match="rounds=3 does not fit the callback StopAtReturn, .* omit it"):
+        set_up(config._replace(own_callbacks=(Callback(), StopAtReturn(1.0))))
+    halving.check_callbacks(config, [Callback()])
+
+
+def test_runs_without_such_trials_are_refused_as_peers(tmp_path):
+    record = {"eval/episode_return_mean": [0.0] * 6, "population/trials": [0, 1, 2]}
+    overrides = [VARIED, f"arch.population.halving.peers=[{tmp_path}]"]
+    check(*overrides)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    check(*overrides, "arch.population.seeds=2")
+    with pytest.raises(ConfigError, match="is no run of successive halving with arch.population.seeds=1: omit it"):
+        check(*overrides)
+
+
+def test_results_have_the_failures_of_the_trials_that_they_are_about():
+    config, population, plan = parts(VARIED, "arch.population.size=2")
+    numbers, failed = [[0, 1]] * 10 + [[2, 3]], [[]] * 10 + [[0]]
+    varied = {f"hyperparams/{name}": list(values) for name, values in population.hyperparams.items()}
+    history = [
+        {
+            "eval/episode_return_mean": [1.0, 2.0],
+            "population/trials": numbers[index],
+            "population/failed": failed[index],
+            **varied,
+        }
+        for index in range(11)
+    ]
+    setup = SimpleNamespace(config=config, plan=plan, halves=True)
+    shown, last, _ = outcome(setup, population, history)
+    assert shown.strata == (0, 1)
+    assert shown_failures({0: "a reward"}, last) == {}
+    # A trial that diverged, where no other one of its slot is complete.
+    _, last, _ = outcome(setup, population, [*history[:5], {**history[5], "population/failed": [0]}])
+    assert shown_failures({0: "a reward"}, last) == {0: "a reward"}
 
 
 def test_combinations_of_values_that_the_system_refuses_are_refused():
@@ -243,6 +289,21 @@ def test_members_that_diverge_start_other_trials(tmp_path):
     assert result.summary["population/best"]["reward_scale"] == 1.0
 
 
+class _Stop(Callback):
+    def on_evaluation(self, record, policy):
+        return False if record["updates"] >= 3 else None
+
+
+@pytest.mark.slow
+def test_members_without_a_complete_trial_are_evaluated_with_their_last_parameters(tmp_path):
+    result = stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=tmp_path / "run", callbacks=[_Stop()])
+    assert result.summary["absolute/env_steps"] == [result.history[-1]["env_steps"]] * 6
+    state = load_shared(open_run(tmp_path / "run"))
+    assert state.env_steps.tolist() == result.summary["absolute/env_steps"]
+    for member in result.summary["population/members"]:
+        assert state.hyperparams_of(member["member"])["actor_lr"] == pytest.approx(member["actor_lr"])
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_random_moments_leaves_the_same_trials(tmp_path):
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
@@ -280,6 +341,8 @@ def test_a_complete_run_is_extended_by_whole_trials_alone(trained, tmp_path):
         stoix_like.resume(run, ["arch.total_timesteps=640"])
     with pytest.raises(ConfigError, match="a run is one of successive halving from its start or never"):
         stoix_like.resume(run, ["arch.population.halving.rounds=null"])
+    with pytest.raises(ConfigError, match="rounds=1 is less than the 3 rounds already trained: use at least 3"):
+        stoix_like.resume(run, ["arch.population.halving.rounds=1"])
     longer = stoix_like.resume(run, ["arch.population.halving.rounds=4"])
     before = trained.summary["population/trials"]
     after = longer.summary["population/trials"][: len(before)]

@@ -149,6 +149,11 @@ def test_the_summary_lists_every_trial_with_its_setting_and_state():
     assert trials.best(trials.finalists()).number == 2
 
 
+def test_a_trial_that_diverged_is_no_result_while_there_is_another():
+    trials = Trials(RULES).take(history(([0, 1, 2], [9.0, 1.0, 2.0]), failed={1: [0]}))
+    assert trials.best(trials.finalists()).number == 2
+
+
 @pytest.mark.parametrize(("returns", "slots"), [([math.nan, 1.0, 2.0], [0, 1]), ([math.nan] * 3, [0, 1, 2])])
 def test_trials_without_a_return_lose(returns, slots):
     assert replaced(([0, 1, 2], returns)) == slots
