@@ -16,6 +16,7 @@ from stoix_like.errors import ConfigError
 from stoix_like.overrides import to_overrides
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import read_summary
+from stoix_like.tuning.confirm import FRESH
 from stoix_like.tuning.launch import Job, Runner
 from stoix_like.tuning.shapes import Shape, describe_programs
 from stoix_like.tuning.space import Parameter
@@ -24,8 +25,8 @@ from stoix_like.tuning.study import PLACE, RUN
 HALVING = ("halving", "hyperband")
 # What became of a trial, as an attribute: `complete`, `stopped` at a rung, `diverged`, or `unfinished` at the end.
 ENDED = "ended"
-# First seeds of runs of one shape, relative to each other.
-_STRIDE = 50_000
+# First seeds of further runs: beyond those of finalists and the fresh ones, and relative to each other.
+_FURTHER, _STRIDE = FRESH + 1_000_000, 50_000
 
 
 class Halvings:
@@ -41,7 +42,7 @@ class Halvings:
         size: trials that a population trains at a time.
         copies: populations per shape.
         seeds: members per trial.
-        seed: `arch.seed` of all runs.
+        seed: `arch.seed` of the first run.
     """
 
     def __init__(
@@ -132,10 +133,12 @@ class Halvings:
             **{f"halving.{name}": value for name, value in self._own.items()},
         }
         own = {**shape, **{f"arch.population.{name}": value for name, value in population.items()}}
+        # Settings are drawn by the seed, too: no run repeats those of another one.
+        own["arch.seed"] = self._seed + (_FURTHER + (number - 1) * _STRIDE if number else 0)
         if self._copies > 1:
             runs = range(number - copy, number - copy + self._copies)
             peers = [str(self._directory(peer).absolute()) for peer in runs if peer != number]
-            own |= {"arch.seed": self._seed + copy * _STRIDE, "arch.population.halving.peers": peers}
+            own["arch.population.halving.peers"] = peers
         return Job(f"runs/{number:05d}", to_overrides(own))
 
     def _directory(self, number: int) -> Path:

@@ -51,10 +51,11 @@ def test_runs_have_the_ranges_of_their_shape(tmp_path):
     # 32 trials in 2 × 2 runs of 4 slots.
     assert "arch.population.halving.rounds=2.0" in jobs[0].overrides
     assert "arch.population.halving.brackets=3" in jobs[0].overrides
-    assert {"arch.population.size=8", "arch.population.seeds=2", "system.epochs=1", "arch.seed=7"} <= set(
-        jobs[0].overrides
-    )
-    assert {"system.epochs=1", "arch.seed=50007"} <= set(jobs[1].overrides)
+    assert {"arch.population.size=8", "arch.population.seeds=2", "system.epochs=1"} <= set(jobs[0].overrides)
+    # No run repeats the seeds and settings of another one, or those on which nothing is selected.
+    seeds = [one for job in jobs for one in job.overrides if one.startswith("arch.seed")]
+    assert seeds == ["arch.seed=7", "arch.seed=3000007", "arch.seed=3050007", "arch.seed=3100007"]
+    assert "system.epochs=1" in jobs[1].overrides
     assert "system.epochs=2" in jobs[2].overrides
     (peers,) = [word for word in jobs[2].overrides if word.startswith("arch.population.halving.peers")]
     assert str(tmp_path / "runs/00003") in peers
