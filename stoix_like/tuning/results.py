@@ -58,8 +58,10 @@ def write_results(
     parameters: Sequence[Parameter],
     overrides: Sequence[str],
     fresh_returns: Sequence[float] = (),
+    *,
+    draws: bool = True,
 ) -> None:
-    """Write the table of trials, and the best configuration as an experiment.
+    """Write the table of trials, the best configuration as an experiment, and the picture.
 
     Args:
         directory: that of the sweep.
@@ -67,6 +69,7 @@ def write_results(
         parameters: what varies.
         overrides: Hydra overrides of all trials.
         fresh_returns: of the best trial, on fresh seeds.
+        draws: whether to draw the picture.
     """
     done = [trial for trial in finished(study) if trial.value is not None]
     keys = [parameter.key for parameter in parameters]
@@ -87,7 +90,7 @@ def write_results(
         about = f"Trial {best.number}, the best of {len(done)}: return {best.value:.6g} when it was selected"
         confirmed = [describe_fresh(fresh_returns)] if fresh_returns else []
         write_text(path, as_experiment(overrides, best.params, [about, *confirmed]))
-    if len(done) > 1:
+    if draws and len(done) > 1:
         save(draw(study, parameters), directory / PICTURE)
 
 

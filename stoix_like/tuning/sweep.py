@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import logging
 import sys
+import time
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from stoix_like.run.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import flatten
-from stoix_like.tuning.confirm import FRESH, train_again
+from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
 from stoix_like.tuning.halving import HALVING, Halvings, divide
 from stoix_like.tuning.launch import Job, Runner
 from stoix_like.tuning.populations import Populations
@@ -42,6 +44,8 @@ _CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "d
 _CHANGEABLE_IN_HALVING = _CHANGEABLE[3:]
 # Composing the configuration of one takes about 0.1 s.
 _MAX_CHECKED = 100
+# Drawing takes seconds once there are many trials: at most this share of the time.
+_DRAWING = 0.02
 
 
 class Search(Protocol):
@@ -176,7 +180,7 @@ class Sweep:
         overrides: Hydra overrides of all trials.
         parameters: what varies.
         shapes: from `shapes.list_shapes`.
-        seed: `arch.seed` of all trials.
+        seed: `arch.seed` of the trials.
         runner: where the runs train; by default as the settings say.
 
     Raises:
@@ -196,6 +200,7 @@ class Sweep:
         self.directory = Path(config.dir)
         self.runner = runner or Runner(self.directory, self.overrides, config.launcher)
         self._check_settings(shapes)
+        self._created: list[Path] = []
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
         pruner = optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner()
@@ -204,6 +209,8 @@ class Sweep:
 
     def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
         config = self.config
+        if any(parameter.key == "arch.seed" for parameter in self.parameters):
+            raise ConfigError(f"{KEY}.arch.seed: a seed is not optimised: use sweep.seeds")
         if config.population is not None and config.parallel % config.population:
             raise ConfigError(
                 f"sweep.population={config.population} must divide sweep.parallel={config.parallel}: use"
@@ -234,7 +241,14 @@ class Sweep:
                 f"sweep.objective={config.objective}: {given} compares the evaluations of trials at the same time: use"
                 " sweep.objective=final"
             )
-        divide(config.population, config.trials, config.parallel, len(shapes))
+        _, copies = divide(config.population, config.trials, config.parallel, len(shapes))
+        evaluations = parse_config(compose_config(self.overrides)).arch.num_evaluation
+        seeds = config.trials // (copies * len(shapes)) * evaluations * config.seeds
+        if seeds > FINALISTS:
+            raise ConfigError(
+                f"sweep.trials={config.trials} of arch.num_evaluation={evaluations} may start {seeds:,} members per"
+                f" run, and so reach the fresh seeds: use fewer evaluations or sweep.seeds, for at most {FINALISTS:,}"
+            )
 
     def _make_search(self, shapes: Sequence[Shape] | None) -> Search:
         config = self.config
@@ -282,8 +296,19 @@ class Sweep:
         # A process that is killed while it writes a file leaves a hidden one.
         if self.directory.is_dir() and not all(file.name.startswith(".") for file in self.directory.iterdir()):
             raise ConfigError(f"sweep.dir={self.directory} is not empty and holds no sweep: choose another directory")
+        self._created = [one for one in (self.directory, *self.directory.parents) if not one.exists()]
         self.directory.mkdir(parents=True, exist_ok=True)
         write_json(path, settings)
+
+    def _remove_if_untrained(self) -> None:
+        """Make room for the corrected command of a sweep that was refused before its first run."""
+        if (self.directory / "runs").exists():
+            return
+        for name in (SETTINGS, STUDY):
+            (self.directory / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another process writes there
+            for directory in self._created:
+                directory.rmdir()
 
     def run(self) -> SweepResult:
         """Train the trials that are left, and the best one again on fresh seeds.
@@ -292,16 +317,31 @@ class Sweep:
             The result.
 
         Raises:
+            ConfigError: a run cannot be trained; without any that could, nothing is left of the sweep.
             TrainingError: no trial has a return.
         """
+        try:
+            return self._run()
+        except ConfigError:
+            self._remove_if_untrained()
+            raise
+
+    def _run(self) -> SweepResult:
         jobs, fresh_seeds = self.search.next_jobs(), self.config.fresh_seeds
         if jobs:
             programs, *notes = self.search.notes()
             after = f"; at the end, 1 program for {fresh_seeds} fresh seed(s)" if fresh_seeds else ""
             print("\n".join([programs + after, *notes]), file=sys.stderr)
+        drawing = trained = 0.0
         while jobs:
+            started = time.perf_counter()
             self.runner.train(jobs, self.search.tell, self._note_inert)
-            write_results(self.directory, self.study, self.parameters, self.overrides)
+            now = time.perf_counter()
+            trained += now - started
+            is_due = drawing <= _DRAWING * trained
+            write_results(self.directory, self.study, self.parameters, self.overrides, draws=is_due)
+            if is_due:
+                drawing, trained = time.perf_counter() - now, 0.0
             jobs = self.search.next_jobs()
         if not any(trial.state == TrialState.COMPLETE for trial in finished(self.study)):
             write_results(self.directory, self.study, self.parameters, self.overrides)

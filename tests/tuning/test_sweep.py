@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import killed_sweeps
 import pytest
@@ -20,7 +21,7 @@ from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.storage import recorded_runs
 from stoix_like.tuning.study import SAMPLERS
-from stoix_like.tuning.sweep import STUDY
+from stoix_like.tuning.sweep import STUDY, Sweep
 
 RUN = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=2"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}, "epochs": {"choice": [1, 2]}}
@@ -52,6 +53,27 @@ def table(directory):
             ],
             "sweep.trials=4 is less than one whole trial in each of 16 slots",
         ),
+        (["sweep.trials=4", "sweep.space={arch.seed: {int: [1, 9]}}"], "a seed is not optimised: use sweep.seeds"),
+        (
+            [
+                "sweep.trials=10000",
+                "sweep.space={gamma: {uniform: [0.9, 1.0]}}",
+                "sweep.sampler=halving",
+                "sweep.seeds=8",
+                "arch.num_evaluation=20",
+            ],
+            "may start 1,600,000 members per run, and so reach the fresh seeds",
+        ),
+        # Known once the environment is built: the directory is there by then.
+        (
+            [
+                "system=q_learning/ff_dqn",
+                "env=gymnax/pendulum",
+                "sweep.trials=4",
+                "sweep.space={gamma: {uniform: [0.9, 1.0]}}",
+            ],
+            "bounded continuous actions",
+        ),
         # 16 steps × 4 environments.
         (["sweep.trials=4", "sweep.space={num_minibatches: {choice: [4, 7]}}", "sweep.shapes=2"], "num_minibatches=7"),
         (
@@ -79,6 +101,26 @@ def test_a_sweep_that_learns_from_nothing_says_so(tmp_path, capsys):
     note = "sweep.parallel=2: 2 of 2 trials are drawn at random, because tpe learns between batches, from 10 finished"
     killed_sweeps.live(tmp_path / "sweep", "tpe", trials=2, parallel=2)
     assert note in capsys.readouterr().err
+
+
+def test_drawing_takes_little_of_the_time(tmp_path, monkeypatch):
+    """A batch takes 100 s and a picture 10 s: there is one every 500 s, and one at the end."""
+    seconds, drawn, train = [0.0], [], killed_sweeps.FakeRunner.train
+
+    def write(*args, draws=True):
+        drawn.append(draws)
+        seconds[0] += 10.0 * draws
+
+    def take(*args):
+        seconds[0] += 100.0
+        train(*args)
+
+    module = sys.modules[Sweep.__module__]
+    monkeypatch.setattr(module, "write_results", write)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr(killed_sweeps.FakeRunner, "train", take)
+    killed_sweeps.live(tmp_path / "sweep", "random", trials=7, parallel=1, fresh_seeds=0)
+    assert drawn == [True, False, False, False, False, True, False, True]
 
 
 def test_the_best_trial_is_confirmed_once(tmp_path, monkeypatch):
