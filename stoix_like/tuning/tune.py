@@ -23,7 +23,7 @@ from stoix_like.analysis.selection import describe_fresh
 from stoix_like.composition import compose_config, group_choices, parse_overrides
 from stoix_like.config import RunConfig, parse_config
 from stoix_like.envs.own import as_overrides
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population import float_fields
 from stoix_like.run.records import aggregate
@@ -122,6 +122,8 @@ def tune(
         TrainingError: no trial has a return.
     """
     started = time.perf_counter()
+    if slots is not None and slots < 2:
+        raise ConfigError(f"slots={slots} must be at least 2: successive halving compares settings")
     given = to_overrides(overrides)
     chosen = _environment(env)
     limits = budgets.parse_budget(budget)
@@ -172,7 +174,13 @@ class _Tuning:
             fresh_seeds=0,
             dir=str(self.directory / "search"),
         )
-        return run_sweep(config, self._overrides("search", self.plan.deadline)).study
+        try:
+            return run_sweep(config, self._overrides("search", self.plan.deadline)).study
+        except TrainingError as error:
+            raise TrainingError(
+                f"no setting of the search in {self.directory} has a return after arch.total_timesteps: give a larger"
+                " budget or other ranges, and another directory"
+            ) from error
 
     def _select(self, study: optuna.Study) -> tuple[dict[str, float], float]:
         """Train the best settings and the configured one on further seeds; return the best, and its return there."""
@@ -184,7 +192,8 @@ class _Tuning:
         ]
         returns = self._retrain("finalists", settings, FINALISTS)
         centers = list(map(_center, returns))
-        best = centers.index(max(centers))
+        # A setting that diverges is worse than any other.
+        best = max(range(len(centers)), key=lambda place: -math.inf if math.isnan(centers[place]) else centers[place])
         return settings[best], centers[best]
 
     def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
@@ -224,8 +233,13 @@ def _verdict(result: TuneResult) -> str:
         return "no setting was better than the configured one on the seeds of the finalists"
     tuned, configured = result.fresh_returns, result.default_returns
     difference = _center(tuned) - _center(configured)
-    p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
     kept = "" if difference > 0.0 else ": keep the configured setting"
+    diverged = [name for name, returns in _by_name(result).items() if math.isnan(_center(returns))]
+    if diverged:
+        return f"difference: none, {' and '.join(diverged)} diverged{kept if 'tuned' in diverged else ''}"
+    if not all(map(math.isfinite, (*tuned, *configured))):
+        return f"difference: {difference:+.4g}{kept}"
+    p = float(ttest_ind(tuned, configured, equal_var=False).pvalue)
     return f"difference: {difference:+.4g} (Welch's t-test: p = {p:.2g}){kept}"
 
 
@@ -269,8 +283,11 @@ def _space(base: Sequence[str], given: Sequence[str], space: Mapping[str, Any] |
     """Return the default space with the changes of the user."""
     fixed = {one.key_or_group.removeprefix("system.") for one in parse_overrides(list(given))}
     setup = _set_up(base)
-    ranges: dict[str, Any] = {**default_space(setup, fixed), **(space or {})}
-    ranges = {name: given for name, given in ranges.items() if given is not None}
+    if not isinstance(space, Mapping | None):
+        raise ConfigError(f"space={space} must be ranges by name, {{clip_eps: {{uniform: [0.1, 0.3]}}}}")
+    own = {name.removeprefix("system."): one for name, one in (space or {}).items()}
+    ranges: dict[str, Any] = {**default_space(setup, fixed), **own}
+    ranges = {name: one for name, one in ranges.items() if one is not None}
     if not ranges:
         raise ConfigError(f"{setup.config.system_name} has no hyperparameters to search: give ranges, space={{…}}")
     return ranges
@@ -316,8 +333,14 @@ def _plan(
             raise ConfigError(
                 f"{directory} holds another search, with another {' and '.join(changed)}: choose another directory"
             )
-        return Plan(**before["plan"])
-    if directory.is_dir() and any(directory.iterdir()):
+        plan = Plan(**before["plan"])
+        if slots not in (None, plan.slots):
+            raise ConfigError(
+                f"{directory} holds a search with slots={plan.slots}, not {slots}: choose another directory"
+            )
+        return plan
+    # A process that is killed while it writes a file leaves a hidden one.
+    if directory.is_dir() and not all(file.name.startswith(".") for file in directory.iterdir()):
         raise ConfigError(f"{directory} is not empty and holds nothing of this command: choose another directory")
     plan = _new_plan(request, limits, parameters, slots, trial_steps, started)
     # What the search would refuse is refused before anything is written.

@@ -1,9 +1,13 @@
 """Tests of tuning within a budget."""
 
 import json
+import math
+from typing import ClassVar
 
+import optuna
 import pytest
 import yaml
+from optuna.distributions import FloatDistribution
 from trained_runs import SMALL
 
 import stoix_like
@@ -12,6 +16,8 @@ from stoix_like.cli.process import REFUSED
 from stoix_like.composition import compose_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
+from stoix_like.tuning.budget import Budget, Plan
+from stoix_like.tuning.tune import Request, TuneResult, _plan, _Tuning, describe_tuned
 
 RUN = [*SMALL, "arch.total_timesteps=576", "arch.num_evaluation=9"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
@@ -26,6 +32,8 @@ SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
         (["probe/policy", "--space", "{epochs: {int: [1, 2]}}", "--budget", "1e9"], "use stoix-like sweep"),
         (["probe/policy", "--space", "{actr_lr: {uniform: [0.1, 1]}}", "--budget", "1e9"], "did you mean 'actor_lr'"),
         (["probe/policy", "--budget", "1e9", "arch.num_evaluation=2"], "rungs=2 are too many for 2 evaluation(s)"),
+        (["probe/policy", "--space", "5", "--budget", "1e9"], "space=5 must be ranges by name"),
+        (["probe/policy", "--slots", "1", "--budget", "1e9"], "slots=1 must be at least 2"),
         (["probe/policy", "--space", "{target_kl: {uniform: [0.1, 1]}}", "--budget", "1e9"], "target_kl is null"),
     ],
 )
@@ -36,6 +44,44 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch, capsys, given, m
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+class Told(_Tuning):
+    """Trains nothing."""
+
+    returns: ClassVar[list[list[float]]] = []
+
+    def _retrain(self, stage, settings, first_seed):
+        return self.returns
+
+
+def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
+    study = optuna.create_study(direction="maximize")
+    given = {"params": {"system.actor_lr": 0.1}, "distributions": {"system.actor_lr": FloatDistribution(0.0, 1.0)}}
+    study.add_trial(optuna.trial.create_trial(value=1.0, **given))
+    told = Told(tmp_path, Request([], {}, "1e9"), Plan(16, 2.0), [], {"system.actor_lr": 0.9})
+    for configured, tuned, best in (([math.nan] * 8, [-3.0] * 8, -3.0), ([1.0] * 8, [math.nan] * 8, 1.0)):
+        told.returns = [configured, tuned]
+        assert told._select(study)[1] == best
+    # As what is found on fresh seeds.
+    found = TuneResult(tmp_path, study, {"system.actor_lr": 0.1}, True, 1.0, [-3.0] * 8, [math.nan] * 8)
+    assert "difference: none, configured diverged\n" in describe_tuned(found)
+    found = found._replace(fresh_returns=[math.nan] * 8, default_returns=[-3.0] * 8)
+    assert "difference: none, tuned diverged: keep the configured setting" in describe_tuned(found)
+
+
+def test_the_plan_of_a_directory_is_kept(tmp_path):
+    request = Request(["env=probe/policy", *RUN], SPACE, "1e9")
+
+    def plan(slots):
+        return _plan(tmp_path / "tuned", request, Budget(steps=1e9), [], slots, 576, 0.0).slots
+
+    (tmp_path / "tuned").mkdir()
+    # What a process leaves that is killed while it writes the plan.
+    (tmp_path / "tuned/.tune.json.part").write_text("{")
+    assert [plan(8), plan(None)] == [8, 8]
+    with pytest.raises(ConfigError, match="holds a search with slots=8, not 16"):
+        plan(16)
 
 
 @pytest.mark.slow
