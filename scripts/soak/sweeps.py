@@ -10,15 +10,17 @@ from kills import survive
 from tiny_runs import Bench, Outcome, overrides, records
 
 SYSTEM = "ppo/ff_ppo"
-# Two populations of two members.
+# Two populations of two members; of halving, one run of two slots.
 SWEEP = ("sweep.trials=4", "sweep.parallel=2", "sweep.space={actor_lr: {log_uniform: [0.001, 0.1]}}")
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     """Kill one sweep a few times."""
+    from stoix_like.tuning.halving import HALVING
     from stoix_like.tuning.study import SAMPLERS
 
-    sampler = SAMPLERS[index % len(SAMPLERS)]
+    samplers = (*SAMPLERS, *HALVING)
+    sampler = samplers[index % len(samplers)]
 
     def command(directory: Path) -> list[str]:
         return ["sweep", *overrides(SYSTEM), *SWEEP, f"sweep.sampler={sampler}", f"sweep.dir={directory}"]
