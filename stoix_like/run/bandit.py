@@ -205,6 +205,17 @@ def _whitening(kernel: Kernel, points: Points) -> np.ndarray:
     return linalg.solve_triangular(factor, identity, lower=True)
 
 
+def exploration(num_observations: int) -> float:
+    """Compute the weight of the variance in an upper confidence bound, with the constants of the code of PB2.
+
+        beta = 0.2 + max(0, log(0.4 N))
+
+    Args:
+        num_observations: N.
+    """
+    return 0.2 + max(0.0, math.log(0.4 * num_observations))
+
+
 def propose(
     posterior: Posterior,
     starts: Points,
@@ -214,10 +225,9 @@ def propose(
 ) -> np.ndarray:
     """Choose settings one after the other, each with the highest upper confidence bound.
 
-        x = argmax mean(x) + sqrt(beta) deviation(x),  beta = 0.2 + max(0, log(0.4 N))
+        x = argmax mean(x) + sqrt(beta) deviation(x),  beta from `exploration`
 
-    Those that were chosen are pending for the next ones, so that no two copies try the same. The constants of `beta`
-    are those of PB2.
+    Those that were chosen are pending for the next ones, so that no two copies try the same.
 
     Args:
         posterior: the process, which takes in the chosen points.
@@ -229,7 +239,7 @@ def propose(
     Returns:
         `[K, D]`, within the ends.
     """
-    factor = math.sqrt(0.2 + max(0.0, math.log(0.4 * posterior.num_observations)))
+    factor = math.sqrt(exploration(posterior.num_observations))
     chosen = []
     for start, bottom, top in zip(starts.rows(), low, high, strict=True):
         best = 0.5 * (bottom + top)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from stoix_like.run.bandit import Kernel, Points, Posterior, fit, log_likelihood, propose
+from stoix_like.run.bandit import Kernel, Points, Posterior, exploration, fit, log_likelihood, propose
 
 
 def points(time, settings, context=None):
@@ -92,6 +92,12 @@ def search(seed, num_rounds=4, batch=4):
         found = propose(posterior, start, np.zeros((batch, 1)), np.ones((batch, 1)), rng)
         tried = tried.join(start._replace(settings=found))
     return tried.settings[:, 0].reshape(-1, batch)
+
+
+def test_exploration_grows_with_the_logarithm_of_the_observations():
+    """0.4 × 10 = 4, and the logarithm of 0.4 × 2 is negative."""
+    assert exploration(10) == pytest.approx(0.2 + np.log(4))
+    assert exploration(2) == 0.2
 
 
 def test_proposals_find_an_optimum_in_a_few_rounds():

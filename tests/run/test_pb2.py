@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from stoix_like.run import pb2
 from stoix_like.run.pb2 import TrustRegion, explore, observe, trust_region
 from stoix_like.run.spaces import Space
 
@@ -96,6 +97,41 @@ def test_a_restart_changes_all_members_within_one_box():
     units = np.array([SPACES[name].to_unit(explored.hyperparams[name]) for name in ("lr", "ent")])
     assert np.ptp(units, axis=1).prod() <= 0.4**2
     assert (np.ptp(units, axis=1) > 0.0).all()
+
+
+@pytest.fixture
+def proposed(monkeypatch):
+    """What `propose` is called with: the points that the process has, and those that it starts from."""
+    found = []
+
+    def propose(posterior, starts, low, high, rng):
+        found.append((posterior, starts))
+        return starts.settings
+
+    monkeypatch.setattr(pb2, "propose", propose)
+    return found
+
+
+def test_copies_are_proposed_for_the_next_interval_of_the_member_that_they_continue(proposed):
+    """Returns at the starts of intervals are 1, 2 and 3, and now, of the members that continue, 5, 5 and 4."""
+    lr = [1e-4, 1e-3, 1e-2]
+    history = [record(0, [1.0, 2.0, 3.0], lr), record(10, [6.0, 5.0, 4.0], lr)]
+    explore(history, np.array([1, 1, 2]), SPACES, seed=0, has_region=False)
+    ((posterior, starts),) = proposed
+    np.testing.assert_allclose(starts.time, [2.0])
+    # Ranks of 1 to 6 by 7; two share 5.5.
+    np.testing.assert_allclose(starts.context, [[5.5 / 7]])
+    # The members that continue themselves are pending.
+    pending = posterior._points.take(np.arange(posterior.num_observations, len(posterior._points.time)))
+    np.testing.assert_allclose(pending.settings, [[0.5, 0.5], [0.5, 1.0]], atol=1e-6)
+    np.testing.assert_allclose(pending.context, [[5.5 / 7], [4 / 7]])
+    np.testing.assert_allclose(pending.time, [2.0, 2.0])
+
+
+def test_a_restart_looks_for_what_the_best_member_would_gain(proposed):
+    """Of the ranks of starts and returns, those of the best members are in the upper half."""
+    explore(history_of(30, best=1), np.array([1, 1, 2]), SPACES, seed=0, has_region=True)
+    assert proposed[0][1].context[0, 0] > 0.5
 
 
 def test_without_observations_values_are_drawn_from_the_range():
