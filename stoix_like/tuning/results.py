@@ -16,7 +16,6 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
-from optuna.trial import TrialState
 
 from stoix_like.analysis.figures import save
 from stoix_like.analysis.selection import Selected, describe_fresh
@@ -27,7 +26,7 @@ from stoix_like.overrides import is_hydras
 from stoix_like.run.records import aggregate
 from stoix_like.storage.files import write_text
 from stoix_like.tuning.space import Parameter
-from stoix_like.tuning.study import PLACE, RUN, finished
+from stoix_like.tuning.study import PLACE, RUN, best_trial, complete, finished
 
 TRIALS, PICTURE, BEST = "trials.csv", "trials.png", "configs/experiment/best.yaml"
 # Below, a share of the variation means nothing.
@@ -71,7 +70,7 @@ def write_results(
         fresh_returns: of the best trial, on fresh seeds.
         draws: whether to draw the picture.
     """
-    done = [trial for trial in finished(study) if trial.value is not None]
+    done, best = complete(study), best_trial(study)
     keys = [parameter.key for parameter in parameters]
     buffer = io.StringIO()
     table = csv.writer(buffer)
@@ -81,10 +80,9 @@ def write_results(
         values = [trial.params.get(key, "") for key in keys]
         table.writerow([trial.number, trial.state.name.lower(), trial.value, *values, *where])
     write_text(directory / TRIALS, buffer.getvalue())
-    if done:
+    if best is not None:
         path = directory / BEST
         path.parent.mkdir(parents=True, exist_ok=True)
-        best = max(done, key=lambda trial: -math.inf if trial.value is None else trial.value)
         assert best.value is not None
         Selected(len(done), best.number, best.value, best.params, list(fresh_returns)).write(directory)
         about = f"Trial {best.number}, the best of {len(done)}: return {best.value:.6g} when it was selected"
@@ -114,7 +112,7 @@ def draw(
     figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
     if fresh_returns is not None:
         _draw_fresh(figure.add_subplot(rows, columns, 1), fresh_returns)
-    trials = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+    trials = complete(study)
     for number, parameter in enumerate(parameters):
         axes = figure.add_subplot(rows, columns, before + number + 1)
         values = [trial.params[parameter.key] for trial in trials]
@@ -162,8 +160,8 @@ def importance(study: optuna.Study) -> dict[str, float]:
     Returns:
         Shares by key; empty where the trials do not suffice.
     """
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(complete) < _MIN_TRIALS or len({trial.value for trial in complete}) == 1:
+    done = complete(study)
+    if len(done) < _MIN_TRIALS or len({trial.value for trial in done}) == 1:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of an experimental interface
@@ -177,7 +175,7 @@ def describe(result: SweepResult, shown: int = 10) -> str:
         result: the result of a sweep.
         shown: number of trials.
     """
-    done = [trial for trial in result.study.get_trials(deepcopy=False) if trial.value is not None]
+    done = complete(result.study)
     ranked = sorted(done, key=lambda trial: trial.value or 0.0, reverse=True)[:shown]
     keys = list(result.best_params)
     head = ["trial", "return", *keys]

@@ -8,6 +8,7 @@ uninterrupted one does.
 from __future__ import annotations
 
 import itertools
+import math
 import sqlite3
 import warnings
 from collections import Counter
@@ -73,6 +74,16 @@ def open_study(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
 def finished(study: optuna.Study) -> list[FrozenTrial]:
     """Return the trials that need no more training."""
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
+
+
+def complete(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials with a value; to Optuna, pruned ones have one, too: their last return."""
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
+def best_trial(study: optuna.Study) -> FrozenTrial | None:
+    """Return the complete trial with the highest value, the first one of equals; None without any."""
+    return max(complete(study), key=lambda trial: -math.inf if trial.value is None else trial.value, default=None)
 
 
 def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol
 
 import optuna
 from omegaconf import OmegaConf
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from stoix_like.composition import compose_config, parse_overrides
 from stoix_like.config import parse_config
@@ -36,7 +36,7 @@ from stoix_like.tuning.populations import Populations
 from stoix_like.tuning.results import SweepResult, plain, write_results
 from stoix_like.tuning.shapes import Shape, list_shapes, population_size
 from stoix_like.tuning.space import KEY, Parameter, parse_space
-from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, finished, open_study
+from stoix_like.tuning.study import FIRST_RUN, SAMPLERS, Sampling, best_trial, finished, open_study
 
 STUDY, SETTINGS, FRESH_RUNS = "study.db", "sweep.json", "fresh"
 _CHANGEABLE = ("trials", "parallel", "population", "fresh_seeds", "launcher", "dir")
@@ -343,13 +343,12 @@ class Sweep:
             if is_due:
                 drawing, trained = time.perf_counter() - now, 0.0
             jobs = self.search.next_jobs()
-        if not any(trial.state == TrialState.COMPLETE for trial in finished(self.study)):
+        if (best := best_trial(self.study)) is None:
             write_results(self.directory, self.study, self.parameters, self.overrides)
             raise TrainingError(
                 f"none of the {len(finished(self.study))} trials in {self.directory} has a return: their runs failed or"
                 " were stopped early; continue with a larger sweep.trials, or search other values in another sweep.dir"
             )
-        best = self.study.best_trial
         assert best.value is not None
         fresh = self._confirm(best) if fresh_seeds else []
         write_results(self.directory, self.study, self.parameters, self.overrides, fresh)

@@ -4,9 +4,11 @@ import csv
 
 import optuna
 
+from stoix_like.analysis.selection import read_selected
 from stoix_like.composition import compose_config
 from stoix_like.tuning.results import BEST, PICTURE, TRIALS, importance, write_results
 from stoix_like.tuning.space import Parameter
+from stoix_like.tuning.study import best_trial
 
 RANGE = optuna.distributions.FloatDistribution(0.0, 1.0)
 PARAMETER = Parameter("system.actor_lr", RANGE, traced=True)
@@ -42,6 +44,17 @@ def test_files_are_written_for_the_trials_that_they_need(tmp_path):
         directory.mkdir()
         write_results(directory, study_of(*values), [PARAMETER], [])
         assert ((directory / BEST).exists(), (directory / PICTURE).exists()) == files
+
+
+def test_the_best_trial_is_complete_and_the_first_one_of_equals(tmp_path):
+    study = study_of(1.0, 2.0, 2.0)
+    pruned = study.ask({PARAMETER.key: RANGE})
+    pruned.report(9.0, 1)
+    study.tell(pruned, state=optuna.trial.TrialState.PRUNED)
+    assert study.trials[3].value == 9.0
+    write_results(tmp_path, study, [PARAMETER], [])
+    assert read_selected(tmp_path)[:3] == (3, 1, 2.0)
+    assert best_trial(study).number == 1
 
 
 def test_importance_needs_trials_that_differ():
