@@ -4,7 +4,9 @@ PB2 (`run.bandit`) searches the whole range; BG-PBT searches a trust region arou
 that is copied, and restarts it elsewhere when it has become too small.
 
 Source: Wan et al. 2022, "Bayesian generational population-based training" (BG-PBT), arXiv:2207.09405, with the
-constants of its published code. Architectures are not searched: at a restart, members keep their weights.
+constants of its published code. Architectures are not searched: at a restart, members keep their weights. The center
+of the next region maximises the upper confidence bound of the process at hand, which keeps its observations; the paper
+fits another process to the best settings of earlier regions.
 
 What is proposed is a function of the records of a run and its seed, so that a run resumes exactly.
 """
