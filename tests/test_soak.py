@@ -174,6 +174,7 @@ def test_a_killed_sweep_may_not_differ_in_a_record(modules, tmp_path):
     for directory, returned in ((tmp_path / "whole", 1.0), (tmp_path / "killed", 2.0)):
         (directory / "runs/00000").mkdir(parents=True)
         (directory / "trials.csv").write_text("trial\n0\n")
+        (directory / "best.json").write_text("{}")
         record = {"return": returned, "wall_seconds": returned}
         (directory / "runs/00000/metrics.jsonl").write_text(json.dumps(record) + "\n")
         digests.append(sweeps.trials(directory))

@@ -20,17 +20,17 @@ class Progress(Callback):
     Args:
         stage: its name.
         deadline: seconds of the run, pauses not included, after which it stops; None: none.
+        least: evaluations that it has, however long they take.
     """
 
-    def __init__(self, stage: str, deadline: float | None = None) -> None:
-        self._stage, self._deadline = stage, deadline
+    def __init__(self, stage: str, deadline: float | None = None, least: int = 0) -> None:
+        self._stage, self._deadline, self._least = stage, deadline, least
         self._evaluations, self._done, self._best = 1, 0, -math.inf
-        self._printed, self._started = -math.inf, 0.0
+        self._printed = -math.inf
 
     def on_start(self, info: RunInfo) -> None:
         """See `Callback.on_start`."""
         self._evaluations, self._done = info.num_evaluations, len(info.history)
-        self._started = time.perf_counter()
         print(f"{self._stage}: {info.num_members} members, {info.num_evaluations - 1} evaluations", flush=True)
 
     def on_evaluation(self, record: Mapping[str, Any], policy: Any) -> Response:
@@ -51,4 +51,5 @@ class Progress(Callback):
                 flush=True,
             )
             self._printed = now
-        return False if self._deadline is not None and seconds > self._deadline else None
+        is_over = self._deadline is not None and seconds > self._deadline and self._done > self._least
+        return False if is_over else None

@@ -1,6 +1,6 @@
 """From an environment and a budget to a tuned configuration.
 
-Three stages, each of which resumes exactly: successive halving over the default space of the system; its best settings
+Three stages, each of which resumes: successive halving over the default space of the system; its best settings
 and the configured one on further seeds, which select one; that one and the configured one on fresh seeds, which select
 nothing.
 """
@@ -137,7 +137,7 @@ def tune(
     plan = _plan(where, request, limits, parameters, slots, config.arch.total_timesteps, started)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
     print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
-    return _Tuning(where, request, plan, parameters, default).run()
+    return _Tuning(where, request, config, plan, parameters, default).run()
 
 
 class _Tuning:
@@ -147,11 +147,12 @@ class _Tuning:
         self,
         directory: Path,
         request: Request,
+        config: RunConfig,
         plan: Plan,
         parameters: Sequence[Parameter],
         default: Mapping[str, float],
     ) -> None:
-        self.directory, self.request, self.plan = directory, request, plan
+        self.directory, self.request, self.config, self.plan = directory, request, config, plan
         self.parameters, self.default = parameters, dict(default)
 
     def run(self) -> TuneResult:
@@ -207,8 +208,14 @@ class _Tuning:
         return found
 
     def _overrides(self, stage: str, deadline: float | None = None) -> list[str]:
-        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline}
-        quiet = {"callbacks": [progress], "arch.absolute_metric": False, "logger.console.enabled": False}
+        # Before a whole trial is complete, a search has found nothing.
+        least = self.config.arch.num_evaluation
+        progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least}
+        quiet = {
+            "callbacks": [*self.config.callbacks, progress],
+            "arch.absolute_metric": False,
+            "logger.console.enabled": False,
+        }
         return [*self.request.overrides, *to_overrides(quiet)]
 
     def _write(self, result: TuneResult) -> None:
