@@ -113,7 +113,7 @@ def main() -> None:
 
 def all_cases() -> dict[str, tuple[str, ...]]:
     """Return the overrides of every run, by its name."""
-    files = sorted((ROOT / "configs" / "system").glob("*/*.yaml"))
+    files = sorted((ROOT / "configs" / "system").glob("*/[!_]*.yaml"))
     systems = [f"{file.parent.name}/{file.stem}" for file in files]
     cases = {f"{system} {layout}": (system, *LAYOUTS[layout]) for system in systems for layout in LAYOUTS}
     cases |= {

@@ -23,7 +23,7 @@ from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
 CONFIGS = Path(__file__).parents[2] / "configs/system"
-SYSTEMS = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/*.yaml"))
+SYSTEMS = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.glob("*/[!_]*.yaml"))
 KEY = jax.random.key(0)
 B16, F32, C64 = (jnp.dtype(name) for name in ("bfloat16", "float32", "complex64"))
 IMAGE, CNN = (2, 6, 6, 1), {"channel_sizes": (4,), "kernel_sizes": (3,), "strides": (1,), "hidden_sizes": (4,)}
