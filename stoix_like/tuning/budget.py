@@ -17,9 +17,9 @@ from stoix_like.callbacks import Callback, Response
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
-from stoix_like.overrides import to_overrides
 from stoix_like.run import experiment
 from stoix_like.run.setup import set_up
+from stoix_like.tuning.launch import population_overrides
 from stoix_like.tuning.space import Parameter
 
 SLOTS = (16, 8)
@@ -189,11 +189,11 @@ def measure(overrides: Sequence[str], parameters: Sequence[Parameter], slots: in
         What it costs.
     """
     rng = np.random.default_rng(0)
-    grids = {parameter.field: parameter.grid(slots) for parameter in parameters}
-    values = {f"arch.population.hyperparams.{name}": list(rng.permutation(grid)) for name, grid in grids.items()}
-    own = to_overrides({**{f"+{key}": [float(one) for one in column] for key, column in values.items()}})
+    columns = {parameter.key: rng.permutation(parameter.grid(slots)) for parameter in parameters}
+    settings = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    own = population_overrides(settings, columns, seeds=1)
     watch, started = _Stopwatch(), time.perf_counter()
-    config = parse_config(compose_config([*overrides, *own, "arch.population.mode=zip"]))
+    config = parse_config(compose_config([*overrides, *own]))
     evaluations = config.arch.num_evaluation
     arch = dataclasses.replace(config.arch, num_evaluation=max(evaluations, _SHORT_INTERVALS))
     setup = set_up(config._replace(arch=arch, own_callbacks=(watch,)))

@@ -26,8 +26,8 @@ from stoix_like.envs.own import as_overrides
 from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.overrides import Overrides, to_overrides
 from stoix_like.run.population import float_fields
-from stoix_like.run.records import aggregate
 from stoix_like.run.setup import RunSetup, set_up
+from stoix_like.run.trials import interquartile_means
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.files import write_json, write_text
 from stoix_like.tuning import budget as budgets
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 REQUEST, PICTURE, TUNED, RETURNS = "tune.json", "tuned.png", "configs/experiment/tuned.yaml", "fresh.csv"
 _PROGRESS = f"{Progress.__module__}.{Progress.__qualname__}"
+# Of every run: its last evaluation counts, and the progress is printed once.
+_QUIET = ("arch.absolute_metric=false", "logger.console.enabled=false")
 
 
 class TuneResult(NamedTuple):
@@ -134,7 +136,10 @@ def tune(
     parameters = _parameters(config, ranges)
     request = Request(base, ranges, str(budget))
     default = {parameter.key: float(getattr(config.system, parameter.field)) for parameter in parameters}
-    plan = _plan(where, request, limits, parameters, slots, config.arch.total_timesteps, started)
+    plan = _read_plan(where, request, slots)
+    if plan is None:
+        plan = _make_plan(request, limits, parameters, slots, config.arch.total_timesteps, started)
+        _write_plan(where, request, plan)
     trial = f"arch.total_timesteps={config.arch.total_timesteps:,}"
     print(f"{where}: {len(ranges)} hyperparameters, {plan.slots} at a time, {plan.rounds:.1f} rounds of {trial}")
     return _Tuning(where, request, config, plan, parameters, default).run()
@@ -193,8 +198,7 @@ class _Tuning:
         ]
         returns = self._retrain("finalists", settings, FINALISTS)
         centers = list(map(_center, returns))
-        # A setting that diverges is worse than any other.
-        best = max(range(len(centers)), key=lambda place: -math.inf if math.isnan(centers[place]) else centers[place])
+        best = centers.index(max(centers))
         return settings[best], centers[best]
 
     def _retrain(self, stage: str, settings: Sequence[Mapping[str, float]], first_seed: int) -> list[list[float]]:
@@ -211,12 +215,8 @@ class _Tuning:
         # Before a whole trial is complete, a search has found nothing.
         least = self.config.arch.num_evaluation
         progress = {"_target_": _PROGRESS, "stage": stage, "deadline": deadline, "least": least}
-        quiet = {
-            "callbacks": [*self.config.callbacks, progress],
-            "arch.absolute_metric": False,
-            "logger.console.enabled": False,
-        }
-        return [*self.request.overrides, *to_overrides(quiet)]
+        callbacks = to_overrides({"callbacks": [*self.config.callbacks, progress]})
+        return [*self.request.overrides, *_QUIET, *callbacks]
 
     def _write(self, result: TuneResult) -> None:
         """Write the tuned setting as an experiment, the returns on fresh seeds, and the picture."""
@@ -241,7 +241,7 @@ def _verdict(result: TuneResult) -> str:
     tuned, configured = result.fresh_returns, result.default_returns
     difference = _center(tuned) - _center(configured)
     kept = "" if difference > 0.0 else ": keep the configured setting"
-    diverged = [name for name, returns in _by_name(result).items() if math.isnan(_center(returns))]
+    diverged = [name for name, returns in _by_name(result).items() if math.isinf(_center(returns))]
     if diverged:
         return f"difference: none, {' and '.join(diverged)} diverged{kept if 'tuned' in diverged else ''}"
     if not all(map(math.isfinite, (*tuned, *configured))):
@@ -251,7 +251,8 @@ def _verdict(result: TuneResult) -> str:
 
 
 def _center(returns: Sequence[float]) -> float:
-    return float(aggregate(returns, (0,) * len(returns))["iqm"])
+    """Return the interquartile mean; -inf, worse than any other, of a setting that diverges."""
+    return float(interquartile_means(returns, len(returns))[0])
 
 
 def describe_tuned(result: TuneResult) -> str:
@@ -322,16 +323,8 @@ def _parameters(config: RunConfig, ranges: Mapping[str, Any]) -> list[Parameter]
     return parameters
 
 
-def _plan(
-    directory: Path,
-    request: Request,
-    limits: Budget,
-    parameters: Sequence[Parameter],
-    slots: int | None,
-    trial_steps: int,
-    started: float,
-) -> Plan:
-    """Return the plan that the directory holds, or make one and write it."""
+def _read_plan(directory: Path, request: Request, slots: int | None) -> Plan | None:
+    """Return the plan that the directory holds; None if it holds nothing."""
     path = directory / REQUEST
     if path.exists():
         before = json.loads(path.read_text())
@@ -349,17 +342,19 @@ def _plan(
     # A process that is killed while it writes a file leaves a hidden one.
     if directory.is_dir() and not all(file.name.startswith(".") for file in directory.iterdir()):
         raise ConfigError(f"{directory} is not empty and holds nothing of this command: choose another directory")
-    plan = _new_plan(request, limits, parameters, slots, trial_steps, started)
+    return None
+
+
+def _write_plan(directory: Path, request: Request, plan: Plan) -> None:
     # What the search would refuse is refused before anything is written.
     population = {"size": plan.slots, "hyperparams": request.space, "halving.rounds": plan.rounds}
     own = to_overrides({f"arch.population.{name}": value for name, value in population.items()})
     _set_up([*request.overrides, *own])
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"request": request._asdict(), "plan": plan._asdict()})
-    return plan
+    write_json(directory / REQUEST, {"request": request._asdict(), "plan": plan._asdict()})
 
 
-def _new_plan(
+def _make_plan(
     request: Request,
     limits: Budget,
     parameters: Sequence[Parameter],
@@ -370,10 +365,9 @@ def _new_plan(
     if limits.steps is not None:
         return budgets.plan_steps(limits.steps, trial_steps, slots)
     assert limits.seconds is not None
-    quiet = ["arch.absolute_metric=false", "logger.console.enabled=false"]
     least = "", 0.0
     for number in (slots,) if slots else budgets.SLOTS:
-        cost = budgets.measure([*request.overrides, *quiet], parameters, number)
+        cost = budgets.measure([*request.overrides, *_QUIET], parameters, number)
         spent = time.perf_counter() - started
         if plan := budgets.plan_seconds(limits.seconds, cost, number, spent):
             return plan

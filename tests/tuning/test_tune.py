@@ -18,7 +18,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import members, read_run
 from stoix_like.tuning.budget import Budget, Plan
-from stoix_like.tuning.tune import Request, TuneResult, _plan, _Tuning, describe_tuned
+from stoix_like.tuning.tune import Request, TuneResult, _make_plan, _read_plan, _Tuning, _write_plan, describe_tuned
 
 RUN = [*SMALL, "arch.total_timesteps=576", "arch.num_evaluation=9"]
 SPACE = {"actor_lr": {"log_uniform": [1e-5, 1e-1]}}
@@ -75,15 +75,17 @@ def test_a_setting_that_diverges_is_worse_than_any_other(tmp_path):
 def test_the_plan_of_a_directory_is_kept(tmp_path):
     request = Request(["env=probe/policy", *RUN], SPACE, "1e9")
 
-    def plan(slots):
-        return _plan(tmp_path / "tuned", request, Budget(steps=1e9), [], slots, 576, 0.0).slots
-
-    (tmp_path / "tuned").mkdir()
+    directory = tmp_path / "tuned"
+    directory.mkdir()
     # What a process leaves that is killed while it writes the plan.
-    (tmp_path / "tuned/.tune.json.part").write_text("{")
-    assert [plan(8), plan(None)] == [8, 8]
+    (directory / ".tune.json.part").write_text("{")
+    assert _read_plan(directory, request, None) is None
+    plan = _make_plan(request, Budget(steps=1e9), [], 8, 576, 0.0)
+    _write_plan(directory, request, plan)
+    assert plan.slots == 8
+    assert [_read_plan(directory, request, slots) for slots in (8, None)] == [plan, plan]
     with pytest.raises(ConfigError, match="holds a search with slots=8, not 16"):
-        plan(16)
+        _read_plan(directory, request, 16)
 
 
 @pytest.mark.slow
