@@ -22,7 +22,7 @@ from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.plan import Plan
-from stoix_like.run.population import KEY, Population, convert_values, draw, ends
+from stoix_like.run.population import KEY, Population, bounded, convert_values, draw, ends
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.trials import PEERS, Rules, Trials, interquartile_means
@@ -289,19 +289,12 @@ def _check_ranges(run: RunConfig, plan: Plan) -> None:
 def _distributions(run: RunConfig) -> dict[str, tuple[str, Any]]:
     """Return by name what the hyperparameters of later trials are drawn from, each with its key."""
     config = run.arch.population
-    varied, bounds = config.hyperparams or {}, config.halving.bounds or {}
-    for name in bounds:
-        if name not in varied:
-            raise ConfigError(
-                f"{_HALVING}.bounds.{name} does not vary: give it values in {KEY}.hyperparams, or omit it"
-            )
-    found = {}
-    for name, values in varied.items():
+    bounds = config.halving.bounds or {}
+    found = bounded(config, bounds, f"{_HALVING}.bounds")
+    for name, (key, values) in found.items():
         if name not in bounds and isinstance(values, (list, tuple)):
             raise ConfigError(
-                f"{KEY}.hyperparams.{name}={list(values)} has no values for later trials: set {_HALVING}.bounds.{name}"
+                f"{key}={list(values)} has no values for later trials: set {_HALVING}.bounds.{name}"
                 " to {uniform: [low, high]}, {log_uniform: [low, high]} or {choice: [...]}"
             )
-        prefix = f"{_HALVING}.bounds" if name in bounds else f"{KEY}.hyperparams"
-        found[name] = f"{prefix}.{name}", bounds.get(name, values)
     return found

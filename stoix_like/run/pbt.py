@@ -25,7 +25,7 @@ from stoix_like.config import PBTConfig, PopulationConfig, RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
-from stoix_like.run.population import KEY, Population, convert_values, ends
+from stoix_like.run.population import KEY, Population, bounded, convert_values, ends
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.spaces import Explored, Space
@@ -173,14 +173,8 @@ def spaces(run: RunConfig) -> dict[str, Space]:
     """
     config = run.arch.population
     _check_explore(config)
-    given = config.pbt.bounds or {}
-    for name in given:
-        if name not in (config.hyperparams or {}):
-            raise ConfigError(f"{KEY}.pbt.bounds.{name} does not vary: give it values in {KEY}.hyperparams, or omit it")
     found = {}
-    for name, values in (config.hyperparams or {}).items():
-        key = f"{KEY}.pbt.bounds.{name}" if name in given else f"{KEY}.hyperparams.{name}"
-        space = given.get(name, values)
+    for name, (key, space) in bounded(config, config.pbt.bounds, f"{KEY}.pbt.bounds").items():
         kinds = list(space) if isinstance(space, Mapping) else []
         if kinds not in (["uniform"], ["log_uniform"]):
             raise ConfigError(

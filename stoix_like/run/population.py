@@ -230,6 +230,30 @@ _DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, str, Sequence[Any], int
 }
 
 
+def bounded(config: PopulationConfig, bounds: Mapping[str, Any] | None, where: str) -> dict[str, tuple[str, Any]]:
+    """Return what the hyperparameters that vary are drawn from: their bounds, or else their first values.
+
+    Args:
+        config: the population.
+        bounds: ranges by name; None for none.
+        where: key of the bounds.
+
+    Returns:
+        By name, the key of what is given, and its value.
+
+    Raises:
+        ConfigError: a bounded hyperparameter does not vary.
+    """
+    varied, bounds = config.hyperparams or {}, bounds or {}
+    for name in bounds:
+        if name not in varied:
+            raise ConfigError(f"{where}.{name} does not vary: give it values in {KEY}.hyperparams, or omit it")
+    return {
+        name: (f"{where}.{name}", bounds[name]) if name in bounds else (f"{KEY}.hyperparams.{name}", values)
+        for name, values in varied.items()
+    }
+
+
 def ends(key: str, arguments: Sequence[Any], above_zero: bool = False) -> tuple[float, float]:
     """Check the ends of a range.
 
