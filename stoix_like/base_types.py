@@ -146,6 +146,18 @@ class Agent(NamedTuple):
     local: PyTree
 
 
+class LastAction(NamedTuple):
+    """A carry that holds the last action, because the observation does not tell it.
+
+    Attributes:
+        state: the recurrent state before the next step.
+        action: `[N, ...]`, the action taken; in the warm-up, the random one.
+    """
+
+    state: PyTree
+    action: jax.Array
+
+
 class NetworkOutputs(NamedTuple):
     """What the networks of a system compute for observations `[B, ...]`, each the first of its episode.
 
@@ -175,6 +187,9 @@ class System(NamedTuple):
         search: `(shared, RolloutState, key) -> SearchOutput`, what the search of `eval_act` finds; None without one.
         observations: `(Agent, Trajectory, key) -> Observation`, a batch of observations `[B, ...]` that `update` learns
             from; None where the system does not tell.
+        dream: `(shared, Observation [T, B, ...], action [T, B, ...], context, key) -> Dream`: what a learned model
+            makes of the first `context` observations of episodes, and predicts of the others from the actions alone.
+            `action[t]` led to observation t; `action[0]` has no effect. None without a model that draws observations.
     """
 
     init: Callable[[jax.Array, TimeStep], Agent]
@@ -186,6 +201,7 @@ class System(NamedTuple):
     inspect: Callable[[PyTree, Observation], NetworkOutputs] | None = None
     search: Callable[[PyTree, RolloutState, jax.Array], SearchOutput] | None = None
     observations: Callable[[Agent, Trajectory, jax.Array], Observation] | None = None
+    dream: Callable[[PyTree, Observation, jax.Array, int, jax.Array], Dream] | None = None
 
 
 class Model(NamedTuple):
@@ -222,6 +238,20 @@ class SearchOutput(NamedTuple):
     action_values: jax.Array
     prior_value: jax.Array
     value: jax.Array
+
+
+class Dream(NamedTuple):
+    """What a learned model predicts along T steps of B episodes, from their first observations and all actions.
+
+    Attributes:
+        view: like `Observation.agent_view`, `[T, B, ...]` floats in its units (uint8 images: 0 … 255).
+        reward: `[T, B]`, of the steps that lead to the observations.
+        continues: `[T, B]`, probabilities that the episodes have not terminated there.
+    """
+
+    view: PyTree
+    reward: jax.Array
+    continues: jax.Array
 
 
 class Axes(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from stoix_like.base_types import RolloutState, System
+from stoix_like.base_types import LastAction, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
 
 Act = Callable[[Any, RolloutState, jax.Array], tuple[Any, jax.Array, Any]]
@@ -54,7 +54,7 @@ def random_act(act: Act, env: VectorEnvironment) -> Act:
     """Replace the actions of `act` by uniformly random legal actions, for the warm-up.
 
     Args:
-        act: a system's `act`; its carry and extras are kept.
+        act: a system's `act`; its carry, apart from a `LastAction`, and extras are kept.
         env: the environments, for their action space.
 
     Returns:
@@ -66,6 +66,7 @@ def random_act(act: Act, env: VectorEnvironment) -> Act:
         carry, action, extras = act(shared, state, key_act)
         keys = jax.random.split(key_space, action.shape[0])
         legal = state.timestep.observation.action_mask
-        return carry, jax.vmap(env.action_space.sample)(keys, legal).astype(action.dtype), extras
+        action = jax.vmap(env.action_space.sample)(keys, legal).astype(action.dtype)
+        return carry._replace(action=action) if isinstance(carry, LastAction) else carry, action, extras
 
     return explore
