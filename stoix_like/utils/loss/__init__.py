@@ -79,6 +79,7 @@ from stoix_like.utils.loss.value_learning import (
     td_learning,
     td_learning_per_example,
 )
+from stoix_like.utils.loss.world_model import kl_balance_loss
 
 __all__ = [
     "SupportsKL",
@@ -108,6 +109,7 @@ __all__ = [
     "implicit_quantile_q_learning",
     "implicit_quantile_q_learning_per_example",
     "is_outside",
+    "kl_balance_loss",
     "mean_distribution",
     "mpo_alpha_loss",
     "mpo_policy_loss",

@@ -158,15 +158,15 @@ def categorical_double_q_learning(
 
 
 def _project(atoms: Array, probs: Array, support: Array) -> Array:
-    """Project the probabilities of atoms `[B, M]` onto an ascending support `[B, K]`, preserving the mean."""
-    atoms = jnp.clip(atoms, support[:, :1], support[:, -1:])
+    """Project the probabilities of atoms `[*B, M]` onto an ascending support `[*B, K]`, preserving the mean."""
+    atoms = jnp.clip(atoms, support[..., :1], support[..., -1:])
     gaps = jnp.diff(support, axis=-1)
     # The outermost atoms have one neighbour each, and clipped atoms lie between them: any positive gap works.
-    edge = jnp.ones_like(support[:, :1])
+    edge = jnp.ones_like(support[..., :1])
     gap_below, gap_above = jnp.concatenate([edge, gaps], -1), jnp.concatenate([gaps, edge], -1)
-    offset = atoms[:, None, :] - support[:, :, None]
-    gap = jnp.where(offset < 0.0, gap_below[:, :, None], gap_above[:, :, None])
-    return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[:, None, :], axis=-1)
+    offset = atoms[..., None, :] - support[..., :, None]
+    gap = jnp.where(offset < 0.0, gap_below[..., :, None], gap_above[..., :, None])
+    return jnp.sum(jnp.clip(1.0 - jnp.abs(offset) / gap, 0.0, 1.0) * probs[..., None, :], axis=-1)
 
 
 def _scatter(atoms: Array, probs: Array, support: Array) -> Array:
@@ -199,8 +199,8 @@ def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> F
 
 
 def two_hot_loss_per_example(
-    logits: Float[Array, "B atoms"], atoms: Float[Array, "B atoms"], target: Float[Array, "B"]
-) -> Float[Array, "B"]:
+    logits: Float[Array, "*B atoms"], atoms: Float[Array, "*B atoms"], target: Float[Array, "*B"]
+) -> Float[Array, "*B"]:
     """Compute the cross-entropy of a value distribution and the two atoms around a target.
 
         L = -sum_i p_i log softmax(logits)_i,  sum_i p_i atoms_i = target,  p_i > 0 for the neighbours of the target
@@ -208,15 +208,15 @@ def two_hot_loss_per_example(
     Source: Schrittwieser et al. 2020 (MuZero), appendix F.
 
     Args:
-        logits: `[B, atoms]` online logits.
-        atoms: `[B, atoms]` values of the atoms, ascending.
-        target: `[B]` value targets, clipped to the range of the atoms.
+        logits: `[*B, atoms]` online logits.
+        atoms: `[*B, atoms]` values of the atoms, ascending; their distances may differ.
+        target: `[*B]` value targets, clipped to the range of the atoms.
 
     Returns:
-        The losses (nats), one per example.
+        `[*B]` losses (nats).
     """
-    check_shapes("logits[B,K] atoms[B,K] target[B]", (logits, atoms, target))
-    probs = _project(target[:, None], jnp.ones_like(target)[:, None], atoms)
+    check_shapes("logits[*B,K] atoms[*B,K] target[*B]", (logits, atoms, target))
+    probs = _project(target[..., None], jnp.ones_like(target)[..., None], atoms)
     return -jnp.sum(stop_gradient(probs) * jax.nn.log_softmax(logits), axis=-1)
 
 

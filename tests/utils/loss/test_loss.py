@@ -165,6 +165,7 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
     # Arguments are random arrays of the annotated shapes.
     mean, per_example = jax.jit(getattr(ls, name)), jax.jit(getattr(ls, f"{name}_per_example"))
     shapes = {"*B": (B,), "B": (B,), "B A": (B, A), "B C": (B, C), "B atoms": (B, K), "B atoms_t": (B, K)}
+    shapes |= {"*B atoms": (B, K)}
     shapes |= {"B atoms C": (B, K, C), "B quantiles": (B, K), "B quantiles A": (B, K, A), "B quantiles_t A": (B, K, A)}
     shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
     batched, others = {}, {}

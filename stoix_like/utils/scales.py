@@ -1,0 +1,55 @@
+"""Scales of rewards, values and observations whose magnitudes are unknown."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Compress large magnitudes; close to the identity around 0.
+
+        symlog(x) = sign(x) ln(|x| + 1)
+
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symlog transformation.
+
+    Args:
+        x: array of any shape.
+
+    Returns:
+        An array of the same shape.
+    """
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def symexp(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Invert `symlog`.
+
+        symexp(x) = sign(x) (exp(|x|) - 1)
+
+    Args:
+        x: array of any shape.
+
+    Returns:
+        An array of the same shape.
+    """
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:
+    """Return atoms that are evenly spaced on the scale of `symlog`, and symmetric to the last bit.
+
+        atoms = symexp(-limit … limit)
+
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symexp two-hot loss.
+
+    Args:
+        num_atoms: number of atoms, K, at least 2.
+        limit: `symlog` of the largest atom.
+
+    Returns:
+        `[K]` atoms, ascending.
+    """
+    above = np.expm1(np.linspace(-limit, limit, num_atoms)[(num_atoms + 1) // 2 :]).astype(np.float32)
+    return np.concatenate([-above[::-1], np.zeros(num_atoms % 2, np.float32), above])

@@ -1,0 +1,52 @@
+"""Scales of unknown magnitudes."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.utils import loss as ls
+from stoix_like.utils.scales import symexp, symexp_atoms, symlog
+
+
+# By hand: symlog(e - 1) = ln(e) = 1, symlog(-(e^2 - 1)) = -2; symlog(0) = 0.
+def test_symlog_matches_values_by_hand_and_symexp_inverts_it():
+    x = jnp.array([0.0, math.e - 1.0, 1.0 - math.e**2, 1e-6, 1e6])
+    np.testing.assert_allclose(symlog(x), [0.0, 1.0, -2.0, 1e-6, math.log(1e6 + 1.0)], rtol=1e-6)
+    np.testing.assert_allclose(symexp(symlog(x)), x, rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(jax.grad(symlog))(jnp.array([1.0, -3.0])), [0.5, 0.25])
+
+
+@pytest.mark.parametrize("num_atoms", [255, 6])
+def test_atoms_are_symmetric_and_even_on_the_scale_of_symlog(num_atoms):
+    atoms = symexp_atoms(num_atoms)
+    np.testing.assert_array_equal(atoms, -atoms[::-1])
+    np.testing.assert_allclose(symlog(jnp.asarray(atoms)), np.linspace(-20.0, 20.0, num_atoms), rtol=1e-5, atol=1e-5)
+    assert atoms.dtype == np.float32
+    np.testing.assert_allclose(symexp_atoms(3, limit=1.0), [1.0 - math.e, 0.0, math.e - 1.0], rtol=1e-6)
+
+
+# The prediction that minimises the loss has the target as its mean, whatever the scale of the target: by hand for atoms
+# (-(e - 1), 0, e - 1) and target (e - 1) / 4: probabilities (0, 3/4, 1/4), at zero logits the loss is ln 3.
+def test_two_hot_targets_have_the_mean_of_the_target():
+    atoms, target = jnp.asarray(symexp_atoms(3, limit=1.0)), (math.e - 1.0) / 4.0
+    loss = jax.value_and_grad(lambda logits: ls.two_hot_loss(logits, atoms[None], jnp.array([target])))
+    value, gradient = loss(jnp.zeros((1, 3)))
+    np.testing.assert_allclose(value, math.log(3.0), rtol=1e-6)
+    # The gradient is softmax - probabilities of the target.
+    np.testing.assert_allclose(gradient[0], np.array([1 / 3, 1 / 3 - 3 / 4, 1 / 3 - 1 / 4]), rtol=1e-5)
+
+
+def test_two_hot_targets_survive_the_round_trip_with_any_leading_axes():
+    atoms = jnp.asarray(symexp_atoms(255))
+    targets = jnp.array([[0.0, 1.0, -0.037], [1e5, -3e7, 4e8], [-2.5, 999.0, 1e-3]])
+    logits, atoms = jnp.zeros((3, 3, 255)), jnp.broadcast_to(atoms, (3, 3, 255))
+    losses, pull = jax.vjp(lambda logits: ls.two_hot_loss_per_example(logits, atoms, targets), logits)
+    (gradient,) = pull(jnp.ones((3, 3)))
+    probs = jax.nn.softmax(logits) - gradient
+    np.testing.assert_allclose(jnp.sum(probs, -1), 1.0, rtol=1e-5)
+    assert (jnp.sum(probs > 1e-4, -1) <= 2).all()
+    np.testing.assert_allclose(jnp.sum(jnp.where(probs > 1e-4, probs * atoms, 0.0), -1), targets, rtol=2e-3, atol=1e-5)
+    np.testing.assert_allclose(losses, math.log(255.0), rtol=1e-5)
