@@ -16,7 +16,7 @@ from stoix_like.envs.spaces import ObservationSpace
 from stoix_like.errors import ConfigError
 from stoix_like.run.devices import memory_of
 from stoix_like.run.plan import Plan
-from stoix_like.utils.replay import ReplayConfig
+from stoix_like.utils.replay import BufferConfig
 
 
 class Shapes(NamedTuple):
@@ -166,7 +166,7 @@ def _parts(config: RunConfig, plan: Plan, mesh: Mesh, shapes: Shapes) -> tuple[_
     episodes = -(-config.arch.num_eval_episodes // mesh.shape[DEVICE_AXIS])
     per_env = _bytes(shapes.two_envs) - _bytes(shapes.one_env)
     start_states = _bytes(shapes.one_env) - per_env
-    unit = config.system.buffer_unit(num_envs, shards) if isinstance(config.system, ReplayConfig) else 1
+    unit = config.system.buffer_unit(num_envs, shards) if isinstance(config.system, BufferConfig) else 1
     capacity = getattr(config.system, "total_buffer_size", 0)
     step = _bytes(shapes.step_of_one_env)
     return (

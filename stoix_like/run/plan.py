@@ -8,7 +8,7 @@ from typing import NamedTuple
 from stoix_like.config import RunConfig, SebulbaConfig
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.schema import INT32_MAX
-from stoix_like.utils.replay import ReplayConfig
+from stoix_like.utils.replay import BufferConfig, ReplayConfig
 
 
 class Plan(NamedTuple):
@@ -218,18 +218,20 @@ def _trial_notes(config: RunConfig, warmup_steps: int, trained_steps: int) -> tu
 
 def _replay_notes(config: RunConfig, envs_per_shard: int, num_shards: int) -> tuple[str, ...]:
     system = config.system
-    if not isinstance(system, ReplayConfig):
+    if not isinstance(system, BufferConfig):
         return ()
     steps = envs_per_shard * num_shards * system.rollout_length
-    ratio = (
-        f"{system.epochs / steps:.3g} gradient steps per environment step: system.epochs={system.epochs} after every"
-        f" {steps:,} steps"
-    )
+    notes: tuple[str, ...] = ()
+    if isinstance(system, ReplayConfig):
+        notes = (
+            f"{system.epochs / steps:.3g} gradient steps per environment step: system.epochs={system.epochs} after"
+            f" every {steps:,} steps",
+        )
     size, given = system.buffer_size(envs_per_shard, num_shards), system.total_buffer_size
     if size == given:
-        return (ratio,)
+        return notes
     unit = system.buffer_unit(envs_per_shard, num_shards)
-    return ratio, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
+    return *notes, f"system.total_buffer_size={given:,} rounded down to {size:,}: a multiple of {unit:,}"
 
 
 def _lag_notes(config: RunConfig) -> tuple[str, ...]:

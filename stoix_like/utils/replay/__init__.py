@@ -1,7 +1,7 @@
-"""Replay buffers: single steps, n-step windows, sequences, each with or without priorities."""
+"""Replay buffers: single steps, n-step windows, sequences, each with or without priorities, and streams of entries."""
 
 from stoix_like.utils.replay.buffers import end_episodes
-from stoix_like.utils.replay.config import PrioritisedReplayConfig, ReplayConfig
+from stoix_like.utils.replay.config import BufferConfig, PrioritisedReplayConfig, ReplayConfig
 from stoix_like.utils.replay.sequences import (
     BlockReplayConfig,
     Remembered,
@@ -11,12 +11,14 @@ from stoix_like.utils.replay.sequences import (
     SequenceReplayConfig,
     make_sequence_replay,
 )
+from stoix_like.utils.replay.streams import Stream, StreamBatch, StreamReplay, StreamReplayConfig, make_stream_replay
 from stoix_like.utils.replay.types import Batch, Replay, Step
 from stoix_like.utils.replay.windows import make_replay
 
 __all__ = [
     "Batch",
     "BlockReplayConfig",
+    "BufferConfig",
     "PrioritisedReplayConfig",
     "Remembered",
     "Replay",
@@ -26,7 +28,12 @@ __all__ = [
     "SequenceReplay",
     "SequenceReplayConfig",
     "Step",
+    "Stream",
+    "StreamBatch",
+    "StreamReplay",
+    "StreamReplayConfig",
     "end_episodes",
     "make_replay",
     "make_sequence_replay",
+    "make_stream_replay",
 ]

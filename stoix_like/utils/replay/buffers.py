@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Axes, PyTree, SystemSpec, TimeStep, Transition
 from stoix_like.utils.replay.config import ReplayConfig
+from stoix_like.utils.replay.streams import StreamState, end_streams
 from stoix_like.utils.replay.sum_tree import set_priorities
 from stoix_like.utils.replay.types import Step
 
@@ -157,19 +158,21 @@ def end_episodes(local: PyTree) -> PyTree:
     """Truncate the episodes that continue after the last stored step, because other episodes follow in the buffer.
 
     Args:
-        local: the agent's local state, with any leading axes; only buffers of windows are changed.
+        local: the agent's local state, with any leading axes; only buffers of windows and of streams are changed.
 
     Returns:
         The state.
     """
 
     def is_buffer(node: Any) -> bool:
-        return hasattr(node, "experience") and hasattr(node, "current_index")
+        return isinstance(node, StreamState) or (hasattr(node, "experience") and hasattr(node, "current_index"))
 
     def is_step(node: Any) -> bool:
         return isinstance(node, Step)
 
     def truncate(node: Any) -> Any:
+        if isinstance(node, StreamState):
+            return end_streams(node)
         if not is_buffer(node):
             return node
         truncate_last = partial(_truncate_last, node.current_index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -14,12 +15,57 @@ from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(SystemConfig):
-    """Hyperparameters of every system that learns from replay. Totals are over all devices and update batches.
+class BufferConfig(SystemConfig):
+    """Sizes of every replay buffer. Totals are over all devices and update batches.
 
     Attributes:
         total_buffer_size: capacity of the replay buffer, in environment steps.
-        total_batch_size: windows per gradient step.
+        total_batch_size: samples per gradient step.
+        has_replay: see `SystemConfig`.
+    """
+
+    has_replay: ClassVar[bool] = True
+    total_buffer_size: Annotated[int, between(1, 2**53)]
+    total_batch_size: Annotated[int, between(1, INT32_MAX)]
+
+    @abstractmethod
+    def buffer_unit(self, num_envs: int, num_shards: int) -> int:
+        """Return the number of steps that the buffer holds a multiple of.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+        """
+
+    def buffer_size(self, num_envs: int, num_shards: int) -> int:
+        """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down.
+
+        Args:
+            num_envs: environments of one shard.
+            num_shards: shards of the whole run.
+        """
+        return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards)
+
+    def _check_totals(self, num_envs: int, num_shards: int, largest: int) -> None:
+        """Check that a shard stores at most `largest` steps, and that the batch divides over the shards."""
+        if self.buffer_size(num_envs, num_shards) // num_shards > largest:
+            unit = self.buffer_unit(num_envs, num_shards)
+            raise ConfigError(
+                f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
+                f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
+            )
+        if self.total_batch_size % num_shards:
+            raise ConfigError(
+                f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
+                f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(BufferConfig):
+    """Hyperparameters of systems that learn from replayed steps or windows of steps.
+
+    Attributes:
         epochs: gradient steps per update.
         n_step: rewards per target.
         store_next_observation: whether to store each observation twice, as the observation of its own step and as a
@@ -27,17 +73,13 @@ class ReplayConfig(SystemConfig):
             losses, because their successor is not stored.
         gamma: discount per step.
         reward_scale: factor of the rewards, applied before they are stored.
-        has_replay: see `SystemConfig`.
         whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
         reset_every: gradient steps between two resets of the networks, see `systems.resets`; None for no resets.
         reset: what is reset: `full`, `last_layers` or `redo`.
         dormant_threshold: score up to which `redo` counts a unit as dormant.
     """
 
-    has_replay: ClassVar[bool] = True
     whole_windows: ClassVar[bool] = False
-    total_buffer_size: Annotated[int, between(1, 2**53)]
-    total_batch_size: Annotated[int, between(1, INT32_MAX)]
     epochs: Annotated[int, between(1, 1_000_000)]
     n_step: Annotated[int, between(1, INT32_MAX - 1)]
     store_next_observation: bool
@@ -78,22 +120,8 @@ class ReplayConfig(SystemConfig):
         return INT32_MAX if self.prioritised else None
 
     def buffer_unit(self, num_envs: int, num_shards: int) -> int:
-        """Return the number of steps that the buffer holds a multiple of.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-        """
+        """See `BufferConfig`."""
         return num_shards * (num_envs * self.block_length if self.per_env_rows else 1)
-
-    def buffer_size(self, num_envs: int, num_shards: int) -> int:
-        """Return the capacity of the buffer in steps: `total_buffer_size`, rounded down.
-
-        Args:
-            num_envs: environments of one shard.
-            num_shards: shards of the whole run.
-        """
-        return self.total_buffer_size - self.total_buffer_size % self.buffer_unit(num_envs, num_shards)
 
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that the batch divides over the shards, and that the first update can sample a batch.
@@ -112,18 +140,7 @@ class ReplayConfig(SystemConfig):
                 "system.store_next_observation=false: this system needs the successor of every step: use true"
             )
         # A sum tree has twice as many nodes as steps.
-        largest = 2**30 if self.prioritised else INT32_MAX
-        if self.buffer_size(num_envs, num_shards) // num_shards > largest:
-            unit = self.buffer_unit(num_envs, num_shards)
-            raise ConfigError(
-                f"system.total_buffer_size={self.total_buffer_size} is too large for the 32-bit indices of"
-                f" {num_shards} shard(s): use at most {largest * num_shards // unit * unit}"
-            )
-        if self.total_batch_size % num_shards:
-            raise ConfigError(
-                f"system.total_batch_size={self.total_batch_size} must be a multiple of {num_shards}, the number of"
-                f" shards: use {multiples_near(self.total_batch_size, num_shards)}"
-            )
+        self._check_totals(num_envs, num_shards, 2**30 if self.prioritised else INT32_MAX)
         total_envs = num_envs * num_shards
         capacity = self.buffer_size(num_envs, num_shards) // total_envs
         if capacity < max(self.rollout_length, self.window):
