@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from stoix_like.utils.platform import on_cpu
@@ -34,6 +35,75 @@ def make_convolution(
     if sliced is None:
         sliced = on_cpu()
     return nn.Conv(channels, kernel, strides, conv_general_dilated=convolve_slices if sliced else None, **kwargs)
+
+
+def make_upsampling_convolution(
+    channels: int, kernel: tuple[int, int], sliced: bool | None = None, **kwargs: Any
+) -> nn.Conv:
+    """Build a convolution of images whose height and width are doubled by repeating pixels before it.
+
+    Args:
+        channels: number of output channels.
+        kernel: height and width of the kernel, in pixels of the output.
+        sliced: see `make_convolution`.
+        **kwargs: other arguments of `nn.Conv`.
+
+    Returns:
+        The module.
+    """
+    if sliced is None:
+        sliced = on_cpu()
+    return nn.Conv(
+        channels, kernel, conv_general_dilated=functools.partial(convolve_upsampled, sliced=sliced), **kwargs
+    )
+
+
+def convolve_upsampled(
+    images: Float[Array, "B H W C"],
+    kernel: Float[Array, "h w C D"],
+    *_: Any,
+    sliced: bool,
+    precision: Any = None,
+    **__: Any,
+) -> Float[Array, "B 2*H 2*W D"]:
+    """Convolve images that are upsampled by 2, with a stride of 1 and the padding `SAME`.
+
+    Pixels of the four phases of the output see the same pixels of the input, through sums of the kernel's entries: one
+    convolution of the small images computes them all.
+
+    Args:
+        images: `[B, H, W, C]`.
+        kernel: `[h, w, C, D]`.
+        *_: other arguments of `jax.lax.conv_general_dilated`, as `nn.Conv` sets them.
+        sliced: whether to compute it as in `convolve_slices`.
+        precision: precision of the products, see `jax.lax.dot`.
+        **__: as `*_`.
+
+    Returns:
+        `[B, 2 H, 2 W, D]`.
+    """
+    (rows, above), (columns, left) = (_phases(size) for size in kernel.shape[:2])
+    # [phase, tap, h], [phase, tap, w] and the kernel to [tap, tap, C, phase, phase, D].
+    phases = jnp.einsum("pau,qbv,uvcd->abcpqd", rows.astype(kernel.dtype), columns.astype(kernel.dtype), kernel)
+    small = phases.reshape(*phases.shape[:3], -1)
+    padding = [(above, small.shape[0] - 1 - above), (left, small.shape[1] - 1 - left)]
+    if sliced:
+        y = convolve_slices(images, small, (1, 1), padding, precision)
+    else:
+        layout = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(images, small, (1, 1), padding, dimension_numbers=layout, precision=precision)
+    batch, height, width = y.shape[:3]
+    y = y.reshape(batch, height, width, 2, 2, -1).swapaxes(2, 3)
+    return y.reshape(batch, 2 * height, 2 * width, -1)
+
+
+def _phases(size: int) -> tuple[np.ndarray, int]:
+    """Return which taps of a kernel fall on which pixel before upsampling, `[2, taps, size]`, and the taps before 0."""
+    # Output pixel 2 y + p sees the upsampled pixels 2 y + p + u, which are the pixels y + (p + u) // 2.
+    offsets = np.arange(size) - (size - 1) // 2
+    taps = (np.arange(2)[:, None] + offsets) // 2
+    before = -int(taps.min())
+    return (taps[:, None] + before == np.arange(int(taps.max()) + before + 1)[:, None]).astype(np.float32), before
 
 
 def convolve_slices(

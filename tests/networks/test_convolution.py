@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 
 from stoix_like.networks import convolution
-from stoix_like.networks.convolution import make_convolution
+from stoix_like.networks.convolution import make_convolution, make_upsampling_convolution
 from stoix_like.networks.torso import CNNTorso, VisualResNetTorso
 
 KEY = jax.random.key(0)
@@ -81,3 +83,19 @@ def test_the_platform_selects_the_computation(monkeypatch, platform, sliced):
     injected = make_convolution(4, (3, 3)).conv_general_dilated
     assert injected is (convolution.convolve_slices if sliced else None)
     assert make_convolution(4, (3, 3), sliced=not sliced).conv_general_dilated is not injected
+
+
+@pytest.mark.parametrize("kernel", [(5, 5), (3, 4)])
+def test_an_upsampling_convolution_equals_one_of_repeated_pixels(kernel):
+    x = jax.random.normal(KEY, (2, 3, 4, 3))
+    plain = make_convolution(5, kernel, sliced=False)
+    params = plain.init(KEY, x)
+    params["params"]["bias"] = jnp.arange(5.0)
+
+    def apply(params, x):
+        return plain.apply(params, x.repeat(2, axis=-2).repeat(2, axis=-3))
+
+    expected = value_and_gradients(SimpleNamespace(apply=apply), params, x)
+    for sliced in (False, True):
+        module = make_upsampling_convolution(5, kernel, sliced)
+        assert_close(value_and_gradients(module, params, x), expected)
