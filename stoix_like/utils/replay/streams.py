@@ -307,10 +307,18 @@ def _last_of_equal(places: jax.Array, nowhere: int) -> jax.Array:
 
 
 def _flatten(tree: PyTree, like: PyTree) -> PyTree:
-    """Return arrays `[..., *shape]` as `[..., D]`, with the shapes of `like`; numbers stay without an axis."""
+    """Return arrays `[..., *shape]` as `[..., D]`, with the shapes of `like`; numbers stay without an axis.
+
+    Four bytes of an image are one number: a TPU tiles rows of bytes in two ways, and would copy the buffer in between.
+    """
 
     def flatten(x: jax.Array, like: Any) -> jax.Array:
-        return x.reshape(*x.shape[: x.ndim - like.ndim], -1) if like.ndim > 1 else x
+        if like.ndim <= 1:
+            return x
+        x = x.reshape(*x.shape[: x.ndim - like.ndim], -1)
+        if _is_packed(like):
+            x = jax.lax.bitcast_convert_type(x.reshape(*x.shape[:-1], -1, 4), jnp.uint32)
+        return x
 
     return jax.tree.map(flatten, tree, like)
 
@@ -319,9 +327,17 @@ def _unflatten(tree: PyTree, like: PyTree) -> PyTree:
     """Return arrays `[..., D]` as `[..., *shape]`, with the shapes of `like`."""
 
     def unflatten(x: jax.Array, like: Any) -> jax.Array:
-        return x.reshape(*x.shape[:-1], *like.shape) if like.ndim > 1 else x
+        if like.ndim <= 1:
+            return x
+        shape = (*x.shape[:-1], *like.shape)
+        return (jax.lax.bitcast_convert_type(x, like.dtype) if _is_packed(like) else x).reshape(shape)
 
     return jax.tree.map(unflatten, tree, like)
+
+
+def _is_packed(like: Any) -> bool:
+    """Return whether four entries of an array are stored as one number."""
+    return bool(jnp.issubdtype(like.dtype, jnp.integer)) and like.dtype.itemsize == 1 and like.size % 4 == 0
 
 
 def _expand(flags: jax.Array, like: jax.Array) -> jax.Array:
