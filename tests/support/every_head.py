@@ -27,6 +27,7 @@ HEADS = {
     "deterministic": (heads.DeterministicHead(2, **BOUNDS), [(2,)]),
     "scalar": (heads.ScalarCriticHead(), [()]),
     "categorical_critic": (heads.CategoricalCriticHead(5), [()]),
+    "symexp_critic": (heads.SymexpCriticHead(5), [()]),
     "discrete_valued": (heads.DiscreteValuedTfpHead(-1.0, 1.0, 5, (2,)), [(2,)]),
     "quantile_critic": (heads.QuantileCriticHead(7), [(7,), (7,)]),
     "implicit_quantile_critic": (heads.ImplicitQuantileCriticHead(7, layer_sizes=(8,)), [(7,), (7,)]),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         DiscreteValuedTfpDistribution,
         EpsilonGreedy,
         MultiDiscreteActionDistribution,
+        SymmetricallyValuedDistribution,
     )
     from stoix_like.networks.distributions.masks import legal_actions, mask_logits
     from stoix_like.networks.distributions.mixed import MixedActionDistribution
@@ -64,6 +65,7 @@ __all__ = [
     "Seed",
     "Sizes",
     "StateDependentNoise",
+    "SymmetricallyValuedDistribution",
     "decouple",
     "kl_per_dimension",
     "legal_actions",

@@ -241,6 +241,19 @@ class DiscreteValuedTfpDistribution(Categorical):
         return jnp.take_along_axis(values, index[..., None], axis=-1)[..., 0]
 
 
+class SymmetricallyValuedDistribution(DiscreteValuedTfpDistribution):
+    """A categorical distribution over atoms that are symmetric around 0, `z_k = -z_{K + 1 - k}`.
+
+    Its mean is exact for equal probabilities of opposite atoms, however large: they cancel before they are summed.
+    """
+
+    def mean(self) -> Float[Array, "*batch"]:
+        """Compute the expectation, `sum_{z_k > 0} (p_k - p_{K + 1 - k}) z_k`."""
+        probs, num_above = self.probs, self.num_categories // 2
+        difference = probs[..., -num_above:] - probs[..., :num_above][..., ::-1]
+        return (difference * self._values[..., -num_above:]).sum(-1)
+
+
 class MultiDiscreteActionDistribution(Independent):
     """Independent categorical distributions of several sizes; an action is a vector of sub-actions.
 

@@ -17,6 +17,7 @@ from stoix_like.networks.heads.critics import (
     DiscreteValuedTfpHead,
     DistributionalContinuousQNetwork,
     ScalarCriticHead,
+    SymexpCriticHead,
 )
 from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
@@ -82,6 +83,7 @@ __all__ = [
     "ScalarCriticHead",
     "Shape",
     "StateDependentNoiseHead",
+    "SymexpCriticHead",
     "mask_argument",
     "policy_head",
     "quantile_levels",

@@ -16,6 +16,7 @@ from stoix_like.networks.heads.base import Bounds, Embedding, dense
 from stoix_like.networks.requirements import VALUE, VALUE_ATOMS, VALUE_DISTRIBUTION
 from stoix_like.networks.utils import Initializer
 from stoix_like.utils.jax_utils import Scalar
+from stoix_like.utils.scales import symexp_atoms
 
 
 class ScalarCriticHead(nn.Module):
@@ -60,6 +61,30 @@ class CategoricalCriticHead(nn.Module):
         vmax = 0.5 * (self.num_atoms - 1) if self.vmax is None else self.vmax
         vmin = -vmax if self.vmin is None else self.vmin
         return DiscreteValuedTfpHead(vmin, vmax, self.num_atoms, kernel_init=self.kernel_init)(embedding)
+
+
+class SymexpCriticHead(nn.Module):
+    """A value distribution on atoms that are evenly spaced on the scale of `symlog`, for values of any magnitude.
+
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, symexp two-hot loss.
+
+    Attributes:
+        num_atoms: number of atoms.
+        limit: `symlog` of the largest atom.
+        kernel_init: initialiser of the weights, or its name; with zeros, values are exactly 0 at first.
+    """
+
+    outputs: ClassVar[str | None] = VALUE_DISTRIBUTION
+
+    num_atoms: int = 255
+    limit: float = 20.0
+    kernel_init: Initializer | str = "zeros"
+
+    @nn.compact
+    def __call__(self, embedding: Embedding) -> distributions.SymmetricallyValuedDistribution:
+        """Return the distribution, with `mean` `[...]`, for an embedding `[..., D]`."""
+        logits = dense(embedding, (self.num_atoms,), self.kernel_init)
+        return distributions.SymmetricallyValuedDistribution(symexp_atoms(self.num_atoms, self.limit), logits)
 
 
 class DiscreteValuedTfpHead(nn.Module):

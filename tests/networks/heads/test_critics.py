@@ -1,11 +1,14 @@
 """Heads of values over atoms."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from every_head import HEADS, KEY
 
 from stoix_like.networks import heads
+from stoix_like.utils.scales import symexp_atoms
 
 
 class TestAtoms:
@@ -23,3 +26,15 @@ class TestAtoms:
         np.testing.assert_allclose(jax.jit(head.init_with_output)(KEY, x)[0].values, [[-2.0, -1.0, 0.0, 1.0, 2.0]] * 2)
         head = heads.CategoricalCriticHead(3, vmin=0.0, vmax=4.0)
         np.testing.assert_allclose(jax.jit(head.init_with_output)(KEY, x)[0].values, [[0.0, 2.0, 4.0]] * 2)
+
+
+# By hand, atoms (1 - e, 0, e - 1): at zero weights the mean is exactly 0 in spite of atoms of 4.8e8, and with logits
+# (0, 0, ln 3) it is (3/5 - 1/5) (e - 1).
+def test_values_on_symexp_atoms_are_exactly_zero_at_first():
+    x = 100.0 * jax.random.normal(KEY, (4, 3, 6))
+    pi, _ = jax.jit(heads.SymexpCriticHead().init_with_output)(KEY, x)
+    np.testing.assert_array_equal(jax.jit(lambda pi: pi.mean())(pi), np.zeros((4, 3)))
+    np.testing.assert_allclose(pi.values[0, 0], symexp_atoms(255))
+    params = {"Dense_0": {"kernel": jnp.zeros((6, 3)), "bias": jnp.array([0.0, 0.0, math.log(3.0)])}}
+    pi = heads.SymexpCriticHead(3, limit=1.0).apply({"params": params}, x)
+    np.testing.assert_allclose(pi.mean(), np.full((4, 3), 0.4 * (math.e - 1.0)), rtol=1e-6)
