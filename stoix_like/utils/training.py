@@ -98,6 +98,73 @@ def clip_by_global_norm(max_norm: Scalar) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
+def clip_by_parameter_norm(clip: Scalar, least: Scalar = 1e-3) -> optax.GradientTransformation:
+    """Clip each gradient by the norm of its parameters (adaptive gradient clipping).
+
+        g * min(1, clip * max(least, ||p||) / ||g||), for each array of the tree
+
+    Source: Brock et al. 2021, arXiv:2102.06171, equation 3, per array instead of per unit, as in Hafner et al. 2023
+    (DreamerV3), arXiv:2301.04104.
+
+    Args:
+        clip: largest norm of a gradient, relative to the norm of its parameters.
+        least: lower limit of the norm of parameters, so that those initialised with zeros can learn.
+
+    Returns:
+        A stateless gradient transformation, also of packed trees.
+    """
+
+    def clip_array(grad: Array, param: Array) -> Array:
+        limit = clip * jnp.maximum(least, jnp.linalg.norm(param))
+        # A norm of 0 needs no scale; the quotient of the other branch must be finite, too.
+        norm = jnp.linalg.norm(grad)
+        return grad * jnp.where(norm > limit, limit / jnp.maximum(norm, limit), 1.0)
+
+    def update(updates: PyTree[Array], params: PyTree[Array] | None) -> PyTree[Array]:
+        return jax.tree.map(clip_array, updates, params)
+
+    return on_trees(optax.stateless(update))
+
+
+def laprop(rate: Scalar | Schedule, b1: Scalar, b2: Scalar, eps: Scalar) -> optax.GradientTransformation:
+    """Build LaProp: Adam whose momentum is that of normalised gradients, so that no step is much larger than the rate.
+
+        nu <- b2 nu + (1 - b2) g^2
+        mu <- b1 mu + (1 - b1) g / (sqrt(nu / (1 - b2^t)) + eps)
+        step = -rate * mu / (1 - b1^t)
+
+    Source: Ziyin et al. 2020, arXiv:2002.04839, algorithm 1, with the bias correction of Adam.
+
+    Args:
+        rate: learning rate, or its schedule.
+        b1: decay of the mean of normalised gradients.
+        b2: decay of the mean of squared gradients.
+        eps: added to the root mean square of the gradients, in their units.
+
+    Returns:
+        The optimiser.
+    """
+
+    def init(params: PyTree[Array]) -> optax.ScaleByAdamState:
+        return optax.ScaleByAdamState(
+            jnp.zeros((), jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params)
+        )
+
+    def update(
+        grads: PyTree[Array], state: optax.ScaleByAdamState, params: Any = None
+    ) -> tuple[PyTree[Array], optax.ScaleByAdamState]:
+        del params
+        count = state.count + 1
+        unbias_mu, unbias_nu = (1.0 / (1.0 - decay**count) for decay in (b1, b2))
+        nu = jax.tree.map(lambda nu, g: b2 * nu + (1.0 - b2) * jnp.square(g), state.nu, grads)
+        mu = jax.tree.map(
+            lambda mu, nu, g: b1 * mu + (1.0 - b1) * g / (jnp.sqrt(unbias_nu * nu) + eps), state.mu, nu, grads
+        )
+        return jax.tree.map(lambda mu: unbias_mu * mu, mu), optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.chain(optax.GradientTransformation(init, update), optax.scale_by_learning_rate(rate))
+
+
 def on_trees(optim: optax.GradientTransformation) -> optax.GradientTransformation:
     """Let an optimiser that depends on the shapes of parameters see them unpacked, see `pack_params`."""
 

@@ -8,8 +8,16 @@ import numpy as np
 import optax
 import pytest
 from omegaconf import OmegaConf
+from platforms import take_accelerator_forms
 
-from stoix_like.utils.training import clip_by_global_norm, make_learning_rate, make_learning_rate_schedule
+from stoix_like.utils import packing
+from stoix_like.utils.training import (
+    clip_by_global_norm,
+    clip_by_parameter_norm,
+    laprop,
+    make_learning_rate,
+    make_learning_rate_schedule,
+)
 
 
 # By hand, 4 updates of 2 epochs x 3 minibatches: steps 0-5 at 1, 6-11 at 3/4, 12-17 at 1/2, 18-23 at 1/4, then 0.
@@ -79,3 +87,46 @@ def test_clipping_keeps_zero_and_propagates_nan():
     np.testing.assert_array_equal(update(jnp.zeros(3), optax.EmptyState())[0], 0.0)
     # A non-finite gradient must stay visible.
     assert jnp.isnan(update(jnp.array([1.0, jnp.nan]), optax.EmptyState())[0]).all()
+
+
+# By hand, clip 0.5: the norm of (3, 4) is 5, the largest norm of its gradient 2.5, and that of (6, 8) is 10: scale 1/4.
+# Zero parameters have the norm 1e-3: gradients of at most 5e-4. A gradient of 0 stays 0.
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_are_clipped_by_the_norm_of_their_parameters(packed, monkeypatch):
+    if packed:
+        take_accelerator_forms(monkeypatch)
+    params = {"w": jnp.array([[3.0, 4.0]]), "b": jnp.zeros(2), "c": jnp.ones(2), "d": jnp.zeros(1)}
+    grads = {"w": jnp.array([[6.0, -8.0]]), "b": jnp.array([0.0, 1.0]), "c": jnp.array([0.1, 0.2]), "d": jnp.zeros(1)}
+    optim = clip_by_parameter_norm(0.5)
+    clipped, _ = optim.update(packing.pack_params(grads), optim.init(params), packing.pack_params(params))
+    assert packing.is_packed(clipped) == packed
+    clipped = packing.unpack(clipped)
+    np.testing.assert_allclose(clipped["w"], [[1.5, -2.0]], rtol=1e-6)
+    np.testing.assert_allclose(clipped["b"], [0.0, 5e-4], rtol=1e-6)
+    np.testing.assert_array_equal(clipped["c"], grads["c"])
+    np.testing.assert_array_equal(clipped["d"], 0.0)
+
+
+def test_laprop_matches_numpy_for_each_member_of_a_population():
+    gradients = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+
+    def train(rate, b1):
+        optim = laprop(rate, b1, 0.99, 1e-20)
+        state, params = optim.init({"w": jnp.zeros(3)}), {"w": jnp.zeros(3)}
+        for gradient in gradients:
+            updates, state = optim.update({"w": jnp.asarray(gradient)}, state, params)
+            params = optax.apply_updates(params, updates)
+        return params["w"]
+
+    found = jax.jit(jax.vmap(train))(jnp.array([0.1, 0.2]), jnp.array([0.9, 0.5]))
+    for row, (rate, b1) in zip(found, [(0.1, 0.9), (0.2, 0.5)], strict=True):
+        params, mu, nu = np.zeros(3), np.zeros(3), np.zeros(3)
+        for t, g in enumerate(gradients, 1):
+            nu = 0.99 * nu + 0.01 * g**2
+            mu = b1 * mu + (1 - b1) * g / (np.sqrt(nu / (1 - 0.99**t)) + 1e-20)
+            params = params - rate * mu / (1 - b1**t)
+        np.testing.assert_allclose(row, params, rtol=1e-5)
+    # The first step has the size of the rate, however small the gradient; a gradient of 0 takes none.
+    optim = laprop(lambda count: 0.5 + count, 0.9, 0.99, 1e-20)
+    update, _ = optim.update(jnp.array([1e-8, -1e8, 0.0]), optim.init(jnp.zeros(3)))
+    np.testing.assert_allclose(update, [-0.5, 0.5, 0.0], rtol=1e-5)
