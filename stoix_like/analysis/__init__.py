@@ -12,6 +12,7 @@ analysis.learning_curves(analysis.read("runs"))  # matplotlib axes
 from __future__ import annotations
 
 from stoix_like.analysis.comparison import Comparison, Settings, compare, compare_all
+from stoix_like.analysis.dreams import draw_dream
 from stoix_like.analysis.frame import load
 from stoix_like.analysis.groups import Algorithm, read
 from stoix_like.analysis.learned import (
@@ -42,6 +43,7 @@ __all__ = [
     "compare_all",
     "critic_slice",
     "draw_critic",
+    "draw_dream",
     "draw_policy",
     "draw_trajectory",
     "heat_map",

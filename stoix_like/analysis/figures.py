@@ -31,17 +31,18 @@ _PAGE = """<!doctype html>
 """
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
     """Check that a figure can be written.
 
     Args:
         path: the file.
+        suffixes: the endings that it may have.
 
     Raises:
         ConfigError: the ending is unknown, or the directory does not exist.
     """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--out {path}: the ending must be one of {', '.join(SUFFIXES)}")
+    if path.suffix not in suffixes:
+        raise ConfigError(f"--out {path}: the ending must be one of {', '.join(suffixes)}")
     if not path.parent.is_dir():
         raise ConfigError(f"--out {path}: {path.parent} is not a directory: create it first")
 

@@ -138,9 +138,9 @@ def trajectories(
     for episode in range(min(episodes, len(visits.returns))):
         steps = np.flatnonzero(visits.episode == episode)
         if len(features) == 1:
-            axes.plot(_unjoined(columns[0][steps], features[0]), linewidth=0.8)
+            axes.plot(features[0].unjoined(columns[0][steps]), linewidth=0.8)
             continue
-        x, y = (_unjoined(column[steps], feature) for column, feature in zip(columns, features, strict=True))
+        x, y = (feature.unjoined(column[steps]) for column, feature in zip(columns, features, strict=True))
         axes.plot(x, y, linewidth=0.8)
         axes.plot(x[:1], y[:1], "o", color="black", markersize=3)
     axes.set_xlabel("steps" if len(features) == 1 else features[0].label)
@@ -380,14 +380,6 @@ def _finish(axes: Axes, taken: Slice) -> Axes:
         axes.set_xlim(left, right)
         axes.set_ylim(bottom, top)
     return axes
-
-
-def _unjoined(values: np.ndarray, feature: Feature) -> np.ndarray:
-    """Return values with a gap where an angle jumps from one end of its range to the other."""
-    if len(feature.places) == 1:
-        return values
-    jumps = np.abs(np.diff(values, prepend=values[:1])) > np.pi
-    return np.where(jumps, np.nan, values)
 
 
 def _figure(taken: Slice, panels: Sequence[Any]) -> Figure:

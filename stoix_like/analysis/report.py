@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from stoix_like.analysis import figures, plots
 from stoix_like.analysis.comparison import HEAD, Comparison, Settings, compare_all
+from stoix_like.analysis.dreams import draw_dream
 from stoix_like.analysis.figures import as_data_url, as_svg
 from stoix_like.analysis.groups import Algorithm, read, score, sections
 from stoix_like.analysis.selection import describe_fresh, read_selected
@@ -47,7 +48,8 @@ def write(paths: Iterable[str | Path], out: Path, by: Sequence[str] = (), animat
         paths: run directories, or directories that contain runs.
         out: the file, with the ending `.html`.
         by: dotted keys whose values alone make an algorithm, see `read`.
-        animation: render an episode of the best policy, where the environment can be drawn.
+        animation: render an episode of the best policy, where the environment can be drawn, and draw a dream of a world
+            model.
 
     Raises:
         ConfigError: a path holds no run, or the file cannot be written.
@@ -215,7 +217,7 @@ def _best_policy(algorithms: Sequence[Algorithm], animation: bool) -> str:
         f"<p>Seed {best.seed} of <code>{html.escape(str(best.run.directory))}</code>: mean episode return"
         f" {_number(_rank(best))}.</p>"
     )
-    return text + _best_points(algorithms) + (_animation(best) if animation else "")
+    return text + _best_points(algorithms) + (_animation(best) + _dream(best) if animation else "")
 
 
 def _best_points(algorithms: Sequence[Algorithm]) -> str:
@@ -254,6 +256,23 @@ def _animation(member: Member) -> str:
             return f'<p class="note">No animation: {html.escape(str(error))}</p>'
         source = as_data_url(path.read_bytes(), "image/gif")
     return f'<figure><img alt="an episode of the best policy" src="{source}"></figure>'
+
+
+def _dream(member: Member) -> str:
+    """Draw what a world model predicts of an episode; empty without a world model, or an episode of some length."""
+    from stoix_like.inference.dreams import dream_episode, has_world_model
+
+    address = remote.address_of(member.run.directory)
+    try:
+        if not has_world_model(address):
+            return ""
+    except (ConfigError, OSError):
+        return ""  # The animation says why the run cannot be loaded.
+    try:
+        figure = draw_dream(dream_episode(address, member=member.place))
+    except (ConfigError, OSError) as error:
+        return f'<p class="note">No dream: {html.escape(str(error))}</p>'
+    return f"<figure>{as_svg(figure)}</figure>"
 
 
 def _timing(algorithms: Sequence[Algorithm]) -> str:

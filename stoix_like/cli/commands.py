@@ -26,6 +26,7 @@ NAMES = (
     "plot",
     *_PICTURES,
     "plot-search",
+    "plot-dream",
     "ladder",
     "report",
     "export",
@@ -100,6 +101,14 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     searching.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
     _add_choice(searching)
     searching.set_defaults(run=lambda args: show(_search(args)))
+    dreaming = commands.add_parser("plot-dream", help="plot what a world model predicts of an episode")
+    dreaming.add_argument("run_dir", type=Path, metavar="RUN", help="directory or address of the run")
+    dreaming.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf, .html, .gif or .mp4")
+    dreaming.add_argument("--context", type=int, default=5, help="observations that the model sees (default: 5)")
+    dreaming.add_argument("--length", type=int, default=50, help="observations at most (default: 50)")
+    dreaming.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
+    _add_choice(dreaming)
+    dreaming.set_defaults(run=lambda args: show(_dream(args)))
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     _add_selection(reporting)
@@ -282,6 +291,28 @@ def _search(args: argparse.Namespace) -> str:
     options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
     episode = search_episode(args.run_dir, args.which, args.member, **options)
     figures.save(draw_search(episode, args.step), args.out)
+    return f"drawn to {args.out}"
+
+
+def _dream(args: argparse.Namespace) -> str:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.dreams import draw_dream
+    from stoix_like.inference.dreams import dream_episode
+    from stoix_like.rendering.animation import FORMATS, check_writer
+    from stoix_like.rendering.dream_drawing import write_dream
+
+    ending = args.out.suffix[1:]
+    figures.check_output(args.out, (*figures.SUFFIXES, *(f".{name}" for name in FORMATS)))
+    if ending in FORMATS:
+        check_writer(ending, f"--out {args.out}")
+    if args.trust:
+        make_importable()
+    options = {"context": args.context, "length": args.length, "seed": args.seed, "trust": args.trust}
+    episode = dream_episode(args.run_dir, args.which, args.member, **options)
+    if ending in FORMATS:
+        write_dream(args.out, episode)
+    else:
+        figures.save(draw_dream(episode), args.out)
     return f"drawn to {args.out}"
 
 

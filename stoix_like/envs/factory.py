@@ -108,16 +108,27 @@ def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -
     if config.auto_reset not in AUTO_RESETS:
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
-    env = _make_episodes(config, own_env, config.random_start_steps, precision=precision)
-    if config.reward_scale != 1.0:
-        env = wrappers.ScaleReward(env, config.reward_scale)
-    if config.reward_clip is not None:
-        env = wrappers.ClipReward(env, config.reward_clip)
+    env = with_learned_rewards(_make_episodes(config, own_env, config.random_start_steps, precision=precision), config)
     if not env.on_host:
         return AUTO_RESETS[config.auto_reset](env, config)
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
     return auto_reset.HostReset(env)
+
+
+def with_learned_rewards(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
+    """Scale and clip the rewards of environments as those of training.
+
+    Args:
+        env: environments with the rewards of the suite.
+        config: the environment and its wrappers.
+
+    Returns:
+        The environments.
+    """
+    if config.reward_scale != 1.0:
+        env = wrappers.ScaleReward(env, config.reward_scale)
+    return env if config.reward_clip is None else wrappers.ClipReward(env, config.reward_clip)
 
 
 def make_model(env: VectorEnvironment) -> Model | None:

@@ -49,6 +49,13 @@ class Feature(NamedTuple):
         cosine, sine = (flat[:, place].astype(np.float64) for place in self.places)
         return np.arctan2(sine, cosine)
 
+    def unjoined(self, values: np.ndarray) -> np.ndarray:
+        """Return values over steps with a gap where an angle jumps from one end of its range to the other."""
+        if len(self.places) == 1:
+            return values
+        jumps = np.abs(np.diff(values, prepend=values[:1])) > np.pi
+        return np.where(jumps, np.nan, values)
+
     def write(self, view: Mapping[str, np.ndarray], values: np.ndarray) -> dict[str, np.ndarray]:
         """Return views, arrays `[B, ...]` by dotted name, with other values `[B]`."""
         flat = self._flat(view).copy()

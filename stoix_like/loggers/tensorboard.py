@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
+from stoix_like.loggers.video import kind_of
 from stoix_like.storage.files import check_directory
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class TensorBoardLogger:
         # After the signature, in the header of every gif.
         width, height = struct.unpack("<HH", content[6:10])
         image = Summary.Image(encoded_image_string=content, width=width, height=height, colorspace=3)
-        self._write(Summary(value=[Summary.Value(tag="video", image=image)]), env_steps)
+        self._write(Summary(value=[Summary.Value(tag=kind_of(path), image=image)]), env_steps)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the absolute metric, the only result that no record contains.

@@ -1,11 +1,24 @@
-"""Settings of the videos that are recorded during training."""
+"""Settings of the videos that are recorded during training, and their names."""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from typing import Annotated
 
 from stoix_like.schema import INT32_MAX, between, one_of
+
+DREAM = "dream"
+"""What the file of a dream is called after its number: `videos/640_dream.gif`."""
+
+
+def kind_of(path: pathlib.Path) -> str:
+    """Return what an animation shows, `video` or `dream`, from the name of its file.
+
+    Args:
+        path: the file, such as `640.gif` or `640_dream.gif`.
+    """
+    return DREAM if path.stem.endswith(f"_{DREAM}") else "video"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from stoix_like.errors import ConfigError
 from stoix_like.loggers.base import LoggerSettings, RunInfo, plain, scalars
+from stoix_like.loggers.video import kind_of
 from stoix_like.schema import one_of
 from stoix_like.storage.files import check_directory, read_bytes, write_text
 
@@ -171,7 +172,7 @@ class WandbLogger:
         import wandb
 
         if self._run is not None:
-            self._run.log({"video": wandb.Video(str(path)), "env_steps": env_steps})
+            self._run.log({kind_of(path): wandb.Video(str(path)), "env_steps": env_steps})
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the results to the W&B summary.

@@ -9,13 +9,16 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stoix_like.envs.scenes.base import Recording, Scene
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.storage.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMATS = ("gif", "mp4")
 _DPI = 80
@@ -97,31 +100,59 @@ def write_animation(path: Path, scene: Scene, recording: Recording, stopped: Cal
     Raises:
         InterruptedError: `stopped` returned True.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # pyplot would select a backend and keep the figure in memory.
     figure = Figure(figsize=_SIZE, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     update = scene.draw(axes, recording)
     axes.set_title("step", fontsize=10)
+
+    def show(entry: int) -> None:
+        update(entry)
+        step, total = recording.steps[entry], np.round(recording.returns[entry], 2)
+        axes.set_title(f"step {step}   return {total:g}", fontsize=10)
+
+    return write_frames(path, figure, scene.fps, len(recording.steps), show, stopped)
+
+
+def write_frames(
+    path: Path, figure: Figure, fps: int, count: int, show: Callable[[int], None], stopped: Callable[[], bool]
+) -> int:
+    """Write an animation of a figure.
+
+    Args:
+        path: path of the file, of one of `FORMATS`; overwritten if it exists.
+        figure: the figure, with its layout.
+        fps: frames per second.
+        count: number of frames.
+        show: updates the figure to a frame.
+        stopped: asked before each frame; once it returns True, nothing is written.
+
+    Returns:
+        The number of frames.
+
+    Raises:
+        InterruptedError: `stopped` returned True.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     # Keep the layout: computing it again would take most of the time per frame.
     figure.set_layout_engine("none")
-    writer = _make_writer(path.suffix, scene.fps)
+    writer = _make_writer(path.suffix, fps)
     with tempfile.TemporaryDirectory() as directory:
         # The writers take the format from the ending of the name.
         scratch = Path(directory) / f"episode{path.suffix}"
         with writer.saving(figure, str(scratch), _DPI):
-            for entry, step in enumerate(recording.steps):
+            for frame in range(count):
                 if stopped():
                     raise InterruptedError(f"{path} was not drawn to its end")
-                update(entry)
-                axes.set_title(f"step {step}   return {np.round(recording.returns[entry], 2):g}", fontsize=10)
+                show(frame)
                 writer.grab_frame()
         write_bytes(path, scratch.read_bytes())
-    return len(recording.steps)
+    return count
 
 
 def _make_writer(suffix: str, fps: int) -> Any:

@@ -131,6 +131,7 @@ def with_resets(
         eval_act=on_shared(system.eval_act),
         inspect=on_shared(system.inspect),
         search=on_shared(system.search),
+        dream=on_shared(system.dream),
         observations=observations,
     )
 

@@ -67,10 +67,13 @@ def test_tensorboard_shows_gifs_as_images(tmp_path):
     logger.start(run_info(tmp_path))
     path = tiny_gif(tmp_path)
     logger.log_video(path, 640)
+    logger.log_video(path.rename(tmp_path / "640_dream.gif"), 640)
     logger.log_video(tmp_path / "640.mp4", 640)
     logger.close()
+    path = tmp_path / "640_dream.gif"
     (events,) = (tmp_path / "tensorboard").iterdir()
-    *_, last = read_events(events)
+    *_, last, dream = read_events(events)
+    assert (dream.step, dream.summary.value[0].tag) == (640, "dream")
     (value,) = last.summary.value
     assert (last.step, value.tag) == (640, "video")
     assert (value.image.width, value.image.height) == (3, 2)

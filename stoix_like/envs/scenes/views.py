@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,6 @@ def _draw_grid(
     images = newest_views(recording.views, spaces, name).reshape(len(recording.steps), height, width, -1)
     images = images.astype(np.float32)
     span = max(float(np.abs(images).max()), 1e-6)
-    colours = np.array([_rgb(colour) for colour in _COLOURS[: images.shape[-1]]])
     shown = [channel for channel in range(images.shape[-1]) if not names or names[channel]]
     picture = axes.imshow(np.zeros((height, width, 3)), interpolation="nearest", vmin=0, vmax=1)
     axes.set_axis_off()
@@ -84,11 +83,7 @@ def _draw_grid(
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handletextpad=0.2)
 
     def update(entry: int) -> None:
-        canvas = np.broadcast_to(np.array(_rgb(GROUND)), (height, width, 3)).copy()
-        for channel in reversed(shown):
-            strength = np.abs(images[entry, :, :, channel, None]) / span
-            canvas = (1 - strength) * canvas + strength * colours[channel]
-        picture.set_data(canvas)
+        picture.set_data(composed(np.abs(images[entry][..., shown]) / span, shown))
 
     return update
 
@@ -107,6 +102,23 @@ def _draw_image(spaces: Mapping[str, ArraySpace], name: str, axes: Axes, recordi
 
     shown = show_picture(axes, at(0))
     return lambda entry: shown(at(entry))
+
+
+def composed(strength: np.ndarray, channels: Sequence[int]) -> np.ndarray:
+    """Paint channels on top of each other, the first one on top.
+
+    Args:
+        strength: `[..., H, W, C]` in [0, 1].
+        channels: the number of each channel, which chooses its colour.
+
+    Returns:
+        `[..., H, W, 3]` colours in [0, 1].
+    """
+    canvas = np.broadcast_to(np.array(_rgb(GROUND)), (*strength.shape[:-1], 3))
+    for place, channel in reversed(list(enumerate(channels))):
+        covered = strength[..., place, None]
+        canvas = (1 - covered) * canvas + covered * np.array(_rgb(_COLOURS[channel]))
+    return canvas
 
 
 def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.ndarray:

@@ -1,0 +1,95 @@
+"""Dreams of a trained run: from Python, from the command line, in the report and during training."""
+
+import json
+
+import dreamers
+import numpy as np
+import pytest
+from PIL import Image
+from trained_runs import SMALL
+
+from stoix_like.analysis import report
+from stoix_like.cli import main
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
+from stoix_like.errors import ConfigError
+from stoix_like.inference.dreams import dream_episode
+from stoix_like.run import experiment, videos
+from stoix_like.run.setup import set_up
+
+RUN = [
+    *(*SMALL[4:], *dreamers.overrides(), "env=gymnax/cartpole", "env.reward_scale=0.5"),
+    *("arch.total_timesteps=64", "arch.num_evaluation=2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 0}, "context=0 is out of range: it must be at least 1 and below length=50"),
+        ({"context": 9, "length": 9}, "context=9 is out of range: it must be at least 1 and below length=9"),
+        ({"seed": -1}, "seed=-1 is out of range"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        dream_episode(tmp_path, **options)
+
+
+@pytest.mark.parametrize("name", ["dream.jpg", "dream"])
+def test_the_command_refuses_other_endings(name, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["plot-dream", str(tmp_path), "--out", name])
+    assert exit.value.code != 0
+    assert "the ending must be one of .png, .svg, .pdf, .html, .gif, .mp4" in capsys.readouterr().err
+
+
+def train(run_dir, *overrides):
+    """Train a run whose videos and dreams are recorded at the last evaluation, after 64 steps; return its metrics."""
+    experiment.run(set_up(parse_config(compose_config([*RUN, *overrides]))), run_dir)
+    records = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in record.items() if "second" not in name} for record in records]
+
+
+@pytest.mark.slow
+def test_a_run_is_dreamed_during_training_drawn_and_reported(tmp_path, capsys):
+    """Pushes to the left end an episode within a dozen steps; half of the reward of each is what the system learns."""
+    run = tmp_path / "run"
+    assert train(run, "logger.video.every_evals=2") == train(tmp_path / "plain")
+    assert sorted(path.name for path in (run / "videos").iterdir()) == ["64.gif", "64_dream.gif"]
+    episode = dream_episode(run, context=4, trust=True)
+    count = len(episode.reward)
+    assert 9 <= count <= 12
+    np.testing.assert_array_equal(episode.reward, [0.0] + [0.5] * (count - 1))
+    assert episode.name == "toy on gymnax/CartPole-v1"
+    with pytest.raises(ConfigError, match=r"context=20 leaves nothing to predict of an episode with \d+ observations"):
+        dream_episode(run, context=20, trust=True)
+    for name in ("dream.png", "dream.gif"):
+        main(["plot-dream", str(run), "--out", str(tmp_path / name), "--context", "3", "--length", "8", "--trust"])
+    assert "drawn to" in capsys.readouterr().out
+    with Image.open(tmp_path / "dream.gif") as gif:
+        assert gif.n_frames == 8
+    report.write([run], tmp_path / "report.html")
+    assert "dreamed the others" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, capsys):
+    train(tmp_path / "run", "system.module=toys")
+    with pytest.raises(SystemExit):
+        main(["plot-dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
+    message = "toy on gymnax/CartPole-v1: the system has no world model: use a run of system=dreamer/dreamer_v3"
+    assert message in capsys.readouterr().err
+    report.write([tmp_path / "run"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "dreamed the others" not in text
+    assert "No dream" not in text
+
+
+@pytest.mark.slow
+def test_a_dream_that_fails_is_reported_once_and_videos_continue(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(videos, "write_dream", lambda *_: 1 / 0)
+    monkeypatch.setattr(videos, "write_animation", lambda path, *_: path.write_bytes(b"a video"))
+    train(tmp_path / "run", "logger.video.every_evals=1")
+    assert sorted(path.name for path in (tmp_path / "run/videos").iterdir()) == ["32.gif", "64.gif"]
+    assert capsys.readouterr().err.count("a dream failed; the run continues without dreams: ZeroDivisionError") == 1
