@@ -1,0 +1,323 @@
+"""DreamerV3 (Hafner et al. 2025, Mastering diverse control tasks through world models, arXiv:2301.04104).
+
+A world model learns latents from replayed sequences. The policy and the critic learn in its imagination: from every
+replayed state, a few steps of the policy are imagined, and nothing else is needed of the environment. At a time limit
+an episode continues: only a terminated step has no value beyond it.
+
+Shape letters: T time, B sequences, S = T B starts of imagination, H imagined steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import (
+    Agent,
+    Axes,
+    Dream,
+    LastAction,
+    Metrics,
+    NetworkOutputs,
+    Observation,
+    RolloutState,
+    System,
+    SystemSpec,
+    TimeStep,
+    Trajectory,
+)
+from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.heads import mask_argument
+from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
+from stoix_like.networks.rssm import Latent
+from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params, TrainRatioConfig
+from stoix_like.systems.dreamer.world_model import (
+    Imagined,
+    WorldModel,
+    WorldModelConfig,
+    make_world_model,
+    two_hot_loss,
+)
+from stoix_like.systems.gradient_descent import gradient_step
+from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.off_policy import replay_epochs
+from stoix_like.utils.jax_utils import merge_leading_dims
+from stoix_like.utils.multistep import batch_lambda_returns
+from stoix_like.utils.packing import unpack
+from stoix_like.utils.platform import on_cpu
+from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_replay
+from stoix_like.utils.return_scale import ReturnScale, make_percentile_scale
+from stoix_like.utils.training import clip_by_parameter_norm, laprop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(WorldModelConfig, TrainRatioConfig):
+    """Hyperparameters of DreamerV3.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        lr: learning rate of all networks.
+        lr_warmup_steps: gradient steps over which the learning rate grows linearly to `lr`.
+        max_relative_norm: largest norm of the gradient of an array of parameters, in units of the norm of the array.
+        momentum_decay: decay of the mean of the gradients.
+        rms_decay: decay of the mean of the squared gradients.
+        imagination_length: imagined steps from each replayed state, H.
+        gae_lambda: lambda of the returns.
+        ent_coef: weight of the entropy of the policy.
+        vf_coef: weight of the value loss in imagination.
+        replay_vf_coef: weight of the value loss on replayed rewards.
+        slow_critic_coef: weight of the critic's regularisation towards its slow average.
+        tau: step size of this average.
+        return_decay: decay of the percentiles of returns, per gradient step.
+        return_percentile_low: the lower one, in percent.
+        return_percentile_high: the upper one, in percent.
+        min_return_range: smallest distance of the percentiles that advantages are divided by.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
+        "reward_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
+        "continue_network.critic_head": HeadRequirement(VALUE),
+        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+        "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
+    }
+    lr: Annotated[float, above(0.0)]
+    lr_warmup_steps: Annotated[int, between(0, INT32_MAX)]
+    max_relative_norm: Annotated[float, above(0.0)]
+    momentum_decay: Annotated[float, between(0.0, 1.0)]
+    rms_decay: Annotated[float, between(0.0, 1.0)]
+    imagination_length: Annotated[int, between(1, 2**10)]
+    gae_lambda: Annotated[float, between(0.0, 1.0)]
+    ent_coef: Annotated[float, at_least(0.0)]
+    vf_coef: Annotated[float, at_least(0.0)]
+    replay_vf_coef: Annotated[float, at_least(0.0)]
+    slow_critic_coef: Annotated[float, at_least(0.0)]
+    tau: Annotated[float, between(0.0, 1.0)]
+    return_decay: Annotated[float, between(0.0, 1.0)]
+    return_percentile_low: Annotated[float, between(0.0, 100.0)]
+    return_percentile_high: Annotated[float, between(0.0, 100.0)]
+    min_return_range: Annotated[float, above(0.0)]
+
+
+@dataclass(frozen=True)
+class Dreamer(Algorithm):
+    """DreamerV3 with its hyperparameters, networks and optimiser."""
+
+    config: Config
+    axes: Axes
+    model: WorldModel
+    actor: FeedForwardActor
+    critic: FeedForwardCritic
+    optim: optax.GradientTransformation
+    returns: ReturnScale
+    replay: StreamReplay
+    action_space: Any
+    gradient_steps: int
+
+    def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
+        """Initialise the agent, with an empty replay buffer."""
+        keys, features = jax.random.split(key, 3), self.model.initial((1,)).features
+        model = self.model.init(keys[0], timestep.observation)
+        params = Params(model, self.actor.init(keys[1], features), self.critic.init(keys[2], features))
+        slow_critic = jax.tree.map(jnp.copy, params.critic)
+        shared = DreamerShared(params, slow_critic, self.optim.init(params), self.returns.init())
+        return Agent(shared, self.replay.init(timestep))
+
+    def init_carry(self, num_envs: int) -> LastAction:
+        """Return the latent before an episode, and an action that has no effect."""
+        action = jax.eval_shape(self.action_space.sample, jax.random.key(0))
+        return LastAction(self.model.initial((num_envs,)), jnp.zeros((num_envs, *action.shape), action.dtype))
+
+    def act(
+        self, shared: DreamerShared, state: RolloutState, key: jax.Array, greedy: bool = False
+    ) -> tuple[LastAction, jax.Array, Any]:
+        """Choose actions by the latents of the last observations; the extras are these latents."""
+        latent_key, act_key = jax.random.split(key)
+        params, timestep = shared.params, state.timestep
+        step = partial(self.model.step, params.model, state.carry.state, state.carry.action)
+        latent = step(timestep.observation, timestep.starts_episode, None if greedy else latent_key)
+        pi = self.policy(params.actor, latent, timestep.observation.action_mask)
+        action = pi.mode() if greedy else pi.sample(seed=act_key)
+        return LastAction(latent, action), action, self.model.stored(latent)
+
+    def policy(self, params: Any, latent: Latent, action_mask: jax.Array | None) -> Any:
+        """Return the policy in latents."""
+        masked = mask_argument(self.actor.action_head, action_mask)
+        return self.actor.apply(params, latent.features, head_kwargs=masked)
+
+    def inspect(self, shared: DreamerShared, observation: Observation) -> NetworkOutputs:
+        """Return the policy and the values of first observations `[B, ...]`."""
+        carry = self.init_carry(len(jax.tree.leaves(observation.agent_view)[0]))
+        starts = jnp.ones(len(carry.action), bool)
+        latent = self.model.step(shared.params.model, *carry, observation, starts, None)
+        pi = self.policy(shared.params.actor, latent, observation.action_mask)
+        return NetworkOutputs(pi, self.critic.apply(shared.params.critic, latent.features).mean())
+
+    def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
+        """Add the rollout to the replay buffer."""
+        return agent._replace(local=self.replay.add(agent.local, trajectory))
+
+    def observations(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Observation:
+        """Return the observations of a batch of sequences."""
+        del trajectory
+        entries = self.replay.sample(agent.local, key).entries
+        observation: Observation = jax.tree.map(partial(merge_leading_dims, num_dims=2), entries.observation)
+        return observation
+
+    def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
+        """Take several gradient steps, each on a new batch of sequences, and average their metrics."""
+        del trajectory
+        return replay_epochs(self.sgd_step, agent, key, self.gradient_steps)
+
+    def sgd_step(self, agent: Agent, sample_key: jax.Array, loss_key: jax.Array, count: None) -> tuple[Agent, Metrics]:
+        """Take a gradient step on all losses, and write the new latents back to the replay buffer."""
+        del count
+        shared, batch = agent.shared, self.replay.sample(agent.local, sample_key)
+        others = unpack(shared.slow_critic), shared.return_scale, batch, loss_key
+        params, opt_state, (metrics, latent, return_scale) = gradient_step(
+            self.loss, self.optim, self.axes, shared.params, shared.opt_state, *others
+        )
+        slow_critic = optax.incremental_update(params.critic, shared.slow_critic, self.config.tau)
+        local = self.replay.refresh(agent.local, batch.indices, self.model.stored(latent))
+        return Agent(DreamerShared(params, slow_critic, opt_state, return_scale), local), metrics
+
+    def loss(
+        self, params: Params, slow_critic: Any, return_scale: Any, batch: StreamBatch, key: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Compute the sum of all losses; also metrics, the new latents `[T, B]` and the percentiles of returns."""
+        config, entries = self.config, batch.entries
+        model_key, imagine_key = jax.random.split(key)
+        model_loss, latent, metrics = self.model.loss(params.model, batch, model_key)
+        # Imagination starts from every replayed state, and teaches the world model nothing.
+        frozen = jax.lax.stop_gradient(params)
+        start = jax.lax.stop_gradient(jax.tree.map(partial(merge_leading_dims, num_dims=2), latent))
+        mask, terminated = entries.observation.action_mask, entries.terminated.reshape(-1)
+        mask = None if mask is None else merge_leading_dims(mask, 2)
+        act = partial(self._imagined_action, frozen.actor)
+        length = config.imagination_length
+        dream = self.model.imagine(frozen.model, start, mask, act, imagine_key, length)
+        dream = jax.lax.stop_gradient(dream)
+        returns, weight, value = self.imagined_returns(frozen, dream, terminated)
+        return_scale = self.returns.update(return_scale, returns)
+        advantage = (returns - value[:-1]) / self.returns.scale(return_scale)
+        policy_loss, entropy = self.policy_loss(params.actor, dream, advantage, weight)
+        features = dream.latent.features[:-1]
+        value_loss = jnp.mean(weight * self.value_losses(params.critic, slow_critic, features, returns))
+        replay_loss = self.replay_value_loss(params.critic, slow_critic, latent, batch, returns[0])
+        loss = model_loss + policy_loss + config.vf_coef * value_loss + config.replay_vf_coef * replay_loss
+        metrics |= {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "replay_value_loss": replay_loss,
+            "entropy": entropy,
+            "value": jnp.mean(value[0]),
+            "imagined_return": jnp.mean(returns[0]),
+            "return_range": self.returns.scale(return_scale),
+        }
+        return loss, (metrics, jax.lax.stop_gradient(latent), return_scale)
+
+    def imagined_returns(
+        self, params: Params, dream: Imagined, terminated: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute lambda-returns `[H, S]` (equation 6), their weights `[H, S]`, and the values `[H + 1, S]`.
+
+        The weight of a step is the discounted probability that the episode reaches it; nothing follows a terminated
+        start.
+        """
+        value = self.critic.apply(params.critic, dream.latent.features).mean()
+        imagined = jax.tree.map(lambda x: x[1:], dream.latent)
+        reward = self.model.reward(params.model, imagined).mean()
+        discount = self.config.gamma * self.model.continues(params.model, imagined)
+        returns = batch_lambda_returns(
+            reward, discount, value[1:], self.config.gae_lambda, time_major=True, associative=not on_cpu()
+        )
+        weight = jnp.cumprod(jnp.concatenate([1.0 - terminated[None], discount[:-1]]), axis=0)
+        return returns, weight, value
+
+    def policy_loss(
+        self, params: Any, dream: Imagined, advantage: jax.Array, weight: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Compute the REINFORCE loss with an entropy bonus (equation 7), and the mean entropy."""
+        latent = jax.tree.map(lambda x: x[:-1], dream.latent)
+        pi = self.policy(params, latent, dream.mask)
+        entropy = pi.entropy()
+        losses = -pi.log_prob(dream.action) * advantage - self.config.ent_coef * entropy
+        return jnp.mean(weight * losses), jnp.mean(entropy)
+
+    def value_losses(self, params: Any, slow_params: Any, features: jax.Array, returns: jax.Array) -> jax.Array:
+        """Compute the losses of values: their returns, and those of the slow average of the critic."""
+        distribution = self.critic.apply(params, features)
+        slow = jax.lax.stop_gradient(self.critic.apply(slow_params, features).mean())
+        return two_hot_loss(distribution, returns) + self.config.slow_critic_coef * two_hot_loss(distribution, slow)
+
+    def replay_value_loss(
+        self, params: Any, slow_params: Any, latent: Latent, batch: StreamBatch, bootstrap: jax.Array
+    ) -> jax.Array:
+        """Compute the value loss on replayed rewards, with the returns `[S]` imagined from each state as its values.
+
+        A truncated episode ends with such a value, and so does the sequence.
+        """
+        entries = batch.entries
+        values = bootstrap.reshape(entries.reward.shape)
+        discount = self.config.gamma * (1.0 - entries.terminated[1:])
+        returns = batch_lambda_returns(
+            *(entries.reward[1:], discount, values[1:], self.config.gae_lambda),
+            time_major=True,
+            truncation_t=entries.is_last[1:],
+            associative=not on_cpu(),
+        )
+        losses = self.value_losses(params, slow_params, latent.features[:-1], returns)
+        # The next entry of a last one belongs to another episode.
+        return jnp.mean(jnp.where(entries.is_last[:-1], 0.0, losses))
+
+    def dream(
+        self, shared: DreamerShared, observation: Observation, action: jax.Array, context: int, key: jax.Array
+    ) -> Dream:
+        """Predict observations from the first ones and the actions, see `System.dream`."""
+        del key
+        return self.model.dream(shared.params.model, observation, action, context)
+
+    def _imagined_action(self, params: Any, latent: Latent, mask: jax.Array | None, key: jax.Array) -> jax.Array:
+        action: jax.Array = self.policy(params, latent, mask).sample(seed=key)
+        return action
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build DreamerV3; the floats of the hyperparameters may be traced."""
+    networks = spec.networks
+    model = make_world_model(config, spec)
+    schedule = optax.linear_schedule(0.0, config.lr, config.lr_warmup_steps)
+    dreamer = Dreamer(
+        config,
+        spec.axes,
+        model,
+        actor=FeedForwardActor(networks.actor_network.action_head, networks.actor_network.pre_torso),
+        critic=FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso),
+        optim=optax.chain(
+            clip_by_parameter_norm(config.max_relative_norm),
+            laprop(schedule, config.momentum_decay, config.rms_decay, eps=1e-20),
+        ),
+        returns=make_percentile_scale(
+            config.return_decay,
+            config.return_percentile_low,
+            config.return_percentile_high,
+            config.min_return_range,
+            spec.axes,
+        ),
+        replay=make_stream_replay(config, spec, jax.tree.map(lambda x: x[0], model.stored(model.initial((1,))))),
+        action_space=spec.action_space,
+        gradient_steps=config.gradient_steps(spec.num_envs, spec.num_shards),
+    )
+    return make_system(dreamer, spec)._replace(dream=dreamer.dream)
+
+
+run_experiment, hydra_entry_point = entry_points("dreamer/dreamer_v3", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

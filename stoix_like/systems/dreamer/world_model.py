@@ -1,0 +1,404 @@
+"""A world model of latents: it observes sequences, imagines others, and decodes both.
+
+Shape letters: T time, B sequences, S starts of imagination, H imagined steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemConfig, SystemSpec
+from stoix_like.envs.spaces import Box, choices
+from stoix_like.networks.base import FeedForwardCritic
+from stoix_like.networks.latents import mode, sample_straight_through, unimix_logits
+from stoix_like.networks.rssm import RSSM, Latent
+from stoix_like.networks.world_model import decoded_view, decoder_loss
+from stoix_like.schema import at_least, between
+from stoix_like.systems.mpo.actions import as_vector
+from stoix_like.utils.loss import kl_balance_loss, two_hot_loss_per_example
+from stoix_like.utils.packing import unpack
+from stoix_like.utils.replay import StreamBatch
+
+Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]
+"""`(latents [S], action mask [S, A] or None, key) -> actions [S, ...]`."""
+
+
+class StoredLatent(NamedTuple):
+    """A latent as the replay buffer holds it.
+
+    Attributes:
+        deterministic: `[..., D]`.
+        classes: `[..., G]` uint16, the classes of the categorical variables.
+    """
+
+    deterministic: jax.Array
+    classes: jax.Array
+
+
+class Observed(NamedTuple):
+    """What a world model makes of sequences.
+
+    Attributes:
+        latent: `[T, B]`, after each observation.
+        posterior: `[T, B, G, K]`, logits of its random part.
+        prior: `[T, B, G, K]`, those before the observation was known.
+    """
+
+    latent: Latent
+    posterior: jax.Array
+    prior: jax.Array
+
+
+class Imagined(NamedTuple):
+    """Imagined trajectories.
+
+    Attributes:
+        latent: `[H + 1, S]`, the first ones are those that imagination started from.
+        action: `[H, S, ...]`.
+        mask: `[H, S, A]` bool, the actions that were legal there; None where all are.
+    """
+
+    latent: Latent
+    action: jax.Array
+    mask: jax.Array | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldModelConfig(SystemConfig):
+    """Hyperparameters of the world model.
+
+    Attributes:
+        free_nats: KL divergence of the random part, in nats, below which the losses do not reduce it.
+        uniform_mix: share of the uniform distribution in the distributions of the random part.
+        reconstruction_coef: weight of the loss of reconstructed observations.
+        reward_coef: weight of the loss of rewards.
+        continue_coef: weight of the loss of continuations.
+        dynamics_coef: weight of the loss that trains the prior towards the posterior.
+        representation_coef: weight of the loss that trains the posterior towards the prior.
+    """
+
+    free_nats: Annotated[float, at_least(0.0)]
+    uniform_mix: Annotated[float, between(0.0, 1.0)]
+    reconstruction_coef: Annotated[float, at_least(0.0)]
+    reward_coef: Annotated[float, at_least(0.0)]
+    continue_coef: Annotated[float, at_least(0.0)]
+    dynamics_coef: Annotated[float, at_least(0.0)]
+    representation_coef: Annotated[float, at_least(0.0)]
+
+
+class _Networks(nn.Module):
+    """The networks of latents and observations, with one set of parameters."""
+
+    encoder: nn.Module
+    dynamics: RSSM
+    decoder: nn.Module
+    num_choices: int
+
+    def setup(self) -> None:
+        """Create the layers that predict which actions are legal."""
+        self.legal = nn.Sequential([nn.Dense(self.dynamics.hidden_size), nn.silu, nn.Dense(self.num_choices)])
+
+    def initialise(self, observation: Observation, latent: Latent, action: jax.Array) -> None:
+        """Call every layer once."""
+        embedding = self.embed(observation.agent_view)
+        deterministic = self.dynamics.advance(latent, action)
+        self.dynamics.prior(deterministic)
+        self.dynamics.posterior(deterministic, embedding)
+        self.decoder(latent.features)
+        if observation.action_mask is not None:
+            self.legal(latent.features)
+
+    def embed(self, view: PyTree) -> jax.Array:
+        """Return what the posterior needs of observations."""
+        return self.dynamics.embed_tokens(self.encoder(view))
+
+    def advance(self, latent: Latent, action: jax.Array) -> jax.Array:
+        """See `RSSM.advance`."""
+        return self.dynamics.advance(latent, action)
+
+    def prior(self, deterministic: jax.Array) -> jax.Array:
+        """See `RSSM.prior`."""
+        return self.dynamics.prior(deterministic)
+
+    def posterior(self, deterministic: jax.Array, embedding: jax.Array) -> jax.Array:
+        """See `RSSM.posterior`."""
+        return self.dynamics.posterior(deterministic, embedding)
+
+    def decode(self, features: jax.Array) -> Any:
+        """Return the predictions of the decoder."""
+        return self.decoder(features)
+
+    def legality(self, features: jax.Array) -> jax.Array:
+        """Return the logits of the probabilities that actions are legal."""
+        return self.legal(features)
+
+
+@dataclass(frozen=True)
+class WorldModel:
+    """A recurrent state-space model, with an encoder and a decoder of observations, rewards and continuations.
+
+    Attributes:
+        config: hyperparameters.
+        networks: networks of latents and observations.
+        reward_network: the distribution of the reward that led to a latent.
+        continue_network: the logit of the probability that the episode has not terminated in a latent.
+        observation_space: the space of `Observation.agent_view`.
+        action_space: the action space.
+    """
+
+    config: WorldModelConfig
+    networks: _Networks
+    reward_network: FeedForwardCritic
+    continue_network: FeedForwardCritic
+    observation_space: Any
+    action_space: Any
+
+    def init(self, key: jax.Array, observation: Observation) -> PyTree:
+        """Initialise the parameters for observations `[N, ...]`."""
+        batch = jax.tree.leaves(observation.agent_view)[0].shape[:1]
+        keys, latent = jax.random.split(key, 4), self.initial(batch)
+        action = self._vector(jax.vmap(self.action_space.sample)(jax.random.split(keys[0], batch[0])))
+        return {
+            "latents": self.networks.init(keys[1], observation, latent, action, method="initialise"),
+            "reward": self.reward_network.init(keys[2], latent.features),
+            "continues": self.continue_network.init(keys[3], latent.features),
+        }
+
+    def initial(self, batch: tuple[int, ...]) -> Latent:
+        """Return the latents before the first observation of episodes."""
+        return self.networks.dynamics.initial(batch)
+
+    def step(
+        self,
+        params: PyTree,
+        latent: Latent,
+        action: jax.Array,
+        observation: Observation,
+        is_first: jax.Array,
+        key: jax.Array | None,
+    ) -> Latent:
+        """Return the latents `[N]` after the next observations; with the likeliest random part without a key."""
+        embedding = self._apply("embed", params, observation.agent_view)
+        deterministic = self._advance(params, latent, self._vector(action), is_first)
+        logits = self._logits("posterior", params, deterministic, embedding)
+        return Latent(deterministic, mode(logits) if key is None else sample_straight_through(key, logits))
+
+    def observe(
+        self,
+        params: PyTree,
+        latent: Latent,
+        observation: Observation,
+        action: jax.Array,
+        is_first: jax.Array,
+        key: jax.Array,
+    ) -> Observed:
+        """Compute the latents of sequences.
+
+        Args:
+            params: the parameters.
+            latent: `[B]`, before the first step.
+            observation: `[T, B, ...]`.
+            action: `[T, B, ...]`, those that led to the observations.
+            is_first: `[T, B]` bool, whether an observation is the first of its episode: latents and actions are reset.
+            key: one key.
+
+        Returns:
+            Latents and logits; gradients flow through the samples (straight-through).
+        """
+        embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
+
+        def step(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
+            embedding, vector, is_first, key = inputs
+            deterministic = self._advance(params, latent, vector, is_first)
+            logits = self._logits("posterior", params, deterministic, embedding)
+            latent = Latent(deterministic, sample_straight_through(key, logits))
+            return latent, (latent, logits)
+
+        inputs = embedding, vector, is_first, jax.random.split(key, len(is_first))
+        _, (latents, posterior) = jax.lax.scan(step, latent, inputs)
+        return Observed(latents, posterior, self._logits("prior", params, latents.deterministic))
+
+    def imagine(
+        self, params: PyTree, latent: Latent, mask: jax.Array | None, policy: Policy, key: jax.Array, length: int
+    ) -> Imagined:
+        """Continue from latents with the actions of a policy.
+
+        Args:
+            params: the parameters.
+            latent: `[S]`, the starts.
+            mask: `[S, A]` bool, the legal actions there; None where all are. Later ones are decoded.
+            policy: chooses the actions.
+            key: one key.
+            length: H.
+
+        Returns:
+            The trajectories.
+        """
+
+        def step(carry: tuple[Latent, Any], key: jax.Array) -> tuple[Any, Any]:
+            (latent, mask), (act_key, key) = carry, jax.random.split(key)
+            action = policy(latent, mask, act_key)
+            deterministic = self._apply("advance", params, latent, self._vector(action))
+            logits = self._logits("prior", params, deterministic)
+            following = Latent(deterministic, sample_straight_through(key, logits))
+            legal = None if mask is None else self._apply("legality", params, following.features) > 0.0
+            return (following, legal), (latent, action, mask)
+
+        (last, _), (latents, action, mask) = jax.lax.scan(step, (latent, mask), jax.random.split(key, length))
+        return Imagined(jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), latents, last), action, mask)
+
+    def decode(self, params: PyTree, latent: Latent) -> PyTree:
+        """Return the views that latents stand for, like `Observation.agent_view`, as floats in its units."""
+        return decoded_view(self.observation_space, self._apply("decode", params, latent.features))
+
+    def reward(self, params: PyTree, latent: Latent) -> Any:
+        """Return the distributions of the rewards that led to latents."""
+        return self.reward_network.apply(params["reward"], latent.features)
+
+    def continues(self, params: PyTree, latent: Latent) -> jax.Array:
+        """Return the probabilities that episodes have not terminated in latents."""
+        return jax.nn.sigmoid(self.continue_network.apply(params["continues"], latent.features))
+
+    def loss(self, params: PyTree, batch: StreamBatch, key: jax.Array) -> tuple[jax.Array, Latent, Metrics]:
+        """Compute the loss of sequences; also their latents `[T, B]` and metrics.
+
+            L = L_observation + L_reward + L_continue + b_dyn L_dyn + b_rep L_rep
+
+        Source: Hafner et al. 2025, equations 4 and 5. A truncated episode continues.
+
+        Args:
+            params: the parameters.
+            batch: `[T, B]`.
+            key: one key.
+
+        Returns:
+            The mean loss, the latents and the metrics.
+        """
+        entries = batch.entries
+        steps = entries.observation, entries.action, entries.is_first
+        latent, posterior, prior = self.observe(params, self.restored(batch.latent), *steps, key)
+        dynamics, representation = kl_balance_loss(posterior, prior, self.config.free_nats)
+        continues = self.continue_network.apply(params["continues"], latent.features)
+        losses = {
+            "reconstruction": self.reconstruction_loss(params, latent, entries.observation),
+            "reward": two_hot_loss(self.reward(params, latent), entries.reward),
+            "continue": optax.sigmoid_binary_cross_entropy(continues, 1.0 - entries.terminated),
+            "dynamics": dynamics,
+            "representation": representation,
+        }
+        means = {name: jnp.mean(loss) for name, loss in losses.items()}
+        loss = jnp.sum(jnp.stack([getattr(self.config, f"{name}_coef") * mean for name, mean in means.items()]))
+        return loss, latent, {f"{name}_loss": mean for name, mean in means.items()}
+
+    def dream(self, params: PyTree, observation: Observation, action: jax.Array, context: int) -> Dream:
+        """Predict the observations of episodes from the first ones and the actions, with the likeliest latents.
+
+        Args:
+            params: the parameters.
+            observation: `[T, B, ...]`, from the first ones of episodes.
+            action: `[T, B, ...]`, those that led to them.
+            context: observations that are known.
+
+        Returns:
+            The predictions; those of known observations are reconstructions.
+        """
+        embedding, vector = self._apply("embed", params, observation.agent_view), self._vector(action)
+        times = jnp.arange(len(vector))
+
+        def step(latent: Latent, inputs: Any) -> tuple[Latent, Latent]:
+            embedding, vector, time = inputs
+            deterministic = self._advance(params, latent, vector, jnp.full(len(vector), time == 0))
+            known = self._logits("posterior", params, deterministic, embedding)
+            logits = jnp.where(time < context, known, self._logits("prior", params, deterministic))
+            latent = Latent(deterministic, mode(logits))
+            return latent, latent
+
+        _, latents = jax.lax.scan(step, self.initial(vector.shape[1:2]), (embedding, vector, times))
+        return Dream(self.decode(params, latents), self.reward(params, latents).mean(), self.continues(params, latents))
+
+    def reconstruction_loss(self, params: PyTree, latent: Latent, observation: Observation) -> jax.Array:
+        """Compute the losses `[...]` of the observations that latents stand for.
+
+        They are those of `decoder_loss`, and the binary cross-entropies of the action mask.
+        """
+        predictions = self._apply("decode", params, latent.features)
+        losses: jax.Array = decoder_loss(self.observation_space, predictions, observation.agent_view)
+        if observation.action_mask is None:
+            return losses
+        logits = self._apply("legality", params, latent.features)
+        return losses + optax.sigmoid_binary_cross_entropy(logits, observation.action_mask).sum(axis=-1)
+
+    def stored(self, latent: Latent) -> StoredLatent:
+        """Return latents as the replay buffer holds them."""
+        return StoredLatent(latent.deterministic, jnp.argmax(latent.stochastic, axis=-1).astype(jnp.uint16))
+
+    def restored(self, stored: StoredLatent) -> Latent:
+        """Return latents that were stored."""
+        return Latent(stored.deterministic, jax.nn.one_hot(stored.classes, self.networks.dynamics.num_classes))
+
+    def _advance(self, params: PyTree, latent: Latent, vector: jax.Array, is_first: jax.Array) -> jax.Array:
+        """Return the next deterministic parts; where episodes start, latents and actions are zeros."""
+
+        def reset(x: jax.Array) -> jax.Array:
+            return jnp.where(is_first.reshape(-1, *(1,) * (x.ndim - 1)), 0.0, x)
+
+        deterministic: jax.Array = self._apply("advance", params, jax.tree.map(reset, latent), reset(vector))
+        return deterministic
+
+    def _logits(self, name: str, params: PyTree, *args: jax.Array) -> jax.Array:
+        return unimix_logits(self._apply(name, params, *args), self.config.uniform_mix)
+
+    def _apply(self, method: str, params: PyTree, *args: Any) -> Any:
+        return self.networks.apply(unpack(params)["latents"], *args, method=method)
+
+    def _vector(self, action: jax.Array) -> jax.Array:
+        """Return actions as vectors; those of a bounded box in units of half its width."""
+        vector = as_vector(self.action_space, action)
+        if not isinstance(self.action_space, Box):
+            return vector
+        num_dims = len(self.action_space.shape)
+        unit = jnp.asarray(self.action_space.half_width, vector.dtype)
+        return (vector / unit.reshape((1,) * (vector.ndim - num_dims) + unit.shape)).reshape(
+            *vector.shape[: vector.ndim - num_dims], -1
+        )
+
+
+def two_hot_loss(distribution: Any, target: jax.Array) -> jax.Array:
+    """Compute the cross-entropies of value distributions and targets, see `two_hot_loss_per_example`."""
+    losses: jax.Array = two_hot_loss_per_example(distribution.logits, distribution.values, target)
+    return losses
+
+
+def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:
+    """Build the model from the networks of a configuration.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces and networks.
+
+    Returns:
+        The model.
+    """
+    parts, space = spec.networks.world_model, spec.observation_space
+    reward, continues = spec.networks.reward_network, spec.networks.continue_network
+    networks = _Networks(
+        parts.encoder.clone(space=space),
+        parts.dynamics,
+        parts.decoder.clone(space=space),
+        num_choices=sum(choices(spec.action_space)),
+    )
+    return WorldModel(
+        config,
+        networks,
+        FeedForwardCritic(reward.critic_head, reward.pre_torso),
+        FeedForwardCritic(continues.critic_head, continues.pre_torso),
+        space,
+        spec.action_space,
+    )
