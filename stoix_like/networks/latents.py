@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from stoix_like.networks.distributions.masks import mix_uniform
 from stoix_like.utils.jax_utils import Scalar
 
 
@@ -24,8 +25,7 @@ def unimix_logits(logits: Float[Array, "*batch K"], mix: Scalar = 0.01) -> Float
     Returns:
         `[..., K]` normalised log-probabilities, float32.
     """
-    probs = jax.nn.softmax(logits.astype(jnp.float32))
-    return jnp.log((1.0 - mix) * probs + mix / logits.shape[-1])
+    return mix_uniform(logits.astype(jnp.float32), mix)
 
 
 def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:

@@ -30,7 +30,10 @@ _BASES: dict[str, dict[str, type]] = {
     "env": {"stoix_like.envs.wrappers": wrappers.Wrapper},
 }
 _NAMES = {
-    "network": ("stoix_like.networks.heads.policy_head", "stoix_like.networks.base.chained_torsos"),
+    "network": (
+        *("stoix_like.networks.heads.policy_head", "stoix_like.networks.heads.dreamer_policy_head"),
+        "stoix_like.networks.base.chained_torsos",
+    ),
     "callbacks": ("stoix_like.callbacks.StopAtReturn", "stoix_like.callbacks.StopWithoutImprovement"),
 }
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         MultiDiscreteActionDistribution,
         SymmetricallyValuedDistribution,
     )
-    from stoix_like.networks.distributions.masks import legal_actions, mask_logits
+    from stoix_like.networks.distributions.masks import legal_actions, mask_logits, mix_uniform
     from stoix_like.networks.distributions.mixed import MixedActionDistribution
     from stoix_like.networks.distributions.normal import MultivariateNormalDiag, Normal, StateDependentNoise
     from stoix_like.networks.distributions.squashed import AffineTanhTransformedDistribution
@@ -70,5 +70,6 @@ __all__ = [
     "kl_per_dimension",
     "legal_actions",
     "mask_logits",
+    "mix_uniform",
     "squash",
 ]

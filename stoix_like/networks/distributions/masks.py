@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from stoix_like.utils.jax_utils import Scalar
+
 
 def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*batch A"] | None) -> Float[Array, "..."]:
     """Set the logits of illegal actions to the lowest finite number.
@@ -29,6 +31,33 @@ def mask_logits(logits: Float[Array, "*batch A"], action_mask: Bool[Array, "*bat
     if action_mask is None:
         return logits
     return jnp.where(legal_actions(action_mask), logits, jnp.finfo(logits.dtype).min)
+
+
+def mix_uniform(
+    logits: Float[Array, "*batch A"], mix: Scalar, action_mask: Bool[Array, "*batch A"] | None = None
+) -> Float[Array, "*batch A"]:
+    """Mix the uniform distribution over legal actions into the probabilities, so that none of them vanishes.
+
+        log((1 - mix) softmax(logits) + mix / |legal|)
+
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, world model learning and actor critic learning.
+
+    Args:
+        logits: `[..., A]` unnormalised log-probabilities, see `mask_logits`.
+        mix: share of the uniform distribution, in [0, 1]; may be traced.
+        action_mask: `[..., A]`, True where an action is legal; None where all are legal.
+
+    Returns:
+        `[..., A]` normalised log-probabilities; the lowest finite number where an action is illegal.
+
+    Raises:
+        ValueError: a row of a concrete mask has no legal action.
+    """
+    probs = (1.0 - mix) * jax.nn.softmax(logits)
+    if action_mask is None:
+        return jnp.log(probs + mix / logits.shape[-1])
+    legal = legal_actions(action_mask)
+    return mask_logits(jnp.log(probs + mix / legal.sum(-1, keepdims=True)), legal)
 
 
 def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | None = None) -> Bool[Array, "*batch L"]:

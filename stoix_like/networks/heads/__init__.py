@@ -7,6 +7,7 @@ the action spaces that it supports, and whether it takes an action mask.
 from stoix_like.networks.heads.base import Bounds, Embedding, Epsilon, Mask, PolicyHead, Shape, mask_argument
 from stoix_like.networks.heads.continuous import (
     BetaDistributionHead,
+    BoundedNormalHead,
     DeterministicHead,
     MultivariateNormalDiagHead,
     NormalAffineTanhDistributionHead,
@@ -21,7 +22,7 @@ from stoix_like.networks.heads.critics import (
 )
 from stoix_like.networks.heads.discovered import DiscoveredHead, Predictions
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
-from stoix_like.networks.heads.general import LinearHead, MixedHead, PolicyValueHead, policy_head
+from stoix_like.networks.heads.general import LinearHead, MixedHead, PolicyValueHead, dreamer_policy_head, policy_head
 from stoix_like.networks.heads.hyperspherical import (
     HypersphericalCategoricalCriticHead,
     HypersphericalCriticHead,
@@ -48,6 +49,7 @@ from stoix_like.networks.heads.quantiles import (
 __all__ = [
     "AtomPolicy",
     "BetaDistributionHead",
+    "BoundedNormalHead",
     "Bounds",
     "CategoricalCriticHead",
     "CategoricalHead",
@@ -84,6 +86,7 @@ __all__ = [
     "Shape",
     "StateDependentNoiseHead",
     "SymexpCriticHead",
+    "dreamer_policy_head",
     "mask_argument",
     "policy_head",
     "quantile_levels",

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
 from jax.nn.initializers import orthogonal
 from jaxtyping import Array, Bool
 
 from stoix_like.envs.spaces import Discrete, MultiDiscrete
 from stoix_like.networks import distributions
-from stoix_like.networks.distributions.masks import legal_actions, mask_logits
+from stoix_like.networks.distributions.masks import legal_actions, mask_logits, mix_uniform
 from stoix_like.networks.heads.base import Embedding, PolicyHead, Shape, action_shape, dense
 from stoix_like.networks.requirements import STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer
+from stoix_like.utils.jax_utils import Scalar
 
 
 class CategoricalHead(PolicyHead, nn.Module):
@@ -23,6 +26,7 @@ class CategoricalHead(PolicyHead, nn.Module):
     Attributes:
         action_dim: number of actions; or a shape `(…, K)`, for an array of choices among K.
         kernel_init: initialiser of the weights, or its name.
+        uniform_mix: probability of a uniformly random legal action, in [0, 1], see `mix_uniform`.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -31,6 +35,12 @@ class CategoricalHead(PolicyHead, nn.Module):
 
     action_dim: Shape
     kernel_init: Initializer | str = orthogonal(0.01)
+    uniform_mix: Scalar = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that the share of random actions is a probability."""
+        _check_share(self.uniform_mix)
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -46,7 +56,10 @@ class CategoricalHead(PolicyHead, nn.Module):
             A distribution over integers `[...]`.
         """
         shape = action_shape(self.action_dim)
-        pi = distributions.Categorical(logits=mask_logits(dense(embedding, shape, self.kernel_init), action_mask))
+        logits = mask_logits(dense(embedding, shape, self.kernel_init), action_mask)
+        if _mixes(self.uniform_mix):
+            logits = mix_uniform(logits, self.uniform_mix, action_mask)
+        pi = distributions.Categorical(logits=logits)
         return distributions.Independent(pi, len(shape) - 1) if len(shape) > 1 else pi
 
 
@@ -57,6 +70,7 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
         action_dim: number of sub-actions.
         number_of_dims_per_distribution: number of choices of each sub-action.
         kernel_init: initialiser of the weights, or its name.
+        uniform_mix: probability of a uniformly random legal action, in [0, 1], see `mix_uniform`.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -66,6 +80,12 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
     action_dim: int
     number_of_dims_per_distribution: Sequence[int]
     kernel_init: Initializer | str = orthogonal(0.01)
+    uniform_mix: Scalar = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that the share of random actions is a probability."""
+        _check_share(self.uniform_mix)
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -83,4 +103,18 @@ class MultiDiscreteHead(PolicyHead, nn.Module):
         sizes = tuple(self.number_of_dims_per_distribution)
         legal = None if action_mask is None else legal_actions(action_mask, sizes)
         logits = mask_logits(dense(embedding, (sum(sizes),), self.kernel_init), legal)
+        if _mixes(self.uniform_mix):
+            ends = np.cumsum(sizes)[:-1]
+            masks = [None] * len(sizes) if legal is None else jnp.split(legal, ends, axis=-1)
+            parts = zip(jnp.split(logits, ends, axis=-1), masks, strict=True)
+            logits = jnp.concatenate([mix_uniform(part, self.uniform_mix, mask) for part, mask in parts], axis=-1)
         return distributions.MultiDiscreteActionDistribution(logits, sizes)
+
+
+def _mixes(share: Scalar) -> bool:
+    return not isinstance(share, int | float) or share != 0
+
+
+def _check_share(share: Scalar) -> None:
+    if isinstance(share, int | float) and not 0 <= share <= 1:
+        raise ValueError(f"uniform_mix={share} must be a probability in [0, 1]: use 0.01")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -12,10 +13,15 @@ from jaxtyping import Array, Bool, Float
 from stoix_like.envs.spaces import Mixed, Space, action_facts, fits
 from stoix_like.networks import distributions
 from stoix_like.networks.heads.base import Embedding, PolicyHead, dense, mask_argument
-from stoix_like.networks.heads.continuous import MultivariateNormalDiagHead, NormalAffineTanhDistributionHead
+from stoix_like.networks.heads.continuous import (
+    BoundedNormalHead,
+    MultivariateNormalDiagHead,
+    NormalAffineTanhDistributionHead,
+)
 from stoix_like.networks.heads.discrete import CategoricalHead, MultiDiscreteHead
 from stoix_like.networks.requirements import POLICY_AND_VALUE, STOCHASTIC_POLICY
 from stoix_like.networks.utils import Initializer, accepted
+from stoix_like.utils.jax_utils import Scalar
 
 
 class LinearHead(nn.Module):
@@ -70,10 +76,11 @@ class PolicyValueHead(PolicyHead, nn.Module):
 
 
 class MixedHead(PolicyHead, nn.Module):
-    """A policy over dictionaries or tuples of actions, with the default head of each part.
+    """A policy over dictionaries or tuples of actions, with a head of its own for each part.
 
     Attributes:
         action_space: the action space.
+        part_head: builds the head of the space of one part; None for `policy_head`.
     """
 
     outputs: ClassVar[str | None] = STOCHASTIC_POLICY
@@ -81,6 +88,7 @@ class MixedHead(PolicyHead, nn.Module):
     takes_action_mask: ClassVar[bool] = True
 
     action_space: Mixed
+    part_head: Callable[[Space], nn.Module] | None = None
 
     @nn.compact
     def __call__(
@@ -96,7 +104,7 @@ class MixedHead(PolicyHead, nn.Module):
             A distribution over vectors, see `spaces.Mixed`.
         """
         space = self.action_space
-        pairs = zip(map(policy_head, space.parts), space.masks(action_mask), strict=True)
+        pairs = zip(map(self.part_head or policy_head, space.parts), space.masks(action_mask), strict=True)
         parts = [head(embedding, **mask_argument(head, mask)) for head, mask in pairs]
         return distributions.MixedActionDistribution(parts, space)
 
@@ -127,3 +135,24 @@ def policy_head(action_space: Space) -> nn.Module:
         if fits(head, action_space):
             return head(**accepted(head, action_facts(action_space)))
     raise TypeError(f"action_space={action_space} has no policy head: use Discrete, MultiDiscrete, Box or Mixed")
+
+
+def dreamer_policy_head(action_space: Space, uniform_mix: Scalar = 0.01) -> nn.Module:
+    """Return the policy head of DreamerV3 for an action space.
+
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, actor critic learning.
+
+    Args:
+        action_space: the action space.
+        uniform_mix: probability of a uniformly random choice, for discrete actions.
+
+    Returns:
+        As `policy_head`, but with choices that keep some probability, and a normal policy with bounded mean and
+        deviation for a bounded `Box`.
+    """
+    if isinstance(action_space, Mixed):
+        return MixedHead(action_space, functools.partial(dreamer_policy_head, uniform_mix=uniform_mix))
+    if fits(BoundedNormalHead, action_space):
+        return BoundedNormalHead(**accepted(BoundedNormalHead, action_facts(action_space)))
+    head = policy_head(action_space)
+    return head.copy(uniform_mix=uniform_mix) if isinstance(head, CategoricalHead | MultiDiscreteHead) else head

@@ -87,3 +87,14 @@ def test_bfloat16_embeddings_give_float32_log_probs():
             return pi.log_prob(pi.mode())
 
         assert jax.eval_shape(log_prob, x).dtype == jnp.float32
+
+
+# By hand, bounds (-1, 3): the middle is 1, half the distance 2. Biases mu = (0, artanh(1/2)), s = (-2, 1e9):
+# means 1 and 1 + 2 * 1/2 = 2, deviations 2 (0.1 + 0.9 / 2) = 1.1 and 2. Entropy: ln(1.1 * 2) + ln(2 pi e).
+def test_a_bounded_normal_policy_has_a_bounded_mean_and_deviation():
+    head, x = heads.BoundedNormalHead(2, -1.0, (3.0, 3.0)), jnp.zeros((4, 6))
+    bias = jnp.array([0.0, np.arctanh(0.5), -2.0, 1e9])
+    pi = head.apply({"params": {"Dense_0": {"kernel": jnp.zeros((6, 4)), "bias": bias}}}, x)
+    np.testing.assert_allclose(pi.mode(), [[1.0, 2.0]] * 4, rtol=1e-6)
+    np.testing.assert_allclose(pi.stddev(), [[1.1, 2.0]] * 4, rtol=1e-6)
+    np.testing.assert_allclose(pi.entropy(), np.log(2.2) + np.log(2.0 * np.pi * np.e), rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from every_head import KEY
 
-from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
+from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks import heads
 
 
@@ -35,6 +35,16 @@ class TestDefaultPolicyHead:
         sample, log_prob = jax.eval_shape(act, jnp.ones((5, 4)))
         assert sample.shape == (5, *space.shape)
         assert log_prob.shape == (5,)
+
+    def test_dreamers_heads_keep_all_choices_possible_and_means_within_bounds(self):
+        head = heads.dreamer_policy_head
+        assert (head(Discrete(3)).uniform_mix, head(MultiDiscrete((2, 3)), 0.1).uniform_mix) == (0.01, 0.1)
+        assert type(head(Box(-1.0, 1.0, (2,)))) is heads.BoundedNormalHead
+        assert type(head(Box(-1.0, np.inf, (2,)))) is heads.MultivariateNormalDiagHead
+        mixed = head(Mixed(Tuple([Discrete(3), Box(-1.0, 1.0, (2,))])), 0.3)
+        pi = jax.eval_shape(lambda x: mixed.init_with_output(KEY, x)[0].sample(seed=KEY), jnp.ones((5, 4)))
+        assert pi.shape == (5, 3)
+        assert mixed.part_head(Discrete(3)).uniform_mix == 0.3
 
     def test_bounds_come_from_the_action_space(self):
         head = heads.policy_head(Box(-1.0, np.asarray([1.0, 2.0]), (2,)))
