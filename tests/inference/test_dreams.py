@@ -74,6 +74,15 @@ def test_a_run_is_dreamed_during_training_drawn_and_reported(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("more", [["env=gymnasium/cartpole"], ["arch.population.size=2"]])
+def test_environments_on_the_host_and_members_dream(more, tmp_path):
+    run = tmp_path / "run"
+    train(run, "logger.video.every_evals=2", *more)
+    assert (run / "videos/64_dream.gif").exists()
+    assert 9 <= len(dream_episode(run, member=0, trust=True).reward) <= 12
+
+
+@pytest.mark.slow
 def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, capsys):
     train(tmp_path / "run", "system.module=toys")
     with pytest.raises(SystemExit):
