@@ -126,8 +126,7 @@ class RecurrentPolicy(Policy):
     def random_arguments(self, key: jax.Array, batch: int) -> list[jax.Array]:
         """See `Exportable.random_arguments`."""
         state_key, first_key = jax.random.split(key)
-        state = self.initial_state(batch)
-        states = [leaf + jax.random.normal(state_key, leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+        states = [_random_like(state_key, leaf) for leaf in jax.tree.leaves(self.initial_state(batch))]
         return [*super().random_arguments(key, batch), *states, jax.random.bernoulli(first_key, 0.3, (batch,))]
 
     def _act(
@@ -146,3 +145,10 @@ class RecurrentPolicy(Policy):
         return jax.tree.map(
             lambda leaf, like: jnp.asarray(leaf, like.dtype).reshape(-1, *like.shape[1:]), state, self._state_like
         )
+
+
+def _random_like(key: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Draw numbers, or of integers, such as the last action, and of flags, 0 and 1."""
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return leaf + jax.random.normal(key, leaf.shape, leaf.dtype)
+    return jax.random.bernoulli(key, 0.5, leaf.shape).astype(leaf.dtype)
