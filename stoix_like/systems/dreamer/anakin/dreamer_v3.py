@@ -38,20 +38,13 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DIS
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import INT32_MAX, above, at_least, between
 from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params, TrainRatioConfig
-from stoix_like.systems.dreamer.world_model import (
-    Imagined,
-    WorldModel,
-    WorldModelConfig,
-    make_world_model,
-    two_hot_loss,
-)
+from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
+from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, two_hot_loss
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.utils.jax_utils import merge_leading_dims
-from stoix_like.utils.multistep import batch_lambda_returns
 from stoix_like.utils.packing import unpack
-from stoix_like.utils.platform import on_cpu
 from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_replay
 from stoix_like.utils.return_scale import ReturnScale, make_percentile_scale
 from stoix_like.utils.training import clip_by_parameter_norm, laprop
@@ -88,7 +81,7 @@ class Config(WorldModelConfig, TrainRatioConfig):
         "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
     }
     lr: Annotated[float, above(0.0)]
-    lr_warmup_steps: Annotated[int, between(0, INT32_MAX)]
+    lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
     max_relative_norm: Annotated[float, above(0.0)]
     momentum_decay: Annotated[float, between(0.0, 1.0)]
     rms_decay: Annotated[float, between(0.0, 1.0)]
@@ -151,6 +144,11 @@ class Dreamer(Algorithm):
         masked = mask_argument(self.actor.action_head, action_mask)
         return self.actor.apply(params, latent.features, head_kwargs=masked)
 
+    def sample_action(self, params: Any, latent: Latent, action_mask: jax.Array | None, key: jax.Array) -> jax.Array:
+        """Draw actions of the policy in latents."""
+        action: jax.Array = self.policy(params, latent, action_mask).sample(seed=key)
+        return action
+
     def inspect(self, shared: DreamerShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
         carry = self.init_carry(len(jax.tree.leaves(observation.agent_view)[0]))
@@ -192,89 +190,56 @@ class Dreamer(Algorithm):
     ) -> tuple[jax.Array, Any]:
         """Compute the sum of all losses; also metrics, the new latents `[T, B]` and the percentiles of returns."""
         config, entries = self.config, batch.entries
-        model_key, imagine_key = jax.random.split(key)
+        model_key, imagine_key, entropy_key = jax.random.split(key, 3)
         model_loss, latent, metrics = self.model.loss(params.model, batch, model_key)
         # Imagination starts from every replayed state, and teaches the world model nothing.
         frozen = jax.lax.stop_gradient(params)
-        start = jax.lax.stop_gradient(jax.tree.map(partial(merge_leading_dims, num_dims=2), latent))
-        mask, terminated = entries.observation.action_mask, entries.terminated.reshape(-1)
-        mask = None if mask is None else merge_leading_dims(mask, 2)
-        act = partial(self._imagined_action, frozen.actor)
-        length = config.imagination_length
-        dream = self.model.imagine(frozen.model, start, mask, act, imagine_key, length)
+        start, mask = jax.tree.map(partial(merge_leading_dims, num_dims=2), (latent, entries.observation.action_mask))
+        act = partial(self.sample_action, frozen.actor)
+        dream = self.model.imagine(frozen.model, start, mask, act, imagine_key, config.imagination_length)
         dream = jax.lax.stop_gradient(dream)
-        returns, weight, value = self.imagined_returns(frozen, dream, terminated)
+        critic = self.critic.apply(params.critic, dream.latent.features)
+        value = jax.lax.stop_gradient(critic.mean())
+        first, later = (
+            jax.tree.map(lambda x, part=part: x[part], dream.latent) for part in (slice(-1), slice(1, None))
+        )
+        returns, weight = imagined_returns(
+            self.model.reward(frozen.model, later).mean(),
+            self.model.continues(frozen.model, later),
+            value,
+            entries.terminated.reshape(-1),
+            config.gamma,
+            config.gae_lambda,
+        )
         return_scale = self.returns.update(return_scale, returns)
         advantage = (returns - value[:-1]) / self.returns.scale(return_scale)
-        policy_loss, entropy = self.policy_loss(params.actor, dream, advantage, weight)
-        features = dream.latent.features[:-1]
-        value_loss = jnp.mean(weight * self.value_losses(params.critic, slow_critic, features, returns))
-        replay_loss = self.replay_value_loss(params.critic, slow_critic, latent, batch, returns[0])
+        pi = self.policy(params.actor, first, dream.mask)
+        entropy = pi.entropy(seed=entropy_key)
+        # Equation 7: REINFORCE with an entropy bonus.
+        policy_loss = jnp.mean(weight * (-pi.log_prob(dream.action) * advantage - config.ent_coef * entropy))
+        value_loss = jnp.mean(weight * self.value_losses(critic[:-1], slow_critic, first, returns))
+        replay_returns, counts = replayed_returns(
+            entries, returns[0].reshape(entries.reward.shape), config.gamma, config.gae_lambda
+        )
+        before = jax.tree.map(lambda x: x[:-1], latent)
+        critic = self.critic.apply(params.critic, before.features)
+        replay_loss = jnp.mean(counts * self.value_losses(critic, slow_critic, before, replay_returns))
         loss = model_loss + policy_loss + config.vf_coef * value_loss + config.replay_vf_coef * replay_loss
         metrics |= {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "replay_value_loss": replay_loss,
-            "entropy": entropy,
+            "entropy": jnp.mean(entropy),
             "value": jnp.mean(value[0]),
             "imagined_return": jnp.mean(returns[0]),
             "return_range": self.returns.scale(return_scale),
         }
         return loss, (metrics, jax.lax.stop_gradient(latent), return_scale)
 
-    def imagined_returns(
-        self, params: Params, dream: Imagined, terminated: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Compute lambda-returns `[H, S]` (equation 6), their weights `[H, S]`, and the values `[H + 1, S]`.
-
-        The weight of a step is the discounted probability that the episode reaches it; nothing follows a terminated
-        start.
-        """
-        value = self.critic.apply(params.critic, dream.latent.features).mean()
-        imagined = jax.tree.map(lambda x: x[1:], dream.latent)
-        reward = self.model.reward(params.model, imagined).mean()
-        discount = self.config.gamma * self.model.continues(params.model, imagined)
-        returns = batch_lambda_returns(
-            reward, discount, value[1:], self.config.gae_lambda, time_major=True, associative=not on_cpu()
-        )
-        weight = jnp.cumprod(jnp.concatenate([1.0 - terminated[None], discount[:-1]]), axis=0)
-        return returns, weight, value
-
-    def policy_loss(
-        self, params: Any, dream: Imagined, advantage: jax.Array, weight: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Compute the REINFORCE loss with an entropy bonus (equation 7), and the mean entropy."""
-        latent = jax.tree.map(lambda x: x[:-1], dream.latent)
-        pi = self.policy(params, latent, dream.mask)
-        entropy = pi.entropy()
-        losses = -pi.log_prob(dream.action) * advantage - self.config.ent_coef * entropy
-        return jnp.mean(weight * losses), jnp.mean(entropy)
-
-    def value_losses(self, params: Any, slow_params: Any, features: jax.Array, returns: jax.Array) -> jax.Array:
-        """Compute the losses of values: their returns, and those of the slow average of the critic."""
-        distribution = self.critic.apply(params, features)
-        slow = jax.lax.stop_gradient(self.critic.apply(slow_params, features).mean())
-        return two_hot_loss(distribution, returns) + self.config.slow_critic_coef * two_hot_loss(distribution, slow)
-
-    def replay_value_loss(
-        self, params: Any, slow_params: Any, latent: Latent, batch: StreamBatch, bootstrap: jax.Array
-    ) -> jax.Array:
-        """Compute the value loss on replayed rewards, with the returns `[S]` imagined from each state as its values.
-
-        A truncated episode ends with such a value, and so does the sequence.
-        """
-        entries = batch.entries
-        values = bootstrap.reshape(entries.reward.shape)
-        discount = self.config.gamma * (1.0 - entries.terminated[1:])
-        returns = batch_lambda_returns(
-            *(entries.reward[1:], discount, values[1:], self.config.gae_lambda),
-            time_major=True,
-            truncation_t=entries.is_last[1:],
-            associative=not on_cpu(),
-        )
-        losses = self.value_losses(params, slow_params, latent.features[:-1], returns)
-        # The next entry of a last one belongs to another episode.
-        return jnp.mean(jnp.where(entries.is_last[:-1], 0.0, losses))
+    def value_losses(self, critic: Any, slow_params: Any, latent: Latent, returns: jax.Array) -> jax.Array:
+        """Compute the losses of values towards their returns, and towards the slow average of the critic."""
+        slow = jax.lax.stop_gradient(self.critic.apply(slow_params, latent.features).mean())
+        return two_hot_loss(critic, returns) + self.config.slow_critic_coef * two_hot_loss(critic, slow)
 
     def dream(
         self, shared: DreamerShared, observation: Observation, action: jax.Array, context: int, key: jax.Array
@@ -282,10 +247,6 @@ class Dreamer(Algorithm):
         """Predict observations from the first ones and the actions, see `System.dream`."""
         del key
         return self.model.dream(shared.params.model, observation, action, context)
-
-    def _imagined_action(self, params: Any, latent: Latent, mask: jax.Array | None, key: jax.Array) -> jax.Array:
-        action: jax.Array = self.policy(params, latent, mask).sample(seed=key)
-        return action
 
 
 def build(config: Config, spec: SystemSpec) -> System:
