@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from stoix_like.utils.jax_utils import prepend_dims
 
 
 def symlog(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -53,3 +56,25 @@ def symexp_atoms(num_atoms: int, limit: float = 20.0) -> Float[np.ndarray, "K"]:
     """
     above = np.expm1(np.linspace(-limit, limit, num_atoms)[(num_atoms + 1) // 2 :]).astype(np.float32)
     return np.concatenate([-above[::-1], np.zeros(num_atoms % 2, np.float32), above])
+
+
+def two_hot(target: Float[Array, "*B"], atoms: Float[Array, "K"]) -> Float[Array, "*B K"]:
+    """Return the probabilities of the two atoms around each target whose mean is the target.
+
+    It is a single loop on a CPU, where all targets have the same atoms; see also `two_hot_loss_per_example`.
+
+    Args:
+        target: `[*B]`, clipped to the range of the atoms.
+        atoms: `[K]`, ascending; their distances may differ.
+
+    Returns:
+        `[*B, K]` probabilities, without gradients.
+    """
+    # Above the outermost atoms, both lines are at least 1.
+    gaps = jnp.diff(atoms)
+    below, above = jnp.concatenate([gaps[:1], gaps]), jnp.concatenate([gaps, gaps[-1:]])
+    first, last, rising, falling = (
+        prepend_dims(x, target.ndim + 1) for x in (atoms - below, atoms + above, 1.0 / below, 1.0 / above)
+    )
+    target = jax.lax.stop_gradient(jnp.clip(target, atoms[0], atoms[-1]))[..., None]
+    return jnp.clip(jnp.minimum((target - first) * rising, (last - target) * falling), 0.0, 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoix_like.utils import loss as ls
-from stoix_like.utils.scales import symexp, symexp_atoms, symlog
+from stoix_like.utils.scales import symexp, symexp_atoms, symlog, two_hot
 
 
 # By hand: symlog(e - 1) = ln(e) = 1, symlog(-(e^2 - 1)) = -2; symlog(0) = 0.
@@ -50,3 +50,14 @@ def test_two_hot_targets_survive_the_round_trip_with_any_leading_axes():
     assert (jnp.sum(probs > 1e-4, -1) <= 2).all()
     np.testing.assert_allclose(jnp.sum(jnp.where(probs > 1e-4, probs * atoms, 0.0), -1), targets, rtol=2e-3, atol=1e-5)
     np.testing.assert_allclose(losses, math.log(255.0), rtol=1e-5)
+
+
+def test_two_hot_probabilities_equal_those_of_the_loss():
+    atoms = jnp.asarray(symexp_atoms(255))
+    targets = jnp.array([[0.0, 1.0, -0.037, 5e9], [1e5, -3e7, 4e8, -5e9]])
+    logits, rows = jnp.zeros((2, 4, 255)), jnp.broadcast_to(atoms, (2, 4, 255))
+    gradient = jax.grad(lambda logits: ls.two_hot_loss_per_example(logits, rows, targets).sum())(logits)
+    probs = jax.jit(two_hot)(targets, atoms)
+    np.testing.assert_allclose(probs, jax.nn.softmax(logits) - gradient, atol=1e-6)
+    np.testing.assert_array_equal(probs[:, 3, [-1, 0]], np.eye(2))
+    np.testing.assert_array_equal(jax.grad(lambda target: two_hot(target, atoms)[3])(1.0), 0.0)

@@ -5,7 +5,9 @@ Shape letters: T time, B sequences, S starts of imagination, H imagined steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -15,16 +17,18 @@ import jax.numpy as jnp
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemConfig, SystemSpec
-from stoix_like.envs.spaces import Box, choices
+from stoix_like.envs.spaces import Box, Mixed, choices
 from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.latents import mode, sample_straight_through, unimix_logits
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
 from stoix_like.schema import at_least, between
 from stoix_like.systems.mpo.actions import as_vector
-from stoix_like.utils.loss import kl_balance_loss, two_hot_loss_per_example
+from stoix_like.utils.jax_utils import Scalar, prepend_dims
+from stoix_like.utils.loss import kl_balance_loss
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import StreamBatch
+from stoix_like.utils.scales import two_hot
 
 Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]
 """`(latents [S], action mask [S, A] or None, key) -> actions [S, ...]`."""
@@ -359,21 +363,40 @@ class WorldModel:
         return self.networks.apply(unpack(params)["latents"], *args, method=method)
 
     def _vector(self, action: jax.Array) -> jax.Array:
-        """Return actions as vectors; those of a bounded box in units of half its width."""
-        vector = as_vector(self.action_space, action)
-        if not isinstance(self.action_space, Box):
-            return vector
-        num_dims = len(self.action_space.shape)
-        unit = jnp.asarray(self.action_space.half_width, vector.dtype)
-        return (vector / unit.reshape((1,) * (vector.ndim - num_dims) + unit.shape)).reshape(
-            *vector.shape[: vector.ndim - num_dims], -1
-        )
+        return action_vector(self.action_space, action)
 
 
-def two_hot_loss(distribution: Any, target: jax.Array) -> jax.Array:
-    """Compute the cross-entropies of value distributions and targets, see `two_hot_loss_per_example`."""
-    losses: jax.Array = two_hot_loss_per_example(distribution.logits, distribution.values, target)
-    return losses
+def action_vector(space: Any, action: jax.Array) -> jax.Array:
+    """Return actions as vectors `[..., D]`: one-hot choices, and the numbers of a box in units of half its width."""
+    if isinstance(space, Mixed):
+        pairs = zip(space.parts, space.split(action), strict=True)
+        return jnp.concatenate([action_vector(part, each) for part, each in pairs], axis=-1)
+    vector = as_vector(space, action)
+    if not isinstance(space, Box):
+        return vector
+    unit = prepend_dims(jnp.asarray(space.half_width, vector.dtype), vector.ndim)
+    return (vector / unit).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
+
+
+def two_hot_loss(distribution: Any, *targets: jax.Array, weights: Sequence[Scalar] = (1.0,)) -> jax.Array:
+    """Compute the weighted sum of the cross-entropies of value distributions and each of their targets.
+
+    On a CPU, one sum of targets over one set of atoms is several times faster than `two_hot_loss_per_example`.
+
+    Args:
+        distribution: a distribution `[...]` over the same atoms everywhere.
+        *targets: `[...]` each.
+        weights: those of the targets.
+
+    Returns:
+        The losses (nats), `[...]`.
+    """
+    logits, values = distribution.logits, distribution.values
+    # A slice, which is free; indices would gather.
+    atoms = values[(slice(1),) * (values.ndim - 1)].reshape(-1)
+    pairs = zip(weights, targets, strict=True)
+    probs = functools.reduce(operator.add, [weight * two_hot(target, atoms) for weight, target in pairs])
+    return -jnp.sum(probs * logits, axis=-1)
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:

@@ -193,8 +193,8 @@ class Dreamer(Algorithm):
         model_key, imagine_key, entropy_key = jax.random.split(key, 3)
         model_loss, latent, metrics = self.model.loss(params.model, batch, model_key)
         # Imagination starts from every replayed state, and teaches the world model nothing.
-        frozen = jax.lax.stop_gradient(params)
-        start, mask = jax.tree.map(partial(merge_leading_dims, num_dims=2), (latent, entries.observation.action_mask))
+        frozen, start = jax.lax.stop_gradient((params, latent))
+        start, mask = jax.tree.map(partial(merge_leading_dims, num_dims=2), (start, entries.observation.action_mask))
         act = partial(self.sample_action, frozen.actor)
         dream = self.model.imagine(frozen.model, start, mask, act, imagine_key, config.imagination_length)
         dream = jax.lax.stop_gradient(dream)
@@ -239,7 +239,7 @@ class Dreamer(Algorithm):
     def value_losses(self, critic: Any, slow_params: Any, latent: Latent, returns: jax.Array) -> jax.Array:
         """Compute the losses of values towards their returns, and towards the slow average of the critic."""
         slow = jax.lax.stop_gradient(self.critic.apply(slow_params, latent.features).mean())
-        return two_hot_loss(critic, returns) + self.config.slow_critic_coef * two_hot_loss(critic, slow)
+        return two_hot_loss(critic, returns, slow, weights=(1.0, self.config.slow_critic_coef))
 
     def dream(
         self, shared: DreamerShared, observation: Observation, action: jax.Array, context: int, key: jax.Array
