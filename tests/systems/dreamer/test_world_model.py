@@ -13,8 +13,10 @@ from tiny_dreamer import TINY
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
+from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
 from stoix_like.run.setup import set_up
-from stoix_like.systems.dreamer.world_model import Observed, WorldModel, make_world_model
+from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model, two_hot_loss
 from stoix_like.utils.replay import Stream, StreamBatch
 
 OBSERVATION, STARTS = Observation(jnp.ones((2, 4))), jnp.array([False, True])
@@ -49,7 +51,9 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_a_truncated_episode_conti
     """
     coefs = {"reconstruction": 1.0, "reward": 2.0, "continue": 4.0, "dynamics": 8.0, "representation": 16.0}
     config = SimpleNamespace(free_nats=0.5, **{f"{name}_coef": value for name, value in coefs.items()})
-    reward = SimpleNamespace(logits=jnp.zeros((4, 1, 2)), values=jnp.broadcast_to(jnp.array([0.0, 2.0]), (4, 1, 2)))
+    reward = SimpleNamespace(
+        logits=jnp.full((4, 1, 2), -math.log(2.0)), values=jnp.broadcast_to(jnp.array([0.0, 2.0]), (4, 1, 2))
+    )
     model = Given(
         config,
         networks=None,
@@ -99,3 +103,19 @@ def test_latents_come_back_from_the_replay_buffer(tiny):
     drawn = jax.random.randint(jax.random.key(0), (3, 4), 0, 4)
     latent = model.initial((3,))._replace(stochastic=jax.nn.one_hot(drawn, 4))
     jax.tree.map(np.testing.assert_array_equal, model.restored(model.stored(latent)), latent)
+
+
+def test_all_parts_of_an_action_enter_the_model():
+    """By hand: the choice 2 of 3 is one-hot, and 1 of [-2, 2] half of its bound; choices of parts are one-hot, too."""
+    space = Mixed(Tuple([Discrete(3), MultiDiscrete((2, 2)), Box(-2.0, 2.0, (1,))]))
+    vector = action_vector(space, jnp.array([[2.0, 1.0, 0.0, 1.0]]))
+    np.testing.assert_array_equal(vector, [[0, 0, 1, 0, 1, 1, 0, 0.5]])
+    np.testing.assert_array_equal(action_vector(Box(-2.0, 2.0, (2, 1)), jnp.ones((3, 2, 1))), np.full((3, 2), 0.5))
+
+
+# By hand, two atoms 0 and 2 with logits (0, ln 3): log-probabilities ln 1/4 and ln 3/4. The target 1 has (1/2, 1/2),
+# and the target 2 has (0, 1): -(ln 1/4 + ln 3/4) / 2 - 3 ln 3/4.
+def test_losses_of_several_targets_are_added_with_their_weights():
+    distribution = DiscreteValuedTfpDistribution(jnp.array([0.0, 2.0]), jnp.array([[0.0, math.log(3.0)]]))
+    loss = two_hot_loss(distribution, jnp.ones(1), jnp.full(1, 2.0), weights=(1.0, 3.0))
+    np.testing.assert_allclose(loss, -(math.log(0.25) + math.log(0.75)) / 2 - 3 * math.log(0.75), rtol=1e-6)
