@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
@@ -85,12 +86,18 @@ def decode(content: bytes) -> Callable[..., Any]:
 
 
 def _used_part(policy: Exportable) -> Callable[..., Any]:
-    """Return `Policy.mode_on` without what no result depends on, such as keys."""
+    """Return `Policy.mode_on` without what no result depends on, such as keys.
+
+    A result that is also another one, such as an action that is part of the next state, is copied: a value of a graph
+    has a single name.
+    """
 
     def act(*arrays: Any) -> Any:
         closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*arrays)
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-        return core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts))(*arrays)
+        results = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts))(*arrays)
+        known = [variable in jaxpr.outvars[:place] for place, variable in enumerate(jaxpr.outvars)]
+        return [jnp.copy(result) if copied else result for result, copied in zip(results, known, strict=True)]
 
     return act
 
