@@ -17,19 +17,30 @@ def test_a_system_with_a_carry_has_a_recurrent_policy():
     assert isinstance(make_policy(setup, shared, {}), RecurrentPolicy)
 
 
-def recurrent_policy(cell_type, greedy=True):
+def cell(cell_type):
+    """Return the overrides of recurrent PPO with a cell."""
+    rnn = "network.actor_network.rnn_layer"
+    return ["system=ppo/rec_ppo", f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=4"]
+
+
+# Latents of a world model, and the last action.
+DREAMER = [
+    *("system=dreamer/dreamer_v3", "network.world_model.encoder.units=8", "network.world_model.decoder.units=8"),
+    *(f"network.world_model.dynamics.{size}" for size in ("deterministic_size=16", "hidden_size=8", "num_latents=4")),
+]
+
+
+def recurrent_policy(*overrides, greedy=True):
     """Return the policy of an untrained recurrent system, and its run and shared state."""
-    rnn, sizes = "network.actor_network.rnn_layer", ["arch.total_num_envs=4", "env=gymnax/pendulum"]
-    cells = [f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=4"]
-    setup, shared = untrained("system=ppo/rec_ppo", *sizes, *cells)
+    setup, shared = untrained(*overrides, "arch.total_num_envs=4", "env=gymnax/pendulum")
     return make_policy(setup, shared, {}, greedy=greedy), setup, shared
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cell_type", ["optimised_lstm", "lru"])
-def test_a_recurrent_policy_continues_from_its_state(cell_type, tmp_path):
+@pytest.mark.parametrize("overrides", [cell("optimised_lstm"), cell("lru"), DREAMER], ids=["lstm", "lru", "dreamer"])
+def test_a_recurrent_policy_continues_from_its_state(overrides, tmp_path):
     """Along random observations, actions are those of `eval_act`, and a first observation resets the state."""
-    policy, setup, shared = recurrent_policy(cell_type)
+    policy, setup, shared = recurrent_policy(*overrides)
     views = np.asarray(policy.random_observations(jax.random.key(1), 12).agent_view).reshape(4, 3, -1)
     system, carry, state = setup.build_system(), policy._system.init_carry(3), policy.initial_state(3)
     eval_act = jax.jit(system.eval_act)
@@ -54,7 +65,7 @@ def test_a_recurrent_policy_continues_from_its_state(cell_type, tmp_path):
 
 
 def test_a_recurrent_policy_refuses_other_states():
-    policy, *_ = recurrent_policy("gru", greedy=False)
+    policy, *_ = recurrent_policy(*cell("gru"), greedy=False)
     view = np.zeros((3, 3), np.float32)
     with pytest.raises(ValueError, match=r"state has the shapes .*\(2, 4\).* pass what policy.initial_state\(\(3,\)\)"):
         policy(view, policy.initial_state(2), key=jax.random.key(0))
