@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SB3, CLEANRL, STOIX, REJAX, PUREJAXRL = FRAMEWORKS = ("Stable-Baselines3", "CleanRL", "Stoix", "rejax", "PureJaxRL")
+FRAMEWORKS = ("Stable-Baselines3", "CleanRL", "Stoix", "rejax", "PureJaxRL", "DreamerV3")
+SB3, CLEANRL, STOIX, REJAX, PUREJAXRL, DREAMERV3 = FRAMEWORKS
 
 
 class ForeignKey(NamedTuple):
@@ -205,6 +206,35 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("TARGET_UPDATE_INTERVAL", ("system.target_update_period",), _FIXED),
         ("LEARNING_STARTS", ("system.warmup_steps",), _WARMUP),
         ("TRAINING_INTERVAL", ("system.rollout_length",), _STEPS_PER_ENV),
+    ),
+    DREAMERV3: (
+        ("task", _ENV, _SCENARIO),
+        ("logdir", ("hydra.run.dir",), "the run directory"),
+        ("run.envs", ("arch.total_num_envs",), "over all devices"),
+        ("run.steps", ("arch.total_timesteps",), ""),
+        ("run.eval_eps", ("arch.num_eval_episodes",), ""),
+        ("jax.compute_dtype", ("arch.compute_dtype",), ""),
+        ("size1m", ("network=dreamer_xs",), ""),
+        ("size12m", ("network=dreamer_s",), ""),
+        ("size25m", ("network=dreamer_m",), ""),
+        ("size50m", ("network=dreamer_l",), ""),
+        ("replay.online", ("system.online_sequences",), "the number of them in each batch"),
+        ("batch_length", ("system.sequence_length",), ""),
+        ("replay_context", ("system.latent_period",), "sequences start from stored latents, one every period steps"),
+        ("horizon", ("system.gamma",), "1 - 1 / horizon"),
+        ("imag_length", ("system.imagination_length",), ""),
+        ("agent.opt.agc", ("system.max_relative_norm",), ""),
+        ("agent.opt.warmup", ("system.lr_warmup_steps",), ""),
+        ("imag_loss.lam", ("system.gae_lambda",), ""),
+        ("imag_loss.actent", ("system.ent_coef",), ""),
+        ("imag_loss.slowreg", ("system.slow_critic_coef",), ""),
+        ("loss_scales.dyn", ("system.dynamics_coef",), ""),
+        ("loss_scales.rep", ("system.representation_coef",), ""),
+        ("loss_scales.con", ("system.continue_coef",), ""),
+        ("loss_scales.repval", ("system.replay_vf_coef",), ""),
+        ("rssm.unimix", ("system.uniform_mix",), ""),
+        ("retnorm.perclo", ("system.return_percentile_low",), ""),
+        ("retnorm.perchi", ("system.return_percentile_high",), ""),
     ),
 }
 

@@ -54,12 +54,16 @@ SIZES = {
     "burn_in_length": 4,
     "sequence_length": 4,
     "sequence_period": 4,
+    "latent_period": 2,
+    "online_sequences": 2,
+    "train_ratio": 4,
+    "imagination_length": 2,
     "unroll_steps": 2,
     "n_step": 2,
     "num_simulations": 4,
 }
 # Sebulba has no warm-up: its first rollout holds a batch.
-HOST_SIZES = {**SIZES, "warmup_steps": 0, "rollout_length": 32}
+HOST_SIZES = {**SIZES, "warmup_steps": 0, "rollout_length": 32, "total_buffer_size": 128}
 # Programs compile quickly and are kept for every later process.
 ENVIRONMENT = {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache" / "soak"),

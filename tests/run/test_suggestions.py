@@ -57,6 +57,8 @@ OTHERS = [
     ((*VECTORS, "network=mlp_muzero"), "choose network=mlp"),
     (("system=search/ff_mz", *VECTORS, "network=mlp"), "choose network=mlp_muzero"),
     (("system=search/ff_mz", *IMAGES, "network=cnn"), "choose network=cnn_muzero"),
+    (("system=dreamer/dreamer_v3", *IMAGES, "network=cnn"), "choose network=dreamer_xs"),
+    ((*VECTORS, "network=dreamer_xs"), "choose network=mlp"),
     (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
     (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
     (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
