@@ -12,6 +12,7 @@ PAGES = {
     "Stable-Baselines3": GUIDES / "coming_from_sb3.md",
     "CleanRL": GUIDES / "coming_from_cleanrl.md",
     "Stoix": GUIDES / "coming_from_stoix.md",
+    "DreamerV3": GUIDES / "world_models.md",
 }
 
 
