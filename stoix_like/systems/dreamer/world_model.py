@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemConfig, SystemSpec
@@ -367,15 +368,24 @@ class WorldModel:
 
 
 def action_vector(space: Any, action: jax.Array) -> jax.Array:
-    """Return actions as vectors `[..., D]`: one-hot choices, and the numbers of a box in units of half its width."""
+    """Return actions as vectors.
+
+    Args:
+        space: the action space.
+        action: actions of this space, with any leading axes.
+
+    Returns:
+        `[..., D]`: one-hot choices; numbers of a bounded box relative to its centre, in units of half its width.
+    """
     if isinstance(space, Mixed):
         pairs = zip(space.parts, space.split(action), strict=True)
         return jnp.concatenate([action_vector(part, each) for part, each in pairs], axis=-1)
     vector = as_vector(space, action)
     if not isinstance(space, Box):
         return vector
-    unit = prepend_dims(jnp.asarray(space.half_width, vector.dtype), vector.ndim)
-    return (vector / unit).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
+    centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
+    scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(space.half_width, vector.ndim)
+    return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
 
 
 def two_hot_loss(distribution: Any, *targets: jax.Array, weights: Sequence[Scalar] = (1.0,)) -> jax.Array:

@@ -111,6 +111,8 @@ def test_all_parts_of_an_action_enter_the_model():
     vector = action_vector(space, jnp.array([[2.0, 1.0, 0.0, 1.0]]))
     np.testing.assert_array_equal(vector, [[0, 0, 1, 0, 1, 1, 0, 0.5]])
     np.testing.assert_array_equal(action_vector(Box(-2.0, 2.0, (2, 1)), jnp.ones((3, 2, 1))), np.full((3, 2), 0.5))
+    # Relative to the centre 2: otherwise all actions above it would be equal once they are limited to [-1, 1].
+    np.testing.assert_array_equal(action_vector(Box(0.0, 4.0, (1,)), jnp.array([[3.0]])), [[0.5]])
 
 
 # By hand, two atoms 0 and 2 with logits (0, ln 3): log-probabilities ln 1/4 and ln 3/4. The target 1 has (1/2, 1/2),
