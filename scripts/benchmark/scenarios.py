@@ -338,6 +338,15 @@ SCENARIOS["muzero_minatar"] = Scenario(
     ("+experiment=mz_breakout", "arch.total_timesteps=16384", "arch.num_eval_episodes=8", "arch.max_eval_steps=200"),
     on_cpu=False,
 )
+# Training of DreamerV3, whose gradient steps take almost all of the time.
+SCENARIOS["dreamer"] = Scenario(
+    (
+        *("system=dreamer/dreamer_v3", "env=gymnax/cartpole", "network=dreamer_xs", "arch.total_num_envs=4"),
+        *("arch.total_timesteps=4096", "system.train_ratio=64", "system.rollout_length=16", "system.warmup_steps=64"),
+        *("system.total_batch_size=16", "system.sequence_length=64", "system.total_buffer_size=1e4"),
+    ),
+    on_cpu=False,
+)
 # Names for several scenarios.
 GROUPS = {
     group: tuple(name for name in SCENARIOS if name.startswith(prefix))
