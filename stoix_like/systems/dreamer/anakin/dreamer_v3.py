@@ -32,6 +32,7 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
+from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
@@ -96,6 +97,15 @@ class Config(WorldModelConfig, TrainRatioConfig):
     return_percentile_low: Annotated[float, between(0.0, 100.0)]
     return_percentile_high: Annotated[float, between(0.0, 100.0)]
     min_return_range: Annotated[float, above(0.0)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check the order of the percentiles; see `TrainRatioConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.return_percentile_low >= self.return_percentile_high:
+            raise ConfigError(
+                f"system.return_percentile_low={self.return_percentile_low} must be less than"
+                f" system.return_percentile_high={self.return_percentile_high}"
+            )
 
 
 @dataclass(frozen=True)
