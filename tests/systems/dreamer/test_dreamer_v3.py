@@ -21,6 +21,8 @@ def test_the_train_ratio_determines_the_gradient_steps():
     assert config().gradient_steps(4, 2) == 4
     with pytest.raises(ConfigError, match=r"train_ratio=3 makes 48 replayed .* no multiple of 32 .*train_ratio=4"):
         config("system.train_ratio=3").check(4, 1)
+    with pytest.raises(ConfigError, match=r"return_percentile_low=95.0 must be less than"):
+        config("system.return_percentile_low=95").check(4, 1)
 
 
 KINDS = {
