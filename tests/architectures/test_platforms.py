@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from platforms import take_accelerator_forms
 from programs import train
+from tiny_dreamer import TINY
 
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.utils import platform
@@ -67,6 +68,7 @@ RUNS = {
     "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],
     "muzero": ["system=search/ff_mz", "env=gymnax/cartpole", *MUZERO, "system.total_reanalyse_size=8"],
     "sampled_muzero": ["system=search/ff_sampled_mz", "env=gymnax/pendulum", *MUZERO, "system.num_samples=4"],
+    "dreamer": [*TINY, "env=gymnax/catch", "system.train_ratio=1", "system.lr_warmup_steps=1", "system.lr=1e-3"],
     "awr": ["system=awr/ff_awr", "env=gymnax/cartpole", "network=mlp_shared", *REPLAY],
 }
 
