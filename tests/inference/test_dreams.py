@@ -6,6 +6,7 @@ import dreamers
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_dreamer import TINY
 from trained_runs import SMALL
 
 from stoix_like.analysis import report
@@ -14,6 +15,8 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.inference.dreams import dream_episode
+from stoix_like.inference.evaluation import evaluate
+from stoix_like.inference.load import load_policy
 from stoix_like.run import experiment, videos
 from stoix_like.run.setup import set_up
 
@@ -102,3 +105,28 @@ def test_a_dream_that_fails_is_reported_once_and_videos_continue(tmp_path, capsy
     train(tmp_path / "run", "logger.video.every_evals=1")
     assert sorted(path.name for path in (tmp_path / "run/videos").iterdir()) == ["32.gif", "64.gif"]
     assert capsys.readouterr().err.count("a dream failed; the run continues without dreams: ZeroDivisionError") == 1
+
+
+@pytest.mark.slow
+def test_dreamer_v3_is_trained_dreamed_evaluated_and_exported(tmp_path):
+    """With more context, the first observations of a dream stay, and what was a prediction is a reconstruction."""
+    run, sizes = tmp_path / "run", ["arch.total_timesteps=192", "arch.num_evaluation=1", "env=gymnax/catch"]
+    overrides = [*TINY, *SMALL[5:], *sizes, "system.lr_warmup_steps=1", "logger.video.every_evals=1"]
+    experiment.run(set_up(parse_config(compose_config(overrides))), run)
+    assert sorted(path.name for path in (run / "videos").iterdir()) == ["192.gif", "192_dream.gif"]
+    short, long = (dream_episode(run, context=context) for context in (3, 6))
+    np.testing.assert_array_equal(short.view, long.view)
+    assert short.dream.view.shape == short.view.shape == (10, 10, 5)
+    same = (short.dream.view == long.dream.view).all(axis=(1, 2))
+    assert same[:3].all()
+    assert not same[3:].all()
+    assert short.dream.reward.shape == short.dream.continues.shape == (10,)
+    main(["plot-dream", str(run), "--out", str(tmp_path / "dream.png")])
+    assert evaluate(run, 4)["episode_length_mean"] == 9.0
+    policy = load_policy(run)
+    action, state = policy.predict(short.view[:1])
+    assert action.shape == (1,)
+    np.testing.assert_array_equal(state.action, action)
+    main(["export", str(run), "--out", str(tmp_path / "policy.onnx")])
+    with pytest.raises(ConfigError, match=r"format=npz holds multilayer perceptrons .*: use onnx or stablehlo"):
+        policy.export(tmp_path / "policy.npz")

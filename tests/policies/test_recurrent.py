@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 import toys
+from tiny_dreamer import TINY
 from trained_runs import SMALL
 from untrained import untrained
 
@@ -23,13 +24,6 @@ def cell(cell_type):
     return ["system=ppo/rec_ppo", f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=4"]
 
 
-# Latents of a world model, and the last action.
-DREAMER = [
-    *("system=dreamer/dreamer_v3", "network.world_model.encoder.units=8", "network.world_model.decoder.units=8"),
-    *(f"network.world_model.dynamics.{size}" for size in ("deterministic_size=16", "hidden_size=8", "num_latents=4")),
-]
-
-
 def recurrent_policy(*overrides, greedy=True):
     """Return the policy of an untrained recurrent system, and its run and shared state."""
     setup, shared = untrained(*overrides, "arch.total_num_envs=4", "env=gymnax/pendulum")
@@ -37,7 +31,7 @@ def recurrent_policy(*overrides, greedy=True):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [cell("optimised_lstm"), cell("lru"), DREAMER], ids=["lstm", "lru", "dreamer"])
+@pytest.mark.parametrize("overrides", [cell("optimised_lstm"), cell("lru"), TINY], ids=["lstm", "lru", "dreamer"])
 def test_a_recurrent_policy_continues_from_its_state(overrides, tmp_path):
     """Along random observations, actions are those of `eval_act`, and a first observation resets the state."""
     policy, setup, shared = recurrent_policy(*overrides)

@@ -36,7 +36,8 @@ def encode(policy: Exportable) -> bytes:
     """
     if not policy.greedy:
         raise ConfigError("format=onnx: ONNX has no random numbers of jax: export the greedy policy, or to stablehlo")
-    with _silenced():
+    # The converter broadcasts the biases of convolutions.
+    with _silenced(), jax.numpy_rank_promotion("allow"):
         try:
             import jax2onnx
         except ImportError as error:

@@ -4,18 +4,17 @@ import jax
 import numpy as np
 import onnxruntime
 import pytest
+from tiny_dreamer import TINY
 from untrained import untrained
 
 from stoix_like.policies.make import make_policy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["ppo/rec_ppo", "q_learning/ff_dqn", "dreamer/dreamer_v3"])
-def test_onnx_graph_acts_as_the_policy(system, tmp_path):
+@pytest.mark.parametrize("overrides", [["system=ppo/rec_ppo"], ["system=q_learning/ff_dqn"], TINY])
+def test_onnx_graph_acts_as_the_policy(overrides, tmp_path):
     """Export itself compares the graph with the policy; this checks the names and the batch axis."""
-    policy = make_policy(
-        *untrained(f"system={system}", "env=gymnax/cartpole", "arch.total_num_envs=4"), {}, greedy=True
-    )
+    policy = make_policy(*untrained(*overrides, "env=gymnax/cartpole"), {}, greedy=True)
     session = onnxruntime.InferenceSession(policy.export(tmp_path / "policy.onnx"))
     assert [entry.name for entry in session.get_inputs()] == list(policy.argument_shapes)
     assert [entry.name for entry in session.get_outputs()] == policy.result_names

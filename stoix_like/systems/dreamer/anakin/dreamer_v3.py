@@ -256,7 +256,8 @@ class Dreamer(Algorithm):
     ) -> Dream:
         """Predict observations from the first ones and the actions, see `System.dream`."""
         del key
-        return self.model.dream(shared.params.model, observation, action, context)
+        dream = self.model.dream(shared.params.model, observation, action, context)
+        return dream._replace(reward=dream.reward / self.config.reward_scale)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
