@@ -15,8 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
 from stoix_like.base_types import PyTree
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, bounds, entries
@@ -25,8 +24,8 @@ from stoix_like.networks.utils import parse_activation_fn
 from stoix_like.utils.jax_utils import prepend_dims, restore_float32
 from stoix_like.utils.scales import symexp, symlog
 
-VIEW, MASK = "agent_view", "action_mask"
-"""Names of predictions: `agent_view`, or `agent_view.entry` for the entries of a dictionary, and `action_mask`."""
+VIEW = "agent_view"
+"""Name of a prediction, `agent_view`; those of the entries of a dictionary are `agent_view.entry`."""
 
 VECTOR, IMAGE, SYMBOLS = "vector", "image", "symbols"
 
@@ -132,12 +131,7 @@ class ObservationDecoder(_Coder):
     Strides become nearest-neighbour upsampling before a convolution.
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, world model learning.
-
-    Attributes:
-        mask_dim: entries of the action mask to predict; 0 without a mask.
     """
-
-    mask_dim: int = 0
 
     @nn.compact
     def __call__(self, features: Float[Array, "*batch F"]) -> dict[str, Float[Array, "..."]]:
@@ -148,13 +142,11 @@ class ObservationDecoder(_Coder):
 
         Returns:
             By name of the entry, see `VIEW`: `[..., *entry]` `symlog` of vectors, flags themselves, images scaled to
-            [0, 1]; `[..., *entry, K]` logits of symbols; and `[..., mask_dim]` logits of legal actions.
+            [0, 1]; `[..., *entry, K]` logits of symbols.
         """
         spaces = self._spaces()
         images = {name: space for name, space in spaces.items() if kind_of(space) == IMAGE}
         shapes = {name: _output_shape(space) for name, space in spaces.items() if name not in images}
-        if self.mask_dim:
-            shapes[MASK] = (self.mask_dim,)
         predictions = {name: self._image(space, features) for name, space in images.items()}
         return predictions | self._vectors(shapes, features) if shapes else predictions
 
@@ -177,17 +169,13 @@ class ObservationDecoder(_Coder):
 
 
 def decoder_loss(
-    space: ObservationSpace,
-    predictions: dict[str, Float[Array, "..."]],
-    agent_view: PyTree,
-    action_mask: Shaped[Array, "*batch A"] | None = None,
+    space: ObservationSpace, predictions: dict[str, Float[Array, "..."]], agent_view: PyTree
 ) -> Float[Array, "*batch"]:
     """Compute the losses of predicted observations, summed over all entries.
 
         vectors:        sum_i (y_i - symlog(x_i))^2
         images, flags:  sum_i (y_i - x_i)^2,  x in [0, 1]
         symbols:        -sum_i log softmax(y_i)[x_i]
-        action mask:    -sum_i log p(x_i),  p(x_i = 1) = sigmoid(y_i)
 
     Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 2 and symlog squared error.
 
@@ -195,17 +183,12 @@ def decoder_loss(
         space: the observation space.
         predictions: the output y of `ObservationDecoder`.
         agent_view: `[..., *view]`, the observations x.
-        action_mask: `[..., A]`, True where an action is legal; None without a predicted mask.
 
     Returns:
         The losses, `[...]`.
     """
     matched = _matched(entries(space, VIEW), agent_view)
-    loss = sum(_entry_loss(entry, predictions[name], array) for name, entry, array in matched)
-    if action_mask is not None and MASK in predictions:
-        legal = action_mask.astype(jnp.float32)
-        loss = loss + optax.sigmoid_binary_cross_entropy(predictions[MASK], legal).sum(-1)
-    return jnp.asarray(loss)
+    return jnp.asarray(sum(_entry_loss(entry, predictions[name], array) for name, entry, array in matched))
 
 
 def decoded_view(space: ObservationSpace, predictions: dict[str, Float[Array, "..."]]) -> PyTree:

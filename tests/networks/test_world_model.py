@@ -49,26 +49,25 @@ def _zeros(space, *leading):
 def test_observations_of_all_kinds_are_encoded_and_decoded(name):
     space, width = TOKENS[name]
     encoder = ObservationEncoder(**SMALL, space=space)
-    decoder = ObservationDecoder(**SMALL, space=space, mask_dim=2)
+    decoder = ObservationDecoder(**SMALL, space=space)
 
-    def run(view, features, mask):
+    def run(view, features):
         tokens, _ = encoder.init_with_output(KEY, view)
         predictions, _ = decoder.init_with_output(KEY, features)
-        return tokens, decoder_loss(space, predictions, view, mask), decoded_view(space, predictions)
+        return tokens, decoder_loss(space, predictions, view), decoded_view(space, predictions)
 
     # Without leading axes, as a policy of one environment, and with two.
     for leading in ((), (2, 3)):
         view = _zeros(space, *leading)
-        mask = jnp.ones((*leading, 2), bool)
-        tokens, loss, decoded = jax.eval_shape(run, view, jnp.ones((*leading, 5)), mask)
+        tokens, loss, decoded = jax.eval_shape(run, view, jnp.ones((*leading, 5)))
         assert (tokens.shape, tokens.dtype, loss.shape) == ((*leading, width), jnp.float32, leading)
         assert jax.tree.map(jnp.shape, decoded) == jax.tree.map(jnp.shape, view)
         assert {leaf.dtype for leaf in jax.tree.leaves((loss, decoded))} == {jnp.dtype(jnp.float32)}
 
 
 # By hand. Vector: targets symlog(e - 1, 0, 1 - e^2) = (1, 0, -2), predictions 0: 1 + 0 + 4. Image: 255 -> 1 and
-# 51 -> 0.2 against 0.5: 0.25 + 0.09 + 23 * 0.25 for the black pixels. Symbols, uniform over 3: ln 3. Mask, logits
-# (0, ln 3) with True, False: ln 2 + ln 4.
+# 51 -> 0.2 against 0.5: 0.25 + 0.09 + 23 * 0.25 for the black pixels. Symbols, uniform over 3: ln 3. Flags (1, 0)
+# against 1/2: 0.25 each.
 def test_losses_match_values_by_hand():
     space = Dict({"v": VECTOR, "i": Box(0, 255, (5, 5), jnp.uint8), "s": Discrete(3), "f": Box(0, 1, (2,), jnp.bool_)})
     image = jnp.zeros((5, 5), jnp.uint8).at[0, :2].set(jnp.array([255, 51], jnp.uint8))
@@ -79,12 +78,9 @@ def test_losses_match_values_by_hand():
         "agent_view.i": jnp.full((5, 5), 0.5),
         "agent_view.s": jnp.zeros(3),
         "agent_view.f": jnp.array([0.5, 0.5]),
-        "action_mask": jnp.array([0.0, math.log(3.0)]),
     }
     expected = 5.0 + 0.34 + 23 * 0.25 + math.log(3.0) + 0.5
     np.testing.assert_allclose(decoder_loss(space, predictions, view), expected, rtol=1e-6)
-    masked = decoder_loss(space, predictions, view, jnp.array([True, False]))
-    np.testing.assert_allclose(masked, expected + math.log(8.0), rtol=1e-6)
 
 
 def test_perfect_predictions_decode_to_the_observation():
