@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoix_like.networks.distributions.base import Independent, Seed, Sizes
     from stoix_like.networks.distributions.beta import AffineBeta, ClippedBeta
-    from stoix_like.networks.distributions.bounded import Bound, squash
+    from stoix_like.networks.distributions.bounded import Bound, interval, squash
     from stoix_like.networks.distributions.decoupling import decouple, kl_per_dimension
     from stoix_like.networks.distributions.deterministic import Deterministic
     from stoix_like.networks.distributions.discrete import (
@@ -67,6 +67,7 @@ __all__ = [
     "StateDependentNoise",
     "SymmetricallyValuedDistribution",
     "decouple",
+    "interval",
     "kl_per_dimension",
     "legal_actions",
     "mask_logits",

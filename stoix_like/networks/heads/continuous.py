@@ -12,7 +12,6 @@ from jax.nn.initializers import constant, orthogonal
 
 from stoix_like.envs.spaces import Box
 from stoix_like.networks import distributions
-from stoix_like.networks.distributions.bounded import interval
 from stoix_like.networks.heads.base import (
     Bounds,
     Embedding,
@@ -153,7 +152,7 @@ class BoundedNormalHead(PolicyHead, nn.Module):
         """
         loc, spread = two_parameters(embedding, self.action_dim, self.kernel_init)
         scale = self.min_scale + (self.max_scale - self.min_scale) * jax.nn.sigmoid(spread + 2.0)
-        _, width = interval(self.minimum, self.maximum, loc)
+        _, width = distributions.interval(self.minimum, self.maximum, loc)
         loc = distributions.squash(loc, self.minimum, self.maximum)
         return distributions.MultivariateNormalDiag(loc, 0.5 * width * scale, len(action_shape(self.action_dim)))
 
