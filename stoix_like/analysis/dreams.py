@@ -11,6 +11,8 @@ from stoix_like.rendering.dreams import DreamedEpisode
 
 _COLUMNS, _MAX_FEATURES = 4, 10
 _FRAMES = 12
+# As many images in a row bound the size of those of short episodes.
+_MIN_COLUMNS = 8
 _WIDTH, _LINE_HEIGHT = 14.0, 2.2  # inches of the figure, and of one row of panels
 
 
@@ -28,7 +30,7 @@ def draw_dream(episode: DreamedEpisode) -> Figure:
     columns = min(len(numbers), _COLUMNS)
     rows = -(-len(numbers) // columns)
     frames = min(_FRAMES, len(episode.reward))
-    heights = [3 * _WIDTH / frames + 0.3] * len(shown) + [rows * _LINE_HEIGHT]
+    heights = [3 * _WIDTH / max(frames, _MIN_COLUMNS) + 0.3] * len(shown) + [rows * _LINE_HEIGHT]
     figure = Figure(figsize=(_WIDTH, sum(heights) + 0.5), layout="constrained")
     *parts, below = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for part, picture in zip(parts, shown, strict=True):

@@ -124,6 +124,7 @@ def draw_line(axes: Axes, line: Line, context: int) -> Callable[[int], None]:
     axes.set_title(line.label, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.set_xlim(0, len(steps) - 1)
+    axes.locator_params(axis="x", integer=True)
     if line.limits is not None:
         axes.set_ylim(*line.limits)
     # The dream must fit before it is shown.
