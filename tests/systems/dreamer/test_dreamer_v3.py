@@ -66,6 +66,15 @@ SHORT = [*TINY, "env=gymnax/cartpole", "arch.total_timesteps=160", "system.lr_wa
 
 
 @pytest.mark.slow
+def test_number_of_devices_does_not_change_the_results():
+    """Percentiles of returns are those of all shards. 14 steps of LaProp move parameters by 14 x 4e-5 at most."""
+    _, one = train([*SHORT, "arch.num_devices=1", "arch.update_batch_size=2"])
+    _, two = train([*SHORT, "arch.num_devices=2"])
+    compare = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)  # noqa: E731
+    jax.tree.map(compare, jax.device_get(one.shared.params), jax.device_get(two.shared.params))
+
+
+@pytest.mark.slow
 def test_members_have_their_own_seed_and_learning_rate():
     """Two learning rates times two seeds: the last member is the run with the second of both."""
     grid = ["arch.population.mode=grid", "arch.population.seeds=2", "arch.population.hyperparams={lr: [1e-5, 1e-3]}"]
