@@ -23,6 +23,7 @@ import pytest
 import rlax
 from programs import train
 from selections import select
+from tiny_dreamer import NETWORK
 
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config
@@ -32,6 +33,7 @@ from stoix_like.envs.suites import probes
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.inputs import EmbeddingActionInput
 from stoix_like.systems.actor_critic import make_networks
+from stoix_like.systems.dreamer.world_model import make_world_model as make_dreamed_model
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.recurrent import make_actor, unroll
 from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
@@ -178,6 +180,20 @@ def model_values(networks, shared, hyperparams):
     space = Box(-1.0, 1.0, (1,)) if "num_samples" in hyperparams else Discrete(2)
     model = make_world_model(config, SimpleNamespace(networks=networks, action_space=space))
     return model.value(shared.params, Observation(VIEWS))
+
+
+def dreamed_values(networks, shared, hyperparams):
+    """Compute the averaged critic's values of the states in the sequences 0, 1, 2, in the likeliest latents."""
+    del hyperparams
+    spec = SimpleNamespace(networks=networks, observation_space=Chain.observation_space, action_space=Discrete(2))
+    model = make_dreamed_model(SimpleNamespace(uniform_mix=0.01), spec)
+    critic = FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso)
+    latent, values = model.initial((2,)), []
+    for place, view in enumerate(VIEWS.reshape(2, 3, 6).swapaxes(0, 1)):
+        inputs = jnp.zeros(2, jnp.int32), Observation(view), jnp.full(2, place == 0)
+        latent = model.step(shared.params.model, latent, *inputs, None)
+        values.append(critic.apply(shared.slow_critic, latent.features).mean())
+    return jnp.stack(values, axis=1).ravel()
 
 
 def spo_values(networks, shared, hyperparams):
@@ -402,6 +418,20 @@ CASES |= {
     "search/ff_mz": Case(MUZERO, model_values, atol=0.1),
     "search/ff_sampled_mz": Case(
         [*MUZERO, "+env.kwargs.continuous=true", "system.num_samples=4"], model_values, atol=0.1
+    ),
+}
+# An episode may continue, so that imagination can know what a truncated one misses.
+CASES |= {
+    "dreamer/dreamer_v3": Case(
+        [
+            *(*NETWORK, "+env.kwargs.optional_limit=true", "arch.total_timesteps=32000", "system.rollout_length=8"),
+            *("system.warmup_steps=16", "system.total_buffer_size=4096", "system.total_batch_size=16"),
+            *("system.sequence_length=16", "system.train_ratio=16", "system.imagination_length=5"),
+            *("system.lr=2e-3", "system.lr_warmup_steps=1"),
+            *(f"network.{name}_network.critic_head.num_atoms=255" for name in ("reward", "critic")),
+        ],
+        dreamed_values,
+        atol=0.1,
     ),
 }
 
