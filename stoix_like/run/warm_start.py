@@ -20,7 +20,7 @@ from stoix_like.run.setup import RunSetup
 from stoix_like.storage import checkpoint, remote, run_files
 
 # Fields of `Agent.shared` that a warm start takes over; optimiser states and counters start afresh.
-_FIELDS = ("params", "statistics", "return_statistics")
+_FIELDS = ("params", "slow_critic", "statistics", "return_statistics", "return_scale")
 # What some systems learn besides: the temperature and multipliers of V-MPO, the weight of PPO's penalty. They come from
 # a run that has them, and start afresh after one of another system.
 _LEARNED = ("duals", "kl_coef")

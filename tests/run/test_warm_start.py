@@ -1,6 +1,7 @@
 import jax
 import numpy as np
 import pytest
+from tiny_dreamer import TINY
 from trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
 import stoix_like
@@ -87,6 +88,22 @@ def test_learned_coefficients_are_taken_over_where_there_are_any(tmp_path, syste
     # A run without them: they start afresh.
     stoix_like.train("ppo/ff_ppo", given, run_dir=tmp_path / "ppo")
     warm_start.find(configured(f"system={system}", f"arch.init_from={tmp_path / 'ppo'}"))
+
+
+@pytest.mark.slow
+def test_a_slow_critic_and_the_scale_of_returns_are_those_of_the_other_run(tmp_path):
+    """A new slow critic would pull trained values back to those of random weights."""
+    given = [*TINY, "env=gymnax/cartpole", "arch.total_timesteps=128", "arch.absolute_metric=false", "logger=silent"]
+    given += ["arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.max_eval_steps=20", "system.lr_warmup_steps=1"]
+    stoix_like.train("dreamer/dreamer_v3", given, run_dir=tmp_path / "other")
+    other = load_member(open_run(tmp_path / "other"), "best", None).shared
+    setup = set_up(parse_config(compose_config([*given, f"arch.init_from={tmp_path / 'other'}", "arch.seed=9"])))
+    loop = TrainingLoop(setup, MultiLogger([]))
+    fresh = loop.state.shared
+    loop.warm_start(warm_start.find(setup))
+    assert_equal(loop.state.shared._replace(opt_state=()), other._replace(opt_state=()))
+    assert_equal(loop.state.shared.opt_state, fresh.opt_state)
+    assert float(np.abs(other.return_scale).max()) > 0.0
 
 
 @pytest.mark.slow
