@@ -17,6 +17,8 @@ def test_a_uniform_distribution_is_mixed_into_the_probabilities():
     assert latents.unimix_logits(logits.astype(jnp.bfloat16)).dtype == jnp.float32
     # A class without probability keeps a finite logit.
     np.testing.assert_allclose(jnp.exp(latents.unimix_logits(jnp.array([0.0, -1e9]))), [0.995, 0.005], rtol=1e-5)
+    gradient = jax.grad(lambda logits: jnp.sum(latents.unimix_logits(logits, 0.0)))(jnp.array([0.0, -1e9]))
+    assert bool(jnp.isfinite(gradient).all())
 
 
 def test_samples_are_one_hot_and_follow_the_probabilities():

@@ -53,11 +53,11 @@ def mix_uniform(
     Raises:
         ValueError: a row of a concrete mask has no legal action.
     """
-    probs = (1.0 - mix) * jax.nn.softmax(logits)
-    if action_mask is None:
-        return jnp.log(probs + mix / logits.shape[-1])
-    legal = legal_actions(action_mask)
-    return mask_logits(jnp.log(probs + mix / legal.sum(-1, keepdims=True)), legal)
+    legal = None if action_mask is None else legal_actions(action_mask)
+    count = logits.shape[-1] if legal is None else legal.sum(-1, keepdims=True)
+    probs = (1.0 - mix) * jax.nn.softmax(logits) + mix / count
+    # Without a share, probabilities vanish, whose logarithm has no finite gradient.
+    return mask_logits(jnp.log(jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)), legal)
 
 
 def legal_actions(action_mask: Bool[Array, "*batch L"], sizes: Sequence[int] | None = None) -> Bool[Array, "*batch L"]:
