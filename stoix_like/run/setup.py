@@ -333,7 +333,7 @@ def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shape
 
     try:
         return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise
         reason = first_line(error)

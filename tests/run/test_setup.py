@@ -2,6 +2,7 @@
 
 import pytest
 import toys
+from tiny_dreamer import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -12,7 +13,8 @@ KERNELS = ["network.actor_network.pre_torso.kernel_sizes=[3]"]
 
 
 def test_unsuitable_networks_are_refused_before_compiling():
-    for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS]):
+    no_units = [*TINY, "env=gymnax/cartpole", "network.world_model.encoder.units=0"]
+    for overrides in (["network.actor_network=null"], ["network=cnn", "env=gymnax/breakout", *KERNELS], no_units):
         with pytest.raises(ConfigError, match="network"):
             set_up(parse_config(compose_config(overrides)))
 

@@ -30,6 +30,8 @@ def test_the_train_ratio_determines_the_gradient_steps():
         config("system.train_ratio=3").check(4, 1)
     with pytest.raises(ConfigError, match=r"return_percentile_low=95.0 must be less than"):
         config("system.return_percentile_low=95").check(4, 1)
+    with pytest.raises(ConfigError, match=r"system.momentum_decay=1.0 is out of range: it must be in \[0.0, 1.0\)"):
+        config("system.momentum_decay=1")
 
 
 KINDS = {

@@ -37,7 +37,7 @@ from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
-from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.schema import INT32_MAX, Range, above, at_least, between
 from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params, TrainRatioConfig
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, two_hot_loss
@@ -84,8 +84,8 @@ class Config(WorldModelConfig, TrainRatioConfig):
     lr: Annotated[float, above(0.0)]
     lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
     max_relative_norm: Annotated[float, above(0.0)]
-    momentum_decay: Annotated[float, between(0.0, 1.0)]
-    rms_decay: Annotated[float, between(0.0, 1.0)]
+    momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
     imagination_length: Annotated[int, between(1, 2**10)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     ent_coef: Annotated[float, at_least(0.0)]
@@ -225,7 +225,7 @@ class Dreamer(Algorithm):
         advantage = (returns - value[:-1]) / self.returns.scale(return_scale)
         pi = self.policy(params.actor, first, dream.mask)
         entropy = pi.entropy(seed=entropy_key)
-        # Equation 7: REINFORCE with an entropy bonus.
+        # Equation 6: REINFORCE with an entropy bonus.
         policy_loss = jnp.mean(weight * (-pi.log_prob(dream.action) * advantage - config.ent_coef * entropy))
         value_loss = jnp.mean(weight * self.value_losses(critic[:-1], slow_critic, first, returns))
         replay_returns, counts = replayed_returns(
