@@ -69,7 +69,7 @@ class RSSM(nn.Module):
 
         h_t = GRU(h_{t-1}, z_{t-1}, a_{t-1}),   prior p(z_t | h_t),   posterior q(z_t | h_t, x_t)
 
-    Source: Hafner et al. 2025, Mastering diverse control tasks through world models, arXiv:2301.04104, equation 3, and
+    Source: Hafner et al. 2025, Mastering diverse control tasks through world models, arXiv:2301.04104, equation 1, and
     the block-diagonal recurrent weights of its appendix.
 
     Attributes:

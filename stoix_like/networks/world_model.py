@@ -177,7 +177,7 @@ def decoder_loss(
         images, flags:  sum_i (y_i - x_i)^2,  x in [0, 1]
         symbols:        -sum_i log softmax(y_i)[x_i]
 
-    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 2 and symlog squared error.
+    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, equation 3 and symlog squared error.
 
     Args:
         space: the observation space.

@@ -22,7 +22,7 @@ def imagined_returns(
         R_h = r_{h+1} + gamma c_{h+1} ((1 - lambda) v_{h+1} + lambda R_{h+1}),   R_H = v_H
         w_h = (1 - terminated) prod_{1 <= i <= h} gamma c_i
 
-    Source: Hafner et al. 2025, arXiv:2301.04104, equation 6. The weight is the discounted probability that an episode
+    Source: Hafner et al. 2025, arXiv:2301.04104, equation 5. The weight is the discounted probability that an episode
     reaches the step; nothing follows a start that terminated.
 
     Args:

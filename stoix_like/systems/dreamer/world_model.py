@@ -276,7 +276,7 @@ class WorldModel:
 
             L = L_observation + L_reward + L_continue + b_dyn L_dyn + b_rep L_rep
 
-        Source: Hafner et al. 2025, equations 4 and 5. A truncated episode continues.
+        Source: Hafner et al. 2025, equations 2 and 3. A truncated episode continues.
 
         Args:
             params: the parameters.
