@@ -82,10 +82,11 @@ def test_the_loss_is_the_weighted_sum_of_its_parts_and_a_truncated_episode_conti
 
 @pytest.fixture(scope="module")
 def tiny():
-    """A tiny model of CartPole, with its parameters."""
+    """A tiny model of CartPole, with random parameters."""
     setup = set_up(parse_config(compose_config([*TINY, "env=gymnax/cartpole"])))
     model = make_world_model(setup.config.system, setup.spec)
-    return model, jax.jit(model.init)(jax.random.key(1), Observation(jnp.ones((2, 4))))
+    shapes, draw = jax.eval_shape(model.init, jax.random.key(1), OBSERVATION), np.random.default_rng(1)
+    return model, jax.tree.map(lambda leaf: 0.3 * draw.standard_normal(leaf.shape, np.float32), shapes)
 
 
 def test_episodes_start_without_a_memory_of_others(tiny):
