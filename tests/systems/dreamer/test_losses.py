@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tiny_dreamer import TINY
 
-from stoix_like.base_types import Axes, Observation
+from stoix_like.base_types import Agent, Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
 from stoix_like.run.setup import set_up
 from stoix_like.systems.dreamer.anakin.dreamer_v3 import build
-from stoix_like.systems.dreamer.dreamer_types import Params
+from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
 
@@ -211,3 +212,42 @@ def test_each_loss_trains_its_own_parameters(setup, params):
         which, found = trained(**{name: 1.0})
         assert which == {"actor", "model"}, name
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found.actor, policy.actor)
+
+
+def test_a_gradient_step_moves_the_slow_critic_and_stores_the_new_latents(setup, params):
+    """The sequences that start in the middle of the batch's find the latents after the entries before them."""
+    config, spec = setup
+    dreamer, (params, slow) = build(*setup).init.__self__, params
+    key, shape = jax.random.key(5), (12, spec.num_envs)
+    view, flag = jax.random.normal(key, (*shape, 4)), jnp.zeros(shape, bool)
+    first = Observation(view[0])
+    local = dreamer.replay.init(restart(first)._replace(observation=first))
+    extras = StoredLatent(jnp.zeros((*shape, 32)), jnp.zeros((*shape, 4), jnp.uint16))
+    steps = Transition(Observation(view), flag.astype(int), view[..., 0], flag, flag, Observation(view), flag, extras)
+    local = dreamer.replay.add(local, Trajectory(steps, ()))
+    shared = DreamerShared(params, slow, dreamer.optim.init(params), jnp.array([1.0, 2.0]))
+
+    @jax.jit
+    def run(agent):
+        after, _ = dreamer.sgd_step(agent, key, KEY, None)
+        batch = dreamer.replay.sample(agent.local, key)
+        _, (_, latent, percentiles) = dreamer.loss(params, slow, agent.shared.return_scale, batch, KEY)
+        return after, batch.indices, dreamer.model.stored(latent), percentiles
+
+    after, (rows, starts), latent, percentiles = run(Agent(shared, local))
+    moved = jax.tree.map(lambda x, y: x + config.tau * (y - x), slow, after.shared.params.critic)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), after.shared.slow_critic, moved)
+    np.testing.assert_allclose(after.shared.return_scale, percentiles, rtol=1e-5)
+    # Starts at every fourth of 64 entries of a row: the next one finds the latent after four entries, unless another
+    # sequence of the batch, with a longer context, or the same one has stored its own there.
+    stored = jax.tree.map(lambda x: x[(64 * rows + starts + 4) // 4], after.local.latents)
+    pairs = list(zip(rows.tolist(), starts.tolist(), strict=True))
+    kept = [
+        i
+        for i, (row, start) in enumerate(pairs)
+        if not {(row, start), (row, start - 4)} & {*pairs[:i], *pairs[i + 1 :]}
+    ]
+    assert kept
+    for found, expected in zip(stored, (latent.deterministic[3], latent.classes[3]), strict=True):
+        np.testing.assert_allclose(found[np.array(kept)], expected[np.array(kept)], atol=1e-5)
+    assert float(jnp.abs(stored.deterministic).max()) > 0.0
