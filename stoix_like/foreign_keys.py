@@ -224,6 +224,7 @@ _ROWS: dict[str, tuple[tuple[str, tuple[str, ...], str], ...]] = {
         ("replay_context", ("system.latent_period",), "sequences start from stored latents, one every period steps"),
         ("horizon", ("system.gamma",), "1 - 1 / horizon"),
         ("imag_length", ("system.imagination_length",), ""),
+        ("agent.opt.lr", ("system.lr",), ""),
         ("agent.opt.agc", ("system.max_relative_norm",), ""),
         ("agent.opt.beta1", ("system.momentum_decay",), ""),
         ("agent.opt.beta2", ("system.rms_decay",), ""),
