@@ -1,13 +1,18 @@
-"""Types and the train ratio of DreamerV3."""
+"""Hyperparameters of parts of DreamerV3, and the types of its state."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
+import optax
+
+from stoix_like.base_types import Axes, SystemConfig
 from stoix_like.errors import ConfigError
-from stoix_like.schema import INT32_MAX, between
+from stoix_like.schema import INT32_MAX, Range, above, between
 from stoix_like.utils.replay import StreamReplayConfig
+from stoix_like.utils.return_scale import ReturnScale, make_percentile_scale
+from stoix_like.utils.training import clip_by_parameter_norm, laprop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,70 @@ class TrainRatioConfig(StreamReplayConfig):
                 f"system.train_ratio={self.train_ratio} makes {self.train_ratio * steps:,} replayed steps per update of"
                 f" {steps:,}, no multiple of {batch:,} (total_batch_size × sequence_length): use {advice}"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaPropConfig(SystemConfig):
+    """Hyperparameters of the optimiser.
+
+    Attributes:
+        lr: learning rate of all networks.
+        lr_warmup_steps: gradient steps over which the learning rate grows linearly to `lr`.
+        max_relative_norm: largest norm of the gradient of an array of parameters, in units of the norm of the array.
+        momentum_decay: decay of the mean of the gradients.
+        rms_decay: decay of the mean of the squared gradients.
+    """
+
+    lr: Annotated[float, above(0.0)]
+    lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
+    max_relative_norm: Annotated[float, above(0.0)]
+    momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
+
+
+def make_optimiser(config: LaPropConfig) -> optax.GradientTransformation:
+    """Build the optimiser of all networks, whose learning rate grows linearly at first."""
+    return optax.chain(
+        clip_by_parameter_norm(config.max_relative_norm),
+        laprop(
+            optax.linear_schedule(0.0, config.lr, config.lr_warmup_steps),
+            config.momentum_decay,
+            config.rms_decay,
+            eps=1e-20,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReturnScaleConfig(SystemConfig):
+    """Hyperparameters of the scale of advantages.
+
+    Attributes:
+        return_decay: decay of the percentiles of returns, per gradient step.
+        return_percentile_low: the lower one, in percent.
+        return_percentile_high: the upper one, in percent.
+        min_return_range: smallest distance of the percentiles that advantages are divided by.
+    """
+
+    return_decay: Annotated[float, between(0.0, 1.0)]
+    return_percentile_low: Annotated[float, between(0.0, 100.0)]
+    return_percentile_high: Annotated[float, between(0.0, 100.0)]
+    min_return_range: Annotated[float, above(0.0)]
+
+    def check(self, num_envs: int, num_shards: int) -> None:
+        """Check the order of the percentiles; see `SystemConfig.check`."""
+        super().check(num_envs, num_shards)
+        if self.return_percentile_low >= self.return_percentile_high:
+            raise ConfigError(
+                f"system.return_percentile_low={self.return_percentile_low} must be less than"
+                f" system.return_percentile_high={self.return_percentile_high}"
+            )
+
+
+def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
+    """Build the scale of advantages."""
+    percentiles = config.return_percentile_low, config.return_percentile_high
+    return make_percentile_scale(config.return_decay, *percentiles, config.min_return_range, axes)
 
 
 class Params(NamedTuple):

@@ -32,13 +32,20 @@ from stoix_like.base_types import (
     TimeStep,
     Trajectory,
 )
-from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
-from stoix_like.schema import INT32_MAX, Range, above, at_least, between
-from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params, TrainRatioConfig
+from stoix_like.schema import at_least, between
+from stoix_like.systems.dreamer.dreamer_types import (
+    DreamerShared,
+    LaPropConfig,
+    Params,
+    ReturnScaleConfig,
+    TrainRatioConfig,
+    make_optimiser,
+    make_return_scale,
+)
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, two_hot_loss
 from stoix_like.systems.gradient_descent import gradient_step
@@ -47,21 +54,15 @@ from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import StreamBatch, StreamReplay, make_stream_replay
-from stoix_like.utils.return_scale import ReturnScale, make_percentile_scale
-from stoix_like.utils.training import clip_by_parameter_norm, laprop
+from stoix_like.utils.return_scale import ReturnScale
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WorldModelConfig, TrainRatioConfig):
+class Config(WorldModelConfig, TrainRatioConfig, LaPropConfig, ReturnScaleConfig):
     """Hyperparameters of DreamerV3.
 
     Attributes:
         network_heads: heads that the system needs.
-        lr: learning rate of all networks.
-        lr_warmup_steps: gradient steps over which the learning rate grows linearly to `lr`.
-        max_relative_norm: largest norm of the gradient of an array of parameters, in units of the norm of the array.
-        momentum_decay: decay of the mean of the gradients.
-        rms_decay: decay of the mean of the squared gradients.
         imagination_length: imagined steps from each replayed state, H.
         gae_lambda: lambda of the returns.
         ent_coef: weight of the entropy of the policy.
@@ -69,10 +70,6 @@ class Config(WorldModelConfig, TrainRatioConfig):
         replay_vf_coef: weight of the value loss on replayed rewards.
         slow_critic_coef: weight of the critic's regularisation towards its slow average.
         tau: step size of this average.
-        return_decay: decay of the percentiles of returns, per gradient step.
-        return_percentile_low: the lower one, in percent.
-        return_percentile_high: the upper one, in percent.
-        min_return_range: smallest distance of the percentiles that advantages are divided by.
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
@@ -81,11 +78,6 @@ class Config(WorldModelConfig, TrainRatioConfig):
         "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
         "critic_network.critic_head": HeadRequirement(VALUE_DISTRIBUTION, optional=("num_atoms",)),
     }
-    lr: Annotated[float, above(0.0)]
-    lr_warmup_steps: Annotated[int, between(1, INT32_MAX)]
-    max_relative_norm: Annotated[float, above(0.0)]
-    momentum_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
-    rms_decay: Annotated[float, Range(0.0, 1.0, without_high=True)]
     imagination_length: Annotated[int, between(1, 2**10)]
     gae_lambda: Annotated[float, between(0.0, 1.0)]
     ent_coef: Annotated[float, at_least(0.0)]
@@ -93,19 +85,6 @@ class Config(WorldModelConfig, TrainRatioConfig):
     replay_vf_coef: Annotated[float, at_least(0.0)]
     slow_critic_coef: Annotated[float, at_least(0.0)]
     tau: Annotated[float, between(0.0, 1.0)]
-    return_decay: Annotated[float, between(0.0, 1.0)]
-    return_percentile_low: Annotated[float, between(0.0, 100.0)]
-    return_percentile_high: Annotated[float, between(0.0, 100.0)]
-    min_return_range: Annotated[float, above(0.0)]
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check the order of the percentiles; see `TrainRatioConfig.check`."""
-        super().check(num_envs, num_shards)
-        if self.return_percentile_low >= self.return_percentile_high:
-            raise ConfigError(
-                f"system.return_percentile_low={self.return_percentile_low} must be less than"
-                f" system.return_percentile_high={self.return_percentile_high}"
-            )
 
 
 @dataclass(frozen=True)
@@ -264,24 +243,14 @@ def build(config: Config, spec: SystemSpec) -> System:
     """Build DreamerV3; the floats of the hyperparameters may be traced."""
     networks = spec.networks
     model = make_world_model(config, spec)
-    schedule = optax.linear_schedule(0.0, config.lr, config.lr_warmup_steps)
     dreamer = Dreamer(
         config,
         spec.axes,
         model,
         actor=FeedForwardActor(networks.actor_network.action_head, networks.actor_network.pre_torso),
         critic=FeedForwardCritic(networks.critic_network.critic_head, networks.critic_network.pre_torso),
-        optim=optax.chain(
-            clip_by_parameter_norm(config.max_relative_norm),
-            laprop(schedule, config.momentum_decay, config.rms_decay, eps=1e-20),
-        ),
-        returns=make_percentile_scale(
-            config.return_decay,
-            config.return_percentile_low,
-            config.return_percentile_high,
-            config.min_return_range,
-            spec.axes,
-        ),
+        optim=make_optimiser(config),
+        returns=make_return_scale(config, spec.axes),
         replay=make_stream_replay(config, spec, jax.tree.map(lambda x: x[0], model.stored(model.initial((1,))))),
         action_space=spec.action_space,
         gradient_steps=config.gradient_steps(spec.num_envs, spec.num_shards),
