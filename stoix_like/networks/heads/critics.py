@@ -80,6 +80,12 @@ class SymexpCriticHead(nn.Module):
     limit: float = 20.0
     kernel_init: Initializer | str = "zeros"
 
+    def __post_init__(self) -> None:
+        """Check that there are atoms on both sides of 0."""
+        if self.num_atoms < 2:
+            raise ValueError(f"num_atoms={self.num_atoms} must be at least 2: use 255")
+        super().__post_init__()
+
     @nn.compact
     def __call__(self, embedding: Embedding) -> distributions.SymmetricallyValuedDistribution:
         """Return the distribution, with `mean` `[...]`, for an embedding `[..., D]`."""

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from every_head import HEADS, KEY
 
 from stoix_like.networks import heads
@@ -38,3 +39,5 @@ def test_values_on_symexp_atoms_are_exactly_zero_at_first():
     params = {"Dense_0": {"kernel": jnp.zeros((6, 3)), "bias": jnp.array([0.0, 0.0, math.log(3.0)])}}
     pi = heads.SymexpCriticHead(3, limit=1.0).apply({"params": params}, x)
     np.testing.assert_allclose(pi.mean(), np.full((4, 3), 0.4 * (math.e - 1.0)), rtol=1e-6)
+    with pytest.raises(ValueError, match="num_atoms=1 must be at least 2"):
+        heads.SymexpCriticHead(1)
