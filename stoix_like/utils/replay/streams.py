@@ -65,6 +65,7 @@ class StreamReplayConfig(BufferConfig):
         Raises:
             ConfigError: sizes that do not fit; names the key, its value and what would work.
         """
+        super().check(num_envs, num_shards)
         length, period, rollout = self.sequence_length, self.latent_period, self.rollout_length
         self._check_totals(num_envs, num_shards, INT32_MAX)
         if length % period:
