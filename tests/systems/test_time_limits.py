@@ -191,7 +191,7 @@ def dreamed_values(networks, shared, hyperparams):
     latent, values = model.initial((2,)), []
     for place, view in enumerate(VIEWS.reshape(2, 3, 6).swapaxes(0, 1)):
         inputs = jnp.zeros(2, jnp.int32), Observation(view), jnp.full(2, place == 0)
-        latent = model.step(shared.params.model, latent, *inputs, None)
+        latent = model.step(shared.params.model_params, latent, *inputs, None)
         values.append(critic.apply(shared.slow_critic, latent.features).mean())
     return jnp.stack(values, axis=1).ravel()
 

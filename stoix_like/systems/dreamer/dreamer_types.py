@@ -111,18 +111,18 @@ def make_return_scale(config: ReturnScaleConfig, axes: Axes) -> ReturnScale:
     return make_percentile_scale(config.return_decay, *percentiles, config.min_return_range, axes)
 
 
-class Params(NamedTuple):
+class DreamerParams(NamedTuple):
     """Parameters of the world model, the policy and the critic."""
 
-    model: Any
-    actor: Any
-    critic: Any
+    model_params: Any
+    actor_params: Any
+    critic_params: Any
 
 
 class DreamerShared(NamedTuple):
     """The shared state: parameters, the slow average of the critic's, optimiser state, percentiles of returns."""
 
-    params: Params
+    params: DreamerParams
     slow_critic: Any
     opt_state: Any
     return_scale: Any

@@ -15,7 +15,7 @@ from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
 from stoix_like.run.setup import set_up
 from stoix_like.systems.dreamer.anakin.dreamer_v3 import build
-from stoix_like.systems.dreamer.dreamer_types import DreamerShared, Params
+from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
 
@@ -63,7 +63,7 @@ def params(setup):
         return jax.tree.unflatten(structure, leaves)
 
     model, actor, critic = jax.jit(init)(KEY)
-    return Params(model, actor, critic), jax.tree.map(lambda x: 0.5 * x, critic)
+    return DreamerParams(model, actor, critic), jax.tree.map(lambda x: 0.5 * x, critic)
 
 
 def _softmax(logits):
@@ -106,26 +106,26 @@ def test_every_loss_equals_that_of_numpy(setup, params):
         loss, (metrics, _, percentiles) = dreamer.loss(params, slow, dreamer.returns.init(), batch, KEY)
         model_key, imagine_key, _ = jax.random.split(KEY, 3)
         steps = entries.observation, entries.action, entries.is_first
-        seen = model.observe(params.model, model.restored(batch.latent), *steps, model_key)
+        seen = model.observe(params.model_params, model.restored(batch.latent), *steps, model_key)
         start = jax.tree.map(lambda x: x.reshape(16, *x.shape[2:]), seen.latent)
 
         def act(latent, mask, key):
-            return dreamer.sample_action(params.actor, latent, mask, key)
+            return dreamer.sample_action(params.actor_params, latent, mask, key)
 
-        dream = model.imagine(params.model, start, None, act, imagine_key, horizon)
+        dream = model.imagine(params.model_params, start, None, act, imagine_key, horizon)
 
         def heads(latent: Latent):
             return {
-                "reward": model.reward(params.model, latent).logits,
-                "continues": model.continue_network.apply(params.model["continues"], latent.features),
-                "policy": dreamer.policy(params.actor, latent, None).logits,
-                "value": dreamer.critic.apply(params.critic, latent.features).logits,
+                "reward": model.reward(params.model_params, latent).logits,
+                "continues": model.continue_network.apply(params.model_params["continues"], latent.features),
+                "policy": dreamer.policy(params.actor_params, latent, None).logits,
+                "value": dreamer.critic.apply(params.critic_params, latent.features).logits,
                 "slow": dreamer.critic.apply(slow, latent.features).logits,
             }
 
-        views = model._apply("decode", params.model, seen.latent.features)["agent_view"]
+        views = model._apply("decode", params.model_params, seen.latent.features)["agent_view"]
         replayed = heads(seen.latent) | {"view": views, "posterior": seen.posterior, "prior": seen.prior}
-        atoms = dreamer.critic.apply(params.critic, seen.latent.features).values[0, 0]
+        atoms = dreamer.critic.apply(params.critic_params, seen.latent.features).values[0, 0]
         return loss, metrics, percentiles, replayed, heads(dream.latent), dream.action, atoms
 
     loss, metrics, percentiles, *found = jax.device_get(run(params, slow))
@@ -235,7 +235,7 @@ def test_a_gradient_step_moves_the_slow_critic_and_stores_the_new_latents(setup,
         return after, batch.indices, dreamer.model.stored(latent), percentiles
 
     after, (rows, starts), latent, percentiles = run(Agent(shared, local))
-    moved = jax.tree.map(lambda x, y: x + config.tau * (y - x), slow, after.shared.params.critic)
+    moved = jax.tree.map(lambda x, y: x + config.tau * (y - x), slow, after.shared.params.critic_params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), after.shared.slow_critic, moved)
     np.testing.assert_allclose(after.shared.return_scale, percentiles, rtol=1e-5)
     # Starts at every fourth of 64 entries of a row: the next one finds the latent after four entries, unless another

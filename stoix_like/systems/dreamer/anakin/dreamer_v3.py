@@ -38,9 +38,9 @@ from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DIS
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import at_least, between
 from stoix_like.systems.dreamer.dreamer_types import (
+    DreamerParams,
     DreamerShared,
     LaPropConfig,
-    Params,
     ReturnScaleConfig,
     TrainRatioConfig,
     make_optimiser,
@@ -106,8 +106,8 @@ class Dreamer(Algorithm):
         """Initialise the agent, with an empty replay buffer."""
         keys, features = jax.random.split(key, 3), self.model.initial((1,)).features
         model = self.model.init(keys[0], timestep.observation)
-        params = Params(model, self.actor.init(keys[1], features), self.critic.init(keys[2], features))
-        slow_critic = jax.tree.map(jnp.copy, params.critic)
+        params = DreamerParams(model, self.actor.init(keys[1], features), self.critic.init(keys[2], features))
+        slow_critic = jax.tree.map(jnp.copy, params.critic_params)
         shared = DreamerShared(params, slow_critic, self.optim.init(params), self.returns.init())
         return Agent(shared, self.replay.init(timestep))
 
@@ -122,9 +122,9 @@ class Dreamer(Algorithm):
         """Choose actions by the latents of the last observations; the extras are these latents."""
         latent_key, act_key = jax.random.split(key)
         params, timestep = shared.params, state.timestep
-        step = partial(self.model.step, params.model, state.carry.state, state.carry.action)
+        step = partial(self.model.step, params.model_params, state.carry.state, state.carry.action)
         latent = step(timestep.observation, timestep.starts_episode, None if greedy else latent_key)
-        pi = self.policy(params.actor, latent, timestep.observation.action_mask)
+        pi = self.policy(params.actor_params, latent, timestep.observation.action_mask)
         action = pi.mode() if greedy else pi.sample(seed=act_key)
         return LastAction(latent, action), action, self.model.stored(latent)
 
@@ -142,9 +142,9 @@ class Dreamer(Algorithm):
         """Return the policy and the values of first observations `[B, ...]`."""
         carry = self.init_carry(len(jax.tree.leaves(observation.agent_view)[0]))
         starts = jnp.ones(len(carry.action), bool)
-        latent = self.model.step(shared.params.model, *carry, observation, starts, None)
-        pi = self.policy(shared.params.actor, latent, observation.action_mask)
-        return NetworkOutputs(pi, self.critic.apply(shared.params.critic, latent.features).mean())
+        latent = self.model.step(shared.params.model_params, *carry, observation, starts, None)
+        pi = self.policy(shared.params.actor_params, latent, observation.action_mask)
+        return NetworkOutputs(pi, self.critic.apply(shared.params.critic_params, latent.features).mean())
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer."""
@@ -170,31 +170,31 @@ class Dreamer(Algorithm):
         params, opt_state, (metrics, latent, return_scale) = gradient_step(
             self.loss, self.optim, self.axes, shared.params, shared.opt_state, *others
         )
-        slow_critic = optax.incremental_update(params.critic, shared.slow_critic, self.config.tau)
+        slow_critic = optax.incremental_update(params.critic_params, shared.slow_critic, self.config.tau)
         local = self.replay.refresh(agent.local, batch.indices, self.model.stored(latent))
         return Agent(DreamerShared(params, slow_critic, opt_state, return_scale), local), metrics
 
     def loss(
-        self, params: Params, slow_critic: Any, return_scale: Any, batch: StreamBatch, key: jax.Array
+        self, params: DreamerParams, slow_critic: Any, return_scale: Any, batch: StreamBatch, key: jax.Array
     ) -> tuple[jax.Array, Any]:
         """Compute the sum of all losses; also metrics, the new latents `[T, B]` and the percentiles of returns."""
         config, entries = self.config, batch.entries
         model_key, imagine_key, entropy_key = jax.random.split(key, 3)
-        model_loss, latent, metrics = self.model.loss(params.model, batch, model_key)
+        model_loss, latent, metrics = self.model.loss(params.model_params, batch, model_key)
         # Imagination starts from every replayed state, and teaches the world model nothing.
         frozen, start = jax.lax.stop_gradient((params, latent))
         start, mask = jax.tree.map(partial(merge_leading_dims, num_dims=2), (start, entries.observation.action_mask))
-        act = partial(self.sample_action, frozen.actor)
-        dream = self.model.imagine(frozen.model, start, mask, act, imagine_key, config.imagination_length)
+        act = partial(self.sample_action, frozen.actor_params)
+        dream = self.model.imagine(frozen.model_params, start, mask, act, imagine_key, config.imagination_length)
         dream = jax.lax.stop_gradient(dream)
-        critic = self.critic.apply(params.critic, dream.latent.features)
+        critic = self.critic.apply(params.critic_params, dream.latent.features)
         value = jax.lax.stop_gradient(critic.mean())
         first, later = (
             jax.tree.map(lambda x, part=part: x[part], dream.latent) for part in (slice(-1), slice(1, None))
         )
         returns, weight = imagined_returns(
-            self.model.reward(frozen.model, later).mean(),
-            self.model.continues(frozen.model, later),
+            self.model.reward(frozen.model_params, later).mean(),
+            self.model.continues(frozen.model_params, later),
             value,
             entries.terminated.reshape(-1),
             config.gamma,
@@ -202,7 +202,7 @@ class Dreamer(Algorithm):
         )
         return_scale = self.returns.update(return_scale, returns)
         advantage = (returns - value[:-1]) / self.returns.scale(return_scale)
-        pi = self.policy(params.actor, first, dream.mask)
+        pi = self.policy(params.actor_params, first, dream.mask)
         entropy = pi.entropy(seed=entropy_key)
         # Equation 6: REINFORCE with an entropy bonus.
         policy_loss = jnp.mean(weight * (-pi.log_prob(dream.action) * advantage - config.ent_coef * entropy))
@@ -211,7 +211,7 @@ class Dreamer(Algorithm):
             entries, returns[0].reshape(entries.reward.shape), config.gamma, config.gae_lambda
         )
         before = jax.tree.map(lambda x: x[:-1], latent)
-        critic = self.critic.apply(params.critic, before.features)
+        critic = self.critic.apply(params.critic_params, before.features)
         replay_loss = jnp.mean(counts * self.value_losses(critic, slow_critic, before, replay_returns))
         loss = model_loss + policy_loss + config.vf_coef * value_loss + config.replay_vf_coef * replay_loss
         metrics |= {
@@ -235,7 +235,7 @@ class Dreamer(Algorithm):
     ) -> Dream:
         """Predict observations from the first ones and the actions, see `System.dream`."""
         del key
-        dream = self.model.dream(shared.params.model, observation, action, context)
+        dream = self.model.dream(shared.params.model_params, observation, action, context)
         return dream._replace(reward=dream.reward / self.config.reward_scale)
 
 
