@@ -62,6 +62,7 @@ def test_of_unnamed_numbers_those_that_vary_most_are_drawn_and_images_are_no_num
     assert [picture.name for picture in pictures(nested())] == ["camera"]
 
 
+@pytest.mark.slow
 def test_animations_have_a_frame_for_each_step(tmp_path):
     path = tmp_path / "dream.gif"
     assert write_dream(path, nested()) == 3

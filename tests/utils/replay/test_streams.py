@@ -201,6 +201,7 @@ def test_episodes_that_continue_after_the_last_entry_can_be_ended():
     assert not end_episodes(make()[1]).entries.is_last.any()
 
 
+@pytest.mark.slow
 def test_shards_share_batches_and_capacity():
     replay, state = make(num_shards=2, total_batch_size=8, online_sequences=2)
     assert state.entries.reward.shape == (20,)
@@ -208,6 +209,7 @@ def test_shards_share_batches_and_capacity():
     assert batch.entries.reward.shape == (2, 4)
 
 
+@pytest.mark.slow
 def test_observations_keep_their_types_and_are_written_in_place():
     """Images, masks and dictionaries; a buffer of 300 kB is not copied."""
     view = {"image": jnp.arange(48, dtype=jnp.uint8).reshape(4, 4, 3) * 5, "speed": jnp.ones((2,), jnp.float16)}
