@@ -7,26 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from stoix_like.networks.distributions.masks import mix_uniform
-from stoix_like.utils.jax_utils import Scalar
-
-
-def unimix_logits(logits: Float[Array, "*batch K"], mix: Scalar = 0.01) -> Float[Array, "*batch K"]:
-    """Mix a uniform distribution into the probabilities, so that none of them vanishes.
-
-        log((1 - mix) softmax(logits) + mix / K)
-
-    Source: Hafner et al. 2023 (DreamerV3), arXiv:2301.04104, world model learning.
-
-    Args:
-        logits: `[..., K]` unnormalised log-probabilities.
-        mix: share of the uniform distribution, in [0, 1].
-
-    Returns:
-        `[..., K]` normalised log-probabilities, float32.
-    """
-    return mix_uniform(logits.astype(jnp.float32), mix)
-
 
 def sample_straight_through(key: Array, logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
     """Draw one-hot vectors, whose gradients are those of the probabilities.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.networks import latents
+from stoix_like.networks.distributions import mix_uniform
 
 KEY = jax.random.key(0)
 
@@ -12,12 +13,12 @@ KEY = jax.random.key(0)
 # By hand: softmax(0, ln 3) = (1/4, 3/4); mixed with 20 % of (1/2, 1/2): (0.3, 0.7).
 def test_a_uniform_distribution_is_mixed_into_the_probabilities():
     logits = jnp.log(jnp.array([[1.0, 3.0]]))
-    mixed = jax.vmap(latents.unimix_logits, (None, 0))(logits, jnp.array([0.2, 0.0]))
+    mixed = jax.vmap(mix_uniform, (None, 0))(logits, jnp.array([0.2, 0.0]))
     np.testing.assert_allclose(jnp.exp(mixed[:, 0]), [[0.3, 0.7], [0.25, 0.75]], rtol=1e-5)
-    assert latents.unimix_logits(logits.astype(jnp.bfloat16)).dtype == jnp.float32
+    assert mix_uniform(logits.astype(jnp.bfloat16), 0.01).dtype == jnp.float32
     # A class without probability keeps a finite logit.
-    np.testing.assert_allclose(jnp.exp(latents.unimix_logits(jnp.array([0.0, -1e9]))), [0.995, 0.005], rtol=1e-5)
-    gradient = jax.grad(lambda logits: jnp.sum(latents.unimix_logits(logits, 0.0)))(jnp.array([0.0, -1e9]))
+    np.testing.assert_allclose(jnp.exp(mix_uniform(jnp.array([0.0, -1e9]), 0.01)), [0.995, 0.005], rtol=1e-5)
+    gradient = jax.grad(lambda logits: jnp.sum(mix_uniform(logits, 0.0)))(jnp.array([0.0, -1e9]))
     assert bool(jnp.isfinite(gradient).all())
 
 

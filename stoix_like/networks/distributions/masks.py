@@ -48,14 +48,14 @@ def mix_uniform(
         action_mask: `[..., A]`, True where an action is legal; None where all are legal.
 
     Returns:
-        `[..., A]` normalised log-probabilities; the lowest finite number where an action is illegal.
+        `[..., A]` normalised log-probabilities, float32; the lowest finite number where an action is illegal.
 
     Raises:
         ValueError: a row of a concrete mask has no legal action.
     """
     legal = None if action_mask is None else legal_actions(action_mask)
     count = logits.shape[-1] if legal is None else legal.sum(-1, keepdims=True)
-    probs = (1.0 - mix) * jax.nn.softmax(logits) + mix / count
+    probs = (1.0 - mix) * jax.nn.softmax(logits.astype(jnp.float32)) + mix / count
     # Without a share, probabilities vanish, whose logarithm has no finite gradient.
     return mask_logits(jnp.log(jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)), legal)
 

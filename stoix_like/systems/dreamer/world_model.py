@@ -20,7 +20,8 @@ import optax
 from stoix_like.base_types import Dream, Metrics, Observation, PyTree, SystemConfig, SystemSpec
 from stoix_like.envs.spaces import Box, Mixed, choices
 from stoix_like.networks.base import FeedForwardCritic
-from stoix_like.networks.latents import mode, sample_straight_through, unimix_logits
+from stoix_like.networks.distributions import mix_uniform
+from stoix_like.networks.latents import mode, sample_straight_through
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
 from stoix_like.schema import at_least, between
@@ -358,7 +359,7 @@ class WorldModel:
         return deterministic
 
     def _logits(self, name: str, params: PyTree, *args: jax.Array) -> jax.Array:
-        return unimix_logits(self._apply(name, params, *args), self.config.uniform_mix)
+        return mix_uniform(self._apply(name, params, *args), self.config.uniform_mix)
 
     def _apply(self, method: str, params: PyTree, *args: Any) -> Any:
         return self.networks.apply(unpack(params)["latents"], *args, method=method)
