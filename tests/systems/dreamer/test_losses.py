@@ -199,7 +199,9 @@ def test_each_loss_trains_its_own_parameters(setup, params):
         off = {f"{name}_coef": 0.0 for name in (*COEFS, "vf", "replay_vf")}
         found = norms(off | {f"{name}_coef": value for name, value in coefs.items()})
         return {
-            name for name, part in found._asdict().items() if any(leaf > 0 for leaf in jax.tree.leaves(part))
+            name.removesuffix("_params")
+            for name, part in found._asdict().items()
+            if any(leaf > 0 for leaf in jax.tree.leaves(part))
         }, found
 
     alone, policy = trained()
@@ -211,7 +213,7 @@ def test_each_loss_trains_its_own_parameters(setup, params):
     for name in COEFS:
         which, found = trained(**{name: 1.0})
         assert which == {"actor", "model"}, name
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found.actor, policy.actor)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found.actor_params, policy.actor_params)
 
 
 def test_a_gradient_step_moves_the_slow_critic_and_stores_the_new_latents(setup, params):
