@@ -59,8 +59,7 @@ class Videos:
         self._dreamer: Dreamer | None = None
         if setup.build_system().dream is not None:
             env = with_learned_rewards(setup.eval_env, setup.config.env)
-            name = f"{setup.config.system_name} on {setup.config.environment_name}"
-            self._dreamer = Dreamer(name, setup.build_system, env, max_steps)
+            self._dreamer = Dreamer(setup.inference.name, setup.build_system, env, max_steps)
         self._thread = ThreadPoolExecutor(1, "video")
         self._stopped = threading.Event()
         self._drawing: Future[Drawn] | None = None
