@@ -106,6 +106,25 @@ def _physics(env: Any, num_envs: int) -> tuple[Reset, Step]:
     return reset, step
 
 
+def jaxtari(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of JAXtari, from objects, with four frames per action and no-op starts."""
+    import jaxtari.wrappers as suite
+
+    from stoix_like.envs.suites.jaxtari import build_game
+
+    game = suite.AtariWrapper(build_game(name), sticky_actions=0.0, episodic_life=False, first_fire=False)
+    env = suite.ObjectCentricWrapper(game, frame_stack_size=2, frame_skip=4, clip_reward=False)
+
+    def reset(key: jax.Array) -> Any:
+        return step(key, jax.vmap(env.reset)(jax.random.split(key, num_envs)))
+
+    def step(key: jax.Array, carry: Any) -> Any:
+        action = jax.random.randint(key, (num_envs,), 0, env.action_space().n)
+        return jax.vmap(env.step)(carry[1], action)
+
+    return reset, step
+
+
 def jumanji(name: str, num_envs: int) -> tuple[Reset, Step]:
     """Return the reset and the step of jumanji, with actions that are legal."""
     import jumanji as suite
@@ -203,6 +222,7 @@ SUITES = {
     "brax": brax,
     "craftax": craftax,
     "gymnax": gymnax,
+    "jaxtari": jaxtari,
     "jumanji": jumanji,
     "navix": navix,
     "pgx": pgx,

@@ -251,6 +251,7 @@ STEPPED = {
     "brax/inverted_pendulum": "inverted_pendulum",
     "craftax/classic_symbolic": "Craftax-Classic-Symbolic-v1",
     "gymnax/cartpole": "CartPole-v1",
+    "jaxtari/pong": "pong",
     "jumanji/snake": "Snake-v1",
     "navix/empty_5x5": "Navix-Empty-5x5-v0",
     "pgx/tic_tac_toe": "tic_tac_toe",

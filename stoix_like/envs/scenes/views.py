@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Limits of legible grids: cells per side, and channels, one colour each.
 MAX_SIDE, MAX_CHANNELS = 64, 10
 _FPS = 10
-_COLOURS = (
+COLOURS = (
     "#ffd166",
     "#ef476f",
     "#8d99ae",
@@ -79,7 +79,7 @@ def _draw_grid(
     axes.vlines(np.arange(width + 1) - 0.5, -0.5, height - 0.5, color=GROUND, linewidth=0.5)
     if names:
         for channel in shown:
-            axes.plot([], [], "s", color=_COLOURS[channel], markeredgecolor=DARK, label=names[channel])
+            axes.plot([], [], "s", color=COLOURS[channel], markeredgecolor=DARK, label=names[channel])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handletextpad=0.2)
 
     def update(entry: int) -> None:
@@ -114,10 +114,10 @@ def composed(strength: np.ndarray, channels: Sequence[int]) -> np.ndarray:
     Returns:
         `[..., H, W, 3]` colours in [0, 1].
     """
-    canvas = np.broadcast_to(np.array(_rgb(GROUND)), (*strength.shape[:-1], 3))
+    canvas = np.broadcast_to(np.array(rgb(GROUND)), (*strength.shape[:-1], 3))
     for place, channel in reversed(list(enumerate(channels))):
         covered = strength[..., place, None]
-        canvas = (1 - covered) * canvas + covered * np.array(_rgb(_COLOURS[channel]))
+        canvas = (1 - covered) * canvas + covered * np.array(rgb(COLOURS[channel]))
     return canvas
 
 
@@ -144,5 +144,6 @@ def newest_views(views: Any, spaces: Mapping[str, ArraySpace], name: str) -> np.
     return np.asarray(newest[:, start : start + sizes[name]].reshape(len(views), *shape))
 
 
-def _rgb(colour: str) -> tuple[float, ...]:
+def rgb(colour: str) -> tuple[float, ...]:
+    """Return a colour such as `#ffd166` as red, green and blue in [0, 1]."""
     return tuple(int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))

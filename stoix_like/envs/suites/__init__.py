@@ -34,6 +34,7 @@ SUITES: dict[str, Suite] = {
     "envpool": Suite("stoix_like.envs.suites.envpool", "envpool", "envpool", on_host=True),
     "gymnasium": Suite("stoix_like.envs.suites.gymnasium", "gymnasium", "gymnasium", on_host=True),
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
+    "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),

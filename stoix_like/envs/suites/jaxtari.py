@@ -1,0 +1,267 @@
+"""Adapter for JAXtari, Atari games written in JAX.
+
+Objects are read from the state of a game, without pictures. Pictures need sprites, which are not part of the package:
+the adapter builds the renderer of a game when something first draws, so that games without them play from objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtari import core, modification, paths
+from jaxtari.environment import JaxEnvironment, JaxtariAction, ObjectObservation
+from jaxtari.renderers import JAXGameRenderer
+
+from stoix_like.base_types import Observation, TimeStep
+from stoix_like.envs.arguments import check_names, check_scenario, fit_params
+from stoix_like.envs.environment import (
+    Environment,
+    State,
+    VectorEnvironment,
+    Vectorize,
+    restart,
+    strongly_typed,
+    transition,
+)
+from stoix_like.envs.legends import Feature, Legend
+from stoix_like.envs.scenes.base import Scene, from_pictures
+from stoix_like.envs.scenes.views import COLOURS, rgb
+from stoix_like.envs.spaces import Box, Discrete
+from stoix_like.envs.wrappers import TimeLimit
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.schema import INT32_MAX
+
+_KINDS = ("objects", "pixels")
+
+# Those of `jaxtari.wrappers.AtariWrapper`: frames at 60 per second.
+_PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
+
+# Games that report a limit of the package's own as the end of the game: the counter in the state, and the constant.
+_LIMITS = {"surround": ("time", "MAX_STEPS")}
+
+_FPS = 60
+
+
+class JaxtariEnvironment(Environment):
+    """A game of JAXtari, one frame per step, without the time limit.
+
+    Args:
+        env: the game.
+        name: its id.
+        kind: what is observed, `objects` or `pixels`.
+        noop_max: the largest number of frames without an action at the start of an episode.
+        size: height and width of pixels.
+    """
+
+    def __init__(self, env: Any, name: str, kind: str, noop_max: int, size: int) -> None:
+        self._env, self._name, self._kind, self._noop_max = env, name, kind, noop_max
+        self._counter, constant = _LIMITS.get(name, ("", ""))
+        self._limit = int(getattr(env.consts, constant)) if constant else INT32_MAX
+        self.truncates_after = max(self._limit - noop_max, 1) if constant else INT32_MAX
+        self.action_space = Discrete(int(env.action_space().n))
+        if kind == "pixels":
+            modification.apply_native_downscaling(env, (size, size), grayscale=True)
+        view = jax.eval_shape(self.reset, jax.random.key(0))[1].observation.agent_view
+        low, high = (0, 255) if kind == "pixels" else (-np.inf, np.inf)  # some exceed the bounds that are declared
+        self.observation_space = Box(low, high, view.shape, view.dtype)
+
+    def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.reset`."""
+        key, noop_key = jax.random.split(key)
+        num_noops = jax.random.randint(noop_key, (), 0, self._noop_max + 1)
+
+        def wait(_: jax.Array, state: State) -> State:
+            _, after, _, done, _ = self._env.step(state, jnp.zeros((), jnp.int32))
+            return jax.tree.map(lambda new, old: jnp.where(done, old, new), strongly_typed(after), state)
+
+        with jax.numpy_rank_promotion("allow"):
+            # The games take raw keys, and keep the next one in their state.
+            state = strongly_typed(self._env.reset(jax.random.key_data(key))[1])
+            if self._noop_max:
+                state = jax.lax.fori_loop(0, num_noops, wait, state)
+            return state, restart(self._observation(state))
+
+    def step(self, key: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
+        """See `Environment.step`."""
+        with jax.numpy_rank_promotion("allow"):
+            _, state, reward, done, _ = self._env.step(state, action)
+            at_limit = False
+            if self._counter:
+                count = getattr(state, self._counter)
+                done = self._env._get_done(state.replace(**{self._counter: jnp.zeros_like(count)}))
+                at_limit = count >= self._limit
+            return strongly_typed(state), transition(self._observation(state), reward, done, at_limit)
+
+    def scene(self) -> Scene:
+        """See `Environment.scene`."""
+        if not sprites_are_installed():
+            return from_pictures(self._draw_objects, _FPS)
+        env = self._env if self._kind == "objects" else build_game(self._name, from_pixels=True)
+
+        @jax.jit
+        def picture(state: Any) -> jax.Array:
+            with jax.numpy_rank_promotion("allow"):
+                return jnp.asarray(env.render(state), jnp.uint8)
+
+        return from_pictures(picture, _FPS)
+
+    def legend(self) -> Legend:
+        """See `Environment.legend`."""
+        actions = np.asarray(getattr(self._env, "ACTION_SET", np.arange(self._env.action_space().n)))
+        names = {value: name.lower() for name, value in vars(JaxtariAction).items() if isinstance(value, int)}
+        words = [" ".join(re.findall("noop|up|down|left|right|fire", names[int(action)])) for action in actions]
+        return Legend(() if self._kind == "pixels" else tuple(self._features()), tuple(words))
+
+    def _features(self) -> Iterator[Feature]:
+        objects, place = jax.eval_shape(self._objects, jax.eval_shape(self.reset, jax.random.key(0))[0]), 0
+        for path, leaf in jax.tree_util.tree_leaves_with_path(objects):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            for index in np.ndindex(leaf.shape):
+                yield Feature(name + (f"[{','.join(map(str, index))}]" if index else ""), (place,))
+                place += 1
+
+    def _objects(self, state: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"):
+            return self._env._get_observation(state)
+
+    def _observation(self, state: Any) -> Observation:
+        if self._kind == "pixels":
+            return Observation(jnp.asarray(self._env.render(state), jnp.uint8))
+        leaves = jax.tree.leaves(self._objects(state))
+        return Observation(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]))
+
+    def _draw_objects(self, state: Any) -> np.ndarray:
+        """Draw the objects of a state as rectangles, those of a kind in one colour."""
+        height, width = self._env.image_space().shape[:2]
+        picture = np.zeros((height, width, 3))
+        found = jax.tree.leaves(self._objects(state), is_leaf=lambda leaf: isinstance(leaf, ObjectObservation))
+        kinds = [leaf for leaf in found if isinstance(leaf, ObjectObservation)]
+        for number, kind in enumerate(kinds):
+            parts = np.broadcast_arrays(kind.x, kind.y, kind.width, kind.height, kind.active)
+            rows = np.round(np.stack([np.ravel(part) for part in parts], 1)).astype(int)
+            for left, top, across, down, _ in rows[rows[:, -1] > 0]:
+                area = slice(max(top, 0), max(top + down, 0)), slice(max(left, 0), max(left + across, 0))
+                picture[area] = rgb(COLOURS[number % len(COLOURS)])
+        return picture
+
+
+class _OnDemand:
+    """The renderer of a game, built when one of its attributes is first read.
+
+    Args:
+        build: builds it.
+    """
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = functools.cache(build)
+
+    def __getattr__(self, name: str) -> Any:
+        # It may be read first while a step is traced, and renderers read values of arrays.
+        with jax.ensure_compile_time_eval(), jax.numpy_rank_promotion("allow"):
+            return getattr(self._build(), name)
+
+
+def scenarios() -> list[str]:
+    """List the ids of the games."""
+    return core.list_available_games()
+
+
+def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> VectorEnvironment:
+    """Build environments of JAXtari.
+
+    Args:
+        name: one of `scenarios()`.
+        kwargs: `observation`: `objects`, a vector of what the game knows of each object, or `pixels`, grey images.
+        params: `noop_max`, the largest number of frames without an action at the start of an episode;
+            `max_frames_per_episode`, the time limit; `screen_size`, height and width of images.
+
+    Returns:
+        The environments, one frame per step.
+
+    Raises:
+        ConfigError: if the name, an argument or a parameter is unknown, a value is invalid, or sprites are missing.
+    """
+    check_scenario("jaxtari", name, scenarios())
+    check_names("env.kwargs", kwargs, ("observation",), name)
+    kind = str(kwargs.get("observation", "objects"))
+    if kind not in _KINDS:
+        raise ConfigError(f"env.kwargs.observation={kind!r} is not an observation of {name}: {nearest(kind, _KINDS)}")
+    fitted = _PARAMS | fit_params(_PARAMS, params, name, limit="max_frames_per_episode")
+    for key, least in (("noop_max", 0), ("screen_size", 8)):
+        if fitted[key] < least:
+            raise ConfigError(f"env.params.{key}={fitted[key]} must be at least {least}")
+    game = build_game(name, kind == "pixels")
+    env = JaxtariEnvironment(game, name, kind, fitted["noop_max"], fitted["screen_size"])
+    return TimeLimit(Vectorize(env), fitted["max_frames_per_episode"])
+
+
+def sprites_are_installed() -> bool:
+    """Return whether there are sprites, whichever of the package's sets they are of."""
+    return Path(paths.get_base_sprite_dir()).is_dir()
+
+
+def build_game(name: str, from_pixels: bool = False) -> Any:
+    """Build a game of the package.
+
+    Args:
+        name: its id.
+        from_pixels: whether to build its renderer, too, and not only when something draws.
+
+    Returns:
+        The game.
+
+    Raises:
+        ConfigError: if it needs sprites that are missing.
+    """
+    try:
+        module = importlib.import_module(core.GAME_MODULES[name])
+        classes = [found for _, found in inspect.getmembers(module, inspect.isclass)]
+        game: Any = next(
+            found for found in classes if issubclass(found, JaxEnvironment) and found is not JaxEnvironment
+        )
+        if from_pixels:
+            return game()
+        with _renderers_on_demand(module):
+            env = game()
+        # Some games read sizes and shapes of sprites while they play.
+        with jax.numpy_rank_promotion("allow"):
+            jax.eval_shape(lambda: env.step(env.reset(jax.random.PRNGKey(0))[1], jnp.zeros((), jnp.int32)))
+        return env
+    except Exception as error:  # Renderers raise anything if a sprite is missing.
+        if sprites_are_installed() and not isinstance(error, FileNotFoundError):
+            raise
+        what = "env.kwargs.observation=pixels" if from_pixels else f"env.scenario.name={name}"
+        raise ConfigError(
+            f"{what} needs the sprites of {name}, which are not in {paths.get_base_sprite_dir()}: run python -m"
+            " jaxtari.install_sprites, which downloads them"
+        ) from error
+
+
+@contextmanager
+def _renderers_on_demand(module: ModuleType) -> Iterator[None]:
+    """Let the classes of renderers in a game's module return renderers that are built when they are used."""
+    renderers = {
+        name: found
+        for name, found in inspect.getmembers(module, inspect.isclass)
+        if issubclass(found, JAXGameRenderer) and found is not JAXGameRenderer
+    }
+
+    def deferred(build: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: _OnDemand(functools.partial(build, *args, **kwargs))
+
+    vars(module).update({name: deferred(found) for name, found in renderers.items()})
+    try:
+        yield
+    finally:
+        vars(module).update(renderers)
