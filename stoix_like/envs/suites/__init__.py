@@ -36,6 +36,7 @@ SUITES: dict[str, Suite] = {
     "gymnax": Suite("stoix_like.envs.suites.gymnax", "gymnax", "envs"),
     "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
+    "memory": Suite("stoix_like.envs.suites.memory", "jax", ""),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
     "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground", has_assets=True),
