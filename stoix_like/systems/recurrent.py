@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree
 from stoix_like.networks.base import RecurrentActor, RecurrentActorCritic, RecurrentCritic, StatelessCritic
+from stoix_like.networks.inputs import ArrayInput
 
 RecurrentNetwork = RecurrentActor | RecurrentCritic | RecurrentActorCritic | StatelessCritic
 
@@ -35,6 +36,11 @@ def make_critic(network: SimpleNamespace) -> RecurrentCritic | StatelessCritic:
 def make_actor_critic(network: SimpleNamespace) -> RecurrentActorCritic:
     """Build a recurrent policy with the head of a value function from the parts of a network configuration."""
     return RecurrentActorCritic(action_head=network.action_head, critic_head=network.critic_head, **_parts(network))
+
+
+def make_cells(network: SimpleNamespace) -> RecurrentCritic:
+    """Build the cells of a network configuration, and what is before them; the output is that of the last cell."""
+    return RecurrentCritic(critic_head=ArrayInput(), **_parts(network) | {"post_torso": ArrayInput()})
 
 
 def _parts(network: SimpleNamespace) -> dict[str, Any]:
@@ -165,6 +171,38 @@ def unroll_with_successors(
     states, output = unroll(network, params, state, observation, is_first, **kwargs)
     _, successor = step(network, params, states, next_observation, jnp.zeros_like(is_first), **kwargs)
     return states, output, successor
+
+
+def burn_in(
+    network: RecurrentNetwork,
+    params: PyTree,
+    state: PyTree,
+    observation: Observation,
+    is_first: jax.Array,
+    next_observation: Observation | None,
+    length: int,
+) -> tuple[PyTree, Observation, jax.Array, Observation | None]:
+    """Bring the state before sequences up to date by their first steps, and cut these off.
+
+    Source: Kapturowski et al. 2019 (R2D2), section 3.
+
+    Args:
+        network: the network.
+        params: its parameters.
+        state: `[N, H]`, before the first step, computed with other parameters.
+        observation: `[T, N, ...]`.
+        is_first: `[T, N]` bool, whether an observation is the first of its episode.
+        next_observation: `[T, N, ...]`, the true successors; or None.
+        length: L, steps to cut off.
+
+    Returns:
+        The state before step L, without a gradient, and the other arguments from step L on, `[T - L, N, ...]`.
+    """
+    if length:
+        before = jax.tree.map(lambda x: x[:length], (observation, is_first))
+        states, _ = unroll(network, params, state, *before)
+        state = jax.lax.stop_gradient(jax.tree.map(lambda x: x[-1], states))
+    return state, *jax.tree.map(lambda x: x[length:], (observation, is_first, next_observation))
 
 
 def split_sequences(tree: PyTree, length: int) -> PyTree:

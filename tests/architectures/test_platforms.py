@@ -20,6 +20,9 @@ MUZERO = [*REPLAY, "system.num_simulations=4", "system.unroll_steps=2", "system.
 ALPHAZERO = [*REPLAY, "system.num_simulations=4", "system.sequence_length=8", "system.total_batch_size=16"]
 MUON = ["system.optimiser=muon", "system.weight_decay=0.01"]
 SCALED = ["system.normalize_observations=true", "system.normalize_rewards=true"]
+SEQUENCES = [
+    *("system.sequence_period=8", "system.sequence_length=8", "system.burn_in_length=3", "system.total_batch_size=8"),
+]
 RUNS = {
     "ppo": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "shards": ["system=ppo/ff_ppo", "env=gymnax/cartpole", *ROLLOUT, "system.target_kl=1e-4", *SHARDS],
@@ -43,8 +46,7 @@ RUNS = {
     "dqn_shards": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.prioritised=true", *SHARDS],
     "rainbow": ["system=q_learning/ff_rainbow", "env=gymnax/cartpole", *REPLAY],
     "r2d2": [
-        *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
-        *(*REPLAY, "system.burn_in_length=3", "system.total_batch_size=8"),
+        *("system=q_learning/rec_r2d2", "env=gymnax/cartpole", *REPLAY, *SEQUENCES),
     ],
     "disco103": [
         *("system=disco_rl/ff_disco103", "env=gymnax/cartpole", "system.sequence_period=8", "system.sequence_length=8"),
@@ -63,6 +65,8 @@ RUNS = {
     "sac_c51": ["system=sac/ff_sac_c51", "env=gymnax/pendulum", *REPLAY],
     "td3_c51": ["system=ddpg/ff_td3_c51", "env=gymnax/pendulum", *REPLAY, "system.max_exploration_noise=0.8"],
     "td3": ["system=ddpg/ff_td3", "env=gymnax/pendulum", *REPLAY],
+    "rec_sac": ["system=sac/rec_sac", "env=gymnax/pendulum_no_velocity", *REPLAY, *SEQUENCES, *SCALED],
+    "rec_td3": ["system=ddpg/rec_td3", "env=gymnax/pendulum_no_velocity", *REPLAY, *SEQUENCES],
     "mpo": ["system=mpo/ff_mpo", "env=gymnax/pendulum", *REPLAY],
     "alphazero": ["system=search/ff_az", "env=gymnax/cartpole", *ALPHAZERO, *SHARDS],
     "sampled_alphazero": ["system=search/ff_sampled_az", "env=gymnax/pendulum", *ALPHAZERO, "system.num_samples=4"],

@@ -29,6 +29,7 @@ SEARCH = (
     "system.total_buffer_size=512",
     "system.epochs=1",
 )
+SEQUENCES = ("system.sequence_length=4", "system.sequence_period=4", "system.burn_in_length=2")
 DISCRETE = "+env.kwargs.continuous=false"
 SYSTEMS = {
     "awr/ff_awr": REPLAY,
@@ -36,6 +37,7 @@ SYSTEMS = {
     "ddpg/ff_ddpg": REPLAY,
     "ddpg/ff_td3": REPLAY,
     "ddpg/ff_td3_c51": REPLAY,
+    "ddpg/rec_td3": (*REPLAY, *SEQUENCES),
     "impala/ff_impala": (),
     "impala/rec_impala": ("network=rnn_actor",),
     "mpo/ff_mpo": REPLAY,
@@ -50,6 +52,7 @@ SYSTEMS = {
     "sac/ff_crossq": REPLAY,
     "sac/ff_sac": (*REPLAY, "system.normalize_observations=true"),
     "sac/ff_sac_c51": REPLAY,
+    "sac/rec_sac": (*REPLAY, *SEQUENCES),
     "sac/ff_sac_discrete": (*REPLAY, DISCRETE),
     "sac/ff_tqc": REPLAY,
     "search/ff_az": (*SEARCH, DISCRETE),

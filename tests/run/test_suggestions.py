@@ -62,6 +62,8 @@ OTHERS = [
     (("system=ppo/rec_ppo", *IMAGES, "network=cnn"), "choose network=cnn_rnn"),
     (("system=q_learning/rec_pqn", *IMAGES, "network=cnn_pqn"), "choose network=cnn_rnn_pqn"),
     (("system=q_learning/rec_r2d2", *VECTORS, "network=mlp_dqn"), "choose network=rnn_dqn"),
+    (("system=sac/rec_sac", *CONTINUOUS, "network=mlp_sac"), "choose network=rnn_sac"),
+    (("system=ddpg/rec_td3", *CONTINUOUS, "network=rnn_sac"), "choose network=rnn_ddpg"),
 ]
 
 
@@ -85,7 +87,10 @@ def test_a_network_that_does_not_fit_names_the_nearest_one_that_does(overrides, 
     ("overrides", "systems"),
     [
         ((*SAC, *VECTORS), "sac/ff_sac_discrete"),
-        (("system=sac/ff_sac_discrete", *CONTINUOUS), "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51 or sac/ff_tqc"),
+        (
+            ("system=sac/ff_sac_discrete", *CONTINUOUS),
+            "sac/ff_crossq, sac/ff_sac, sac/ff_sac_c51, sac/ff_tqc or sac/rec_sac",
+        ),
         ((*DQN, *CONTINUOUS), "q_learning/ff_pqn_continuous"),
         # No other discovered rule acts continuously: those of the default family.
         (

@@ -52,6 +52,16 @@ REPLAYS = {
         "system.normalize_observations=true",
     ],
     "sac/ff_sac": ["env=gymnax/pendulum", "system.n_step=3", "system.noise_correlation=0.9"],
+    "sac/rec_sac": [
+        *("env=gymnax/pendulum_no_velocity", "network.q_network.rnn_layer.hidden_state_dim=8"),
+        *("system.sequence_period=4", "system.burn_in_length=2", "system.sequence_length=6"),
+        *("system.normalize_observations=true", "system.normalize_rewards=true"),
+    ],
+    "ddpg/rec_td3": [
+        *("env=gymnax/pendulum_no_velocity", "network.actor_network.rnn_layer.cell_type=lstm"),
+        *("system.sequence_period=4", "system.burn_in_length=2", "system.sequence_length=6"),
+        "system.store_next_observation=false",
+    ],
     "ddpg/ff_td3_c51": ["env=gymnax/pendulum", "system.max_exploration_noise=0.8", "system.n_step=3"],
     "sac/ff_crossq": ["env=gymnax/pendulum", "system.policy_frequency=2", "system.normalize_observations=true"],
 }

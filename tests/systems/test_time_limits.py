@@ -25,7 +25,7 @@ from programs import train
 from selections import select
 from tiny_dreamer import NETWORK
 
-from stoix_like.base_types import Observation
+from stoix_like.base_types import ActorCriticHiddenStates, Observation
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete
@@ -37,6 +37,8 @@ from stoix_like.systems.dreamer.world_model import make_world_model as make_drea
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.recurrent import make_actor, unroll
 from stoix_like.systems.recurrent_actor_critic import make_recurrent_networks
+from stoix_like.systems.recurrent_off_policy import Sequences
+from stoix_like.systems.recurrent_off_policy import make_recurrent_networks as make_sequence_networks
 from stoix_like.systems.search.world_model import make_world_model
 
 REWARDS = (-1.0, 1.0, 0.0)
@@ -51,7 +53,7 @@ class Chain(probes.Probe):
     Args:
         continuous: whether actions are continuous.
         limits_end: whether every truncation is a termination instead.
-        optional_limit: whether episodes are truncated by action 1 only and otherwise continue with 1. A recurrent
+        optional_limit: whether only positive actions truncate episodes, which otherwise continue with 1. A recurrent
             network then also learns from the sequence that ends with the true successor.
     """
 
@@ -71,7 +73,7 @@ class Chain(probes.Probe):
         leaves = place == 2
         following = jnp.where(leaves, position - 1, position + 1)
         terminated = leaves & (ends | self.limits_end)
-        truncated = leaves & ~terminated & ((action == 1) if self.optional_limit else True)
+        truncated = leaves & ~terminated & ((jnp.ravel(action)[0] > 0) if self.optional_limit else True)
         return probes.Outcome(jnp.asarray(REWARDS)[place], terminated, truncated, VIEWS[following])
 
     def optimal_value(self, view, gamma):
@@ -144,6 +146,20 @@ def critic_values(networks, shared, hyperparams):
         q = output[0] if isinstance(output, tuple) else output
         return (q.mean(1) if q.ndim == 3 else q).min(-1)
     return critics.apply(params, Observation(VIEWS)).preferences.min(-1).max(-1)
+
+
+def recurrent_critic_values(networks, shared, hyperparams):
+    """Compute the minimum over critics of the value of the policy's action in the sequences 0, 1, 2."""
+    del hyperparams
+    policy, critics = make_sequence_networks(networks, 2, burn_in_length=0)
+    observation = Observation(VIEWS.reshape(2, 3, 6).swapaxes(0, 1))
+    starts = jnp.asarray([[True], [False], [False]]) & jnp.ones((1, 2), bool)
+    states = ActorCriticHiddenStates(policy.cells.initialize_carry(2), critics.cells.initialize_carry(2))
+    sequences = Sequences(observation, starts, observation, states)
+    actor_params = getattr(shared.params.actor_params, "online", shared.params.actor_params)
+    action = policy.apply(actor_params, sequences).mode()
+    q = critics.apply(shared.params.q_params.online, sequences, {"action": action})
+    return q.min(-1).reshape(3, 2).T.ravel()
 
 
 def action_atom_values(networks, shared, hyperparams):
@@ -408,6 +424,17 @@ CASES = {
     ),
 }
 
+RECURRENT_CONTINUOUS = [
+    *(override for override in CONTINUOUS if "noise_correlation" not in override),
+    *("+env.kwargs.optional_limit=true", "arch.total_timesteps=16000", "system.rollout_length=8", "system.epochs=16"),
+    *("system.total_batch_size=16", "system.burn_in_length=2", "system.sequence_length=6", "system.sequence_period=4"),
+    *(f"network.{name}_network.rnn_layer.hidden_state_dim=16" for name in ("actor", "q")),
+    *(f"network.{name}_network.post_torso.layer_sizes=[16]" for name in ("actor", "q")),
+]
+CASES |= {
+    "sac/rec_sac": Case([*RECURRENT_CONTINUOUS, *ENTROPY], recurrent_critic_values, atol=0.1),
+    "ddpg/rec_td3": Case([*RECURRENT_CONTINUOUS, *NOISE], recurrent_critic_values, atol=0.1),
+}
 MUZERO = [
     *(override for override in REPLAY if "tau" not in override),
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("reward", "actor", "critic")),
@@ -450,8 +477,9 @@ def varied(system):
     """Return a population of two that varies every float of the system: the second has 0.9 times the value, or 0.1."""
     config = parse_config(compose_config([f"system={system}", "env=probe", *CASES[system].overrides])).system
     hints = typing.get_type_hints(type(config))
-    # Adam has no weight decay.
-    fields = [field.name for field in dataclasses.fields(config) if field.name != "weight_decay"]
+    # Adam has no weight decay, and the noise of recurrent policies no correlation.
+    fixed = {"weight_decay", *(("noise_correlation",) if "/rec_" in system else ())}
+    fields = [field.name for field in dataclasses.fields(config) if field.name not in fixed]
     floats = [name for name in fields if hints[name] is float]
     assert {"gamma", "training_epsilon"} & set(floats)
     values = {name: [getattr(config, name), 0.9 * getattr(config, name) or 0.1] for name in floats}

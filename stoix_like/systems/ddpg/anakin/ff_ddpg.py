@@ -152,13 +152,12 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         return self.policy(actor_params, observation)
 
 
-def assemble(
-    config: Config,
-    spec: SystemSpec,
-    algorithm: type[DDPG[Any]] = DDPG,
-    num_critics: int = 1,
-    critic_head: Any = None,
-) -> System:
+DDPGT = TypeVar("DDPGT", bound=DDPG[Any])
+
+
+def make_algorithm(
+    config: Config, spec: SystemSpec, algorithm: type[DDPGT], num_critics: int = 1, critic_head: Any = None
+) -> DDPGT:
     """Build DDPG or a variant.
 
     Args:
@@ -169,13 +168,18 @@ def assemble(
         critic_head: replaces the critic head of the network.
 
     Returns:
-        The system.
+        The algorithm.
     """
     critics = make_critics(spec.networks.q_network, num_critics, critic_head)
     actions, target = action_range(spec.action_space), make_soft_target(config.tau)
     noise = make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation)
     parts = make_parts(config, spec, critics)
-    return make_system(algorithm(**parts, actions=actions, target=target, noise=noise), spec)
+    return algorithm(**parts, actions=actions, target=target, noise=noise)
+
+
+def assemble(config: Config, spec: SystemSpec, algorithm: type[DDPG[Any]] = DDPG, *args: Any, **kwargs: Any) -> System:
+    """Build the system of DDPG or a variant; see `make_algorithm`."""
+    return make_system(make_algorithm(config, spec, algorithm, *args, **kwargs), spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

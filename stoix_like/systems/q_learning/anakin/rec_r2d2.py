@@ -128,14 +128,9 @@ class R2D2(ff_dqn.BaseDQN[Config]):
 
     def values_of_sequences(self, params: PyTree, batch: SequenceBatch) -> tuple[jax.Array, jax.Array]:
         """Compute action values `[T, B, A]` at the observations after the burn-in, and at their true successors."""
-        carry, first = batch.carry, self.config.burn_in_length
-        observation, is_first, next_observation = batch.steps.observation, batch.is_first, batch.steps.next_observation
-        if first:
-            before = jax.tree.map(lambda x: x[:first], (observation, is_first))
-            states, _ = recurrent.unroll(self.network, params, carry, *before)
-            carry = jax.lax.stop_gradient(jax.tree.map(lambda x: x[-1], states))
-        observation, is_first, next_observation = jax.tree.map(
-            lambda x: x[first:], (observation, is_first, next_observation)
+        inputs = batch.steps.observation, batch.is_first, batch.steps.next_observation
+        carry, observation, is_first, next_observation = recurrent.burn_in(
+            self.network, params, batch.carry, *inputs, self.config.burn_in_length
         )
         if next_observation is None:
             _, pi = recurrent.unroll(self.network, params, carry, observation, is_first)

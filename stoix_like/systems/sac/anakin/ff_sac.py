@@ -222,29 +222,36 @@ class SAC(OffPolicyActorCritic[ConfigT]):
         return observation, {"action": action}
 
 
-def assemble(
+SACT = TypeVar("SACT", bound=SAC[Any])
+
+
+def make_algorithm(
     config: BaseConfig,
     spec: SystemSpec,
-    algorithm: type[SAC[Any]],
+    algorithm: type[SACT],
     target: Target,
     critic_head: Any = None,
     b1: Scalar = 0.9,
     ensemble: Ensemble = ALL_CRITICS,
-) -> System:
+) -> SACT:
     """Build SAC or a variant, whose critics may have another head, and whose Adam another decay of means."""
     critics = make_critics(spec.networks.q_network, config.num_critics, critic_head)
-    sac = algorithm(
+    return algorithm(
         **make_parts(config, spec, critics, b1),
         alpha_optim=make_optimiser(config, spec, config.alpha_lr, config.policy_frequency),
         action_space=spec.action_space,
         target=target,
         ensemble=ensemble,
     )
-    return make_system(sac, spec)
+
+
+def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[SAC[Any]], *args: Any, **kwargs: Any) -> System:
+    """Build the system of SAC or a variant; see `make_algorithm`."""
+    return make_system(make_algorithm(config, spec, algorithm, *args, **kwargs), spec)
 
 
 def build(config: Config, spec: SystemSpec) -> System:
-    """Build SAC; see `assemble`."""
+    """Build SAC; see `make_algorithm`."""
     ensemble = make_ensemble(config.num_target_critics, config.num_critics)
     return assemble(config, spec, SAC, make_soft_target(config.tau), ensemble=ensemble)
 

@@ -1,0 +1,72 @@
+"""Twin delayed deterministic policy gradient with recurrent networks (Ni et al. 2022, arXiv:2110.05038).
+
+The losses are those of TD3, on replayed sequences; see `systems.recurrent_off_policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+
+from stoix_like.base_types import System, SystemSpec
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
+from stoix_like.systems.ddpg.ddpg_types import DDPGParams
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.recurrent_off_policy import (
+    RecurrentOffPolicy,
+    RecurrentOffPolicyConfig,
+    RecurrentParams,
+    remember,
+    with_cells,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentOffPolicyConfig, ff_td3.Config):
+    """Hyperparameters of recurrent TD3.
+
+    Attributes:
+        network_heads: heads that the system needs.
+        max_exploration_noise: see `ff_ddpg.Config`; all environments have the same noise.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_td3.Config.network_heads)
+    max_exploration_noise: None = None
+
+
+class RecurrentTD3(RecurrentOffPolicy[Config], ff_td3.TD3):
+    """TD3 on sequences, with recurrent networks."""
+
+    def online_actor(self, params: DDPGParams) -> RecurrentParams:
+        """Return the parameters of the policy."""
+        online: RecurrentParams = params.actor_params.online
+        return online
+
+    def explore(self, pi: Any, key: jax.Array) -> jax.Array:
+        """Add normal noise to the actions of the policy."""
+        action: jax.Array = pi.mode()
+        noise = self.config.exploration_noise * jax.random.normal(key, action.shape)
+        return self.actions.add_noise(action, noise)
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build recurrent TD3.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    return make_system(remember(ff_ddpg.make_algorithm(config, spec, RecurrentTD3, num_critics=2), spec), spec)
+
+
+run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()

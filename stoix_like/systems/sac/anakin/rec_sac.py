@@ -1,0 +1,72 @@
+"""Soft actor-critic with recurrent networks (Ni, Eysenbach & Salakhutdinov 2022, arXiv:2110.05038).
+
+The losses are those of SAC, on replayed sequences; see `systems.recurrent_off_policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+
+from stoix_like.base_types import System, SystemSpec
+from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.off_policy import make_soft_target
+from stoix_like.systems.recurrent_off_policy import (
+    RecurrentOffPolicy,
+    RecurrentOffPolicyConfig,
+    RecurrentParams,
+    remember,
+    with_cells,
+)
+from stoix_like.systems.sac.anakin import ff_sac
+from stoix_like.systems.sac.sac_types import SACParams, make_ensemble
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(RecurrentOffPolicyConfig, ff_sac.Config):
+    """Hyperparameters of recurrent SAC.
+
+    Attributes:
+        network_heads: heads that the system needs.
+    """
+
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_cells(ff_sac.Config.network_heads)
+
+
+class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
+    """SAC on sequences, with recurrent networks."""
+
+    def online_actor(self, params: SACParams) -> RecurrentParams:
+        """Return the parameters of the policy."""
+        actor_params: RecurrentParams = params.actor_params
+        return actor_params
+
+    def explore(self, pi: Any, key: jax.Array) -> jax.Array:
+        """Sample an action for each environment."""
+        action: jax.Array = pi.sample(seed=key)
+        return action
+
+
+def build(config: Config, spec: SystemSpec) -> System:
+    """Build recurrent SAC.
+
+    Args:
+        config: hyperparameters; the floats may be traced.
+        spec: spaces, networks, axes and sizes.
+
+    Returns:
+        The system.
+    """
+    ensemble, target = make_ensemble(config.num_target_critics, config.num_critics), make_soft_target(config.tau)
+    sac = ff_sac.make_algorithm(config, spec, RecurrentSAC, target, ensemble=ensemble)
+    return make_system(remember(sac, spec), spec)
+
+
+run_experiment, hydra_entry_point = entry_points("sac/rec_sac", build)
+
+if __name__ == "__main__":
+    hydra_entry_point()
