@@ -157,6 +157,28 @@ def navix(name: str, num_envs: int) -> tuple[Reset, Step]:
     return reset, step
 
 
+def octax(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of Octax, which has no automatic reset of its own for gymnax 1."""
+    from octax.environments import create_environment
+
+    env = create_environment(name)[0]
+
+    def reset(key: jax.Array) -> Any:
+        return step(key, jax.vmap(env.reset)(jax.random.split(key, num_envs)))
+
+    def one(key: jax.Array, state: Any, action: jax.Array) -> Any:
+        state, view, reward, terminated, truncated, _ = env.step(state, action)
+        fresh = env.reset(key)[:2]
+        start = jax.tree.map(lambda new, old: jnp.where(terminated | truncated, new, old), fresh, (state, view))
+        return *start, reward, terminated, truncated
+
+    def step(key: jax.Array, carry: Any) -> Any:
+        action = jax.random.randint(key, (num_envs,), 0, env.num_actions)
+        return jax.vmap(one)(jax.random.split(key, num_envs), carry[0], action)
+
+    return reset, step
+
+
 def xminigrid(name: str, num_envs: int) -> tuple[Reset, Step]:
     """Return the reset and the step of XLand-MiniGrid."""
     import xminigrid as suite
@@ -225,6 +247,7 @@ SUITES = {
     "jaxtari": jaxtari,
     "jumanji": jumanji,
     "navix": navix,
+    "octax": octax,
     "pgx": pgx,
     "playground": playground,
     "xminigrid": xminigrid,

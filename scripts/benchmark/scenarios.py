@@ -254,6 +254,7 @@ STEPPED = {
     "jaxtari/pong": "pong",
     "jumanji/snake": "Snake-v1",
     "navix/empty_5x5": "Navix-Empty-5x5-v0",
+    "octax/brix": "brix",
     "pgx/tic_tac_toe": "tic_tac_toe",
     "playground/cartpole_balance": "CartpoleBalance",
     "xminigrid/empty_5x5": "MiniGrid-Empty-5x5",

@@ -38,6 +38,7 @@ SUITES: dict[str, Suite] = {
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "memory": Suite("stoix_like.envs.suites.memory", "jax", ""),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
+    "octax": Suite("stoix_like.envs.suites.octax", "octax", "octax"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
     "playground": Suite("stoix_like.envs.suites.playground", "mujoco_playground", "playground", has_assets=True),
     "popgym_arcade": Suite("stoix_like.envs.suites.popgym_arcade", "popgym_arcade", "popgym_arcade"),
