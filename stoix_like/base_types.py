@@ -327,6 +327,11 @@ class SystemConfig:
     warmup_steps: Annotated[int, between(0, INT32_MAX)] = 0
 
     @property
+    def reads_successors(self) -> bool:
+        """Whether `needs_successors`, or an option does."""
+        return self.needs_successors
+
+    @property
     def ignores_lag(self) -> bool:
         """Whether losses take a rollout for one of the current policy, although that of Sebulba may be older."""
         return False

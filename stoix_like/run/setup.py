@@ -308,7 +308,7 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
 
 
 def _most_truncations(config: RunConfig, env: VectorEnvironment) -> int | None:
-    if config.system.needs_successors or env.on_host:
+    if config.system.reads_successors or env.on_host:
         return None
     return count_truncations(config.system.rollout_length, env.truncates_after)
 

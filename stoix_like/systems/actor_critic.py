@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, alike,
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
 from stoix_like.systems.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
+from stoix_like.systems.intrinsic import Intrinsic, IntrinsicConfig, intrinsic_key, make_intrinsic
 from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.utils.advantages import Advantages
@@ -39,7 +41,7 @@ from stoix_like.utils.successors import successor_values
 from stoix_like.utils.training import join_optimisers
 
 
-class ActorCriticConfig(OnPolicyConfig):
+class ActorCriticConfig(OnPolicyConfig, IntrinsicConfig):
     """Hyperparameters that each on-policy actor-critic declares, with their ranges.
 
     Attributes:
@@ -63,6 +65,11 @@ class ActorCriticConfig(OnPolicyConfig):
     standardize_advantages: bool | str
     vtrace: bool
     sde_sample_freq: int | None
+
+    @property
+    def reads_successors(self) -> bool:
+        """See `SystemConfig.reads_successors`; intrinsic rewards are those of successors."""
+        return self.needs_successors or self.intrinsic is not None
 
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
@@ -233,6 +240,7 @@ class OnPolicyShared(NamedTuple):
         return_statistics: statistics of discounted returns.
         updates: updates so far, for annealed hyperparameters.
         learning_rate: the learning rate of the actor, where it adapts.
+        intrinsic: the state of an intrinsic reward.
     """
 
     params: ActorCriticParams
@@ -241,6 +249,7 @@ class OnPolicyShared(NamedTuple):
     return_statistics: Any = ()
     updates: Any = ()
     learning_rate: Any = ()
+    intrinsic: Any = ()
 
 
 @dataclass(frozen=True)
@@ -255,15 +264,18 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
     normalizer: Normalizer
     rewards: RewardNormalizer
     exploration: Exploration
+    intrinsic: Intrinsic
     advantages: Advantages
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         observation, num_envs = timestep.observation, len(timestep.reward)
+        intrinsic = self.intrinsic.init(intrinsic_key(key), timestep)
         params = self.networks.init(key, observation)
         statistics = self.normalizer.init(observation), self.rewards.init()
         shared = OnPolicyShared(params, self.optim.init(params), *statistics, self.config.init_updates())
-        return Agent(shared, self.networks.init_local(self.rewards.init_returns(num_envs), num_envs))
+        local = self.networks.init_local(self.rewards.init_returns(num_envs), num_envs)
+        return Agent(shared._replace(intrinsic=intrinsic), self.intrinsic.init_local(local, num_envs))
 
     def init_carry(self, num_envs: int) -> PyTree:
         """Return the carry of `act` at the start of an episode: a recurrent state, or the keys of persistent noise."""
@@ -284,6 +296,33 @@ class OnPolicyActorCritic(Algorithm, Generic[ConfigT]):
             reward=reward * self.config.reward_scale,
         )
         return Agent(shared._replace(return_statistics=statistics), self.networks.with_returns(local, returns)), steps
+
+    def targets(
+        self, agent: Agent, trajectory: Trajectory, key: jax.Array, pieces: int = 1
+    ) -> tuple[Agent, OnPolicyTransition, Metrics]:
+        """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
+
+        Args:
+            agent: the agent.
+            trajectory: the rollout.
+            key: the key of the update, from which an intrinsic reward derives its own.
+            pieces: see `ActorCriticNetworks.evaluate`.
+
+        Returns:
+            The agent with new statistics of returns, the batch `[B]` to learn from, and metrics.
+        """
+        local, memory = self.intrinsic.split(agent.local)
+        (shared, local), steps = self.normalize(agent._replace(local=local), trajectory.transitions)
+        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps), pieces)
+        policy = partial(self.networks.policy, shared.params, values.obs)
+        advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
+        intrinsic, memory, advantage, metrics = self.intrinsic.add(
+            shared.intrinsic, memory, trajectory.transitions, advantage, intrinsic_key(key)
+        )
+        advantage = self.standardize(advantage, (True, "batch"))
+        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
+        agent = Agent(shared._replace(intrinsic=intrinsic), self.intrinsic.join(local, memory))
+        return agent, self.networks.examples(shared.params, batch, values), metrics
 
     def standardize(self, advantage: jax.Array, where: tuple[bool | str, ...]) -> jax.Array:
         """Standardise advantages where the configuration says so, over the batches of all shards."""
@@ -322,4 +361,5 @@ def make_parts(
         "normalizer": make_normalizer(config.normalize_observations, spec.axes),
         "rewards": make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         "exploration": make_exploration(config.sde_sample_freq, networks.init_carry),
+        "intrinsic": make_intrinsic(config, spec),
     }

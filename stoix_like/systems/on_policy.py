@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -100,12 +100,22 @@ class MinibatchConfig(OnPolicyConfig):
             )
 
 
+class Passes(Protocol):
+    """How often an update passes over a rollout, and in how many minibatches."""
+
+    @property
+    def epochs(self) -> int: ...  # noqa: D102
+
+    @property
+    def num_minibatches(self) -> int: ...  # noqa: D102
+
+
 def minibatch_epochs(
     sgd_step: Callable[..., tuple[Any, Metrics]],
     shared: Any,
     batch: PyTree,
     key: jax.Array,
-    config: MinibatchConfig,
+    config: Passes,
     stop: Stop = NEVER,
     step_keys: bool = True,
 ) -> tuple[Any, Metrics]:

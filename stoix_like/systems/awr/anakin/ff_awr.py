@@ -47,6 +47,11 @@ class Config(ff_a2c.Config, ReplayConfig):
         for name in ("normalize_rewards", "vtrace"):
             if getattr(self, name):
                 raise ConfigError(f"system.{name}=true: this system learns from a replay buffer: use false")
+        if self.intrinsic is not None:
+            raise ConfigError(
+                f"system.intrinsic={self.intrinsic}: this system learns from a replay buffer: use null, or"
+                " system=ppo/ff_ppo"
+            )
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class AWR(ff_a2c.A2C[Config]):
         def step(shared: Any, sample_key: jax.Array, step_key: jax.Array, count: None) -> tuple[Any, Metrics]:
             del count
             windows = Trajectory(self.replay.sample_steps(agent.local, sample_key), ())
-            _, batch = self.targets(Agent(unpack(shared), ()), windows)
+            _, batch, _ = self.targets(Agent(unpack(shared), ()), windows, step_key)
             return self.improve(shared, batch, step_key)
 
         shared, metrics = replay_epochs(step, agent.shared, key, self.config.epochs)

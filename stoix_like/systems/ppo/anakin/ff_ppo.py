@@ -150,30 +150,21 @@ class PPO(OnPolicyActorCritic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        agent, batch = self.targets(agent, trajectory)
+        agent, batch, others = self.targets(agent, trajectory, key, self.config.num_minibatches)
         behaviour, config = agent.shared, self.config.at(agent.shared.updates, self.num_updates)
         sgd_step = partial(replace(self, config=config).sgd_step, behaviour)
         # Every array that minibatches are drawn from costs time, and only clipping needs the values before the update.
         drawn = batch if config.clip_value else batch._replace(value=())
         shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config, self.stop)
-        return self.finish(Agent(shared, agent.local), trajectory), metrics | self.describe(config, batch)
+        return self.finish(Agent(shared, agent.local), trajectory), metrics | others | self.describe(config, batch)
 
-    def targets(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
-        """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
-
-        Returns:
-            The agent with new statistics of returns, and the batch `[B]` to learn from.
-        """
-        (shared, local), steps = self.normalize(agent, trajectory.transitions)
-        evaluated, pieces = trajectory._replace(transitions=steps), self.config.num_minibatches
-        local, values = self.networks.evaluate(shared.params, local, evaluated, pieces)
-        policy = partial(self.networks.policy, shared.params, values.obs)
-        advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
-        advantage = self.standardize(advantage, (True, "batch"))
-        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
-        batch = self.networks.examples(shared.params, batch, values)
-        normalize = partial(self.normalizer.apply, shared.statistics)
-        return Agent(shared, local), append_mirrored(self.symmetry, trajectory.transitions, batch, normalize)
+    def targets(
+        self, agent: Agent, trajectory: Trajectory, key: jax.Array, pieces: int = 1
+    ) -> tuple[Agent, OnPolicyTransition, Metrics]:
+        """Compute advantages and value targets, with mirrored copies of the steps; see `OnPolicyActorCritic`."""
+        agent, batch, metrics = super().targets(agent, trajectory, key, pieces)
+        normalize = partial(self.normalizer.apply, agent.shared.statistics)
+        return agent, append_mirrored(self.symmetry, trajectory.transitions, batch, normalize), metrics
 
     def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""

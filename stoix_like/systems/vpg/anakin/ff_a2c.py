@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import jax
@@ -91,29 +90,15 @@ class A2C(OnPolicyActorCritic[ConfigT]):
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout."""
-        agent, batch = self.targets(agent, trajectory)
-        shared, metrics = self.improve(agent.shared, batch, key)
-        return self.finish(Agent(shared, agent.local), trajectory), metrics
+        agent, batch, metrics = self.targets(agent, trajectory, key)
+        shared, others = self.improve(agent.shared, batch, key)
+        return self.finish(Agent(shared, agent.local), trajectory), metrics | others
 
     def improve(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Learn from a batch `[B]` with the hyperparameters of this update."""
         config = self.config.at(shared.updates, self.num_updates)
         shared, metrics = replace(self, config=config).train(shared, batch, key)
         return shared, metrics | self.describe(config, batch)
-
-    def targets(self, agent: Agent, trajectory: Trajectory) -> tuple[Agent, OnPolicyTransition]:
-        """Compute the advantages and value targets of a rollout `[T, N]`, in one pass of the critic over all steps.
-
-        Returns:
-            The agent with new statistics of returns, and the batch `[B]` to learn from.
-        """
-        (shared, local), steps = self.normalize(agent, trajectory.transitions)
-        local, values = self.networks.evaluate(shared.params, local, trajectory._replace(transitions=steps))
-        policy = partial(self.networks.policy, shared.params, values.obs)
-        advantage, target = self.advantages(steps, values.v_tm1, values.v_t, policy)
-        advantage = self.standardize(advantage, (True, "batch"))
-        batch = OnPolicyTransition(values.obs, steps.action, steps.extras, values.v_tm1, advantage, target)
-        return Agent(shared, local), self.networks.examples(shared.params, batch, values)
 
     def train(self, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on the whole rollout."""
