@@ -129,8 +129,14 @@ def convert(hint: Any, value: Any, key: str) -> Any:
         if (value is None and type(None) in options) or (isinstance(value, bool) and bool in options):
             return value
         others = [option for option in options if option not in (type(None), bool)]
-        # A mapping fills the option that is a dataclass; anything else is one of the others.
-        fitting = [option for option in others if dataclasses.is_dataclass(option) == isinstance(value, Mapping)]
+        # A mapping fills the option that is a dataclass, and a list that of several values; the others take the rest.
+        many = isinstance(value, (list, tuple))
+        fitting = [
+            option
+            for option in others
+            if dataclasses.is_dataclass(option) == isinstance(value, Mapping)
+            and (typing.get_origin(option) is tuple) == many
+        ]
         return convert((fitting or others or [bool])[0], value, key)
     if value is None and hint is not Any:
         raise ConfigError(f"'{key}' is not set: it must be {_describe(hint)}")

@@ -4,7 +4,8 @@ Wrappers apply in one order, and those that are off are left out:
 
     suite → domain randomisation → custom wrappers → random starts (training) → sticky actions → action repeat
           → time limit → rescaled actions → clipped actions
-          → flattened observations → selected entries → clipped observations → frame stack → remaining time → step count
+          → flattened observations → selected entries → masked entries → noise → delay → flicker
+          → clipped observations → frame stack → remaining time → last action and reward → step count
           → episode metrics (of the suite's own rewards)                                  evaluation stops here
           → scaled rewards → clipped rewards → automatic reset                            training
 """
@@ -24,10 +25,13 @@ from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
-from stoix_like.schema import INT32_MAX, above, between, one_of
+from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 
 # Keys of wrappers that would mix the two players of a game.
-_FOR_ONE_PLAYER = ("sticky_actions", "action_repeat", "frame_stack", "step_count", "time_in_observation", "time_limit")
+_FOR_ONE_PLAYER = (
+    *("sticky_actions", "action_repeat", "frame_stack", "step_count", "time_in_observation", "time_limit"),
+    *("observation_delay", "observe_last_action", "observe_last_reward"),
+)
 
 # Modes of automatic reset.
 AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
@@ -73,6 +77,12 @@ class EnvConfig:
     clip_actions: bool = True
     flatten_observation: bool = False
     observation_indices: tuple[int, ...] | None = None
+    observation_mask: tuple[str, ...] | None = None
+    observation_noise: Annotated[float, at_least(0.0)] | tuple[Annotated[float, at_least(0.0)], ...] = 0.0
+    observation_delay: Annotated[int, between(0, 1024)] = 0
+    observation_flicker: Annotated[float, between(0.0, 1.0)] = 0.0
+    observe_last_action: bool = False
+    observe_last_reward: bool = False
     frame_stack: Annotated[int, between(1, 1024)] = 1
     step_count: bool = False
     reward_scale: Annotated[float, above(0.0)] = 1.0
@@ -294,6 +304,7 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
         env = wrappers.FlattenObservation(env)
     if config.observation_indices is not None:
         env = wrappers.SelectEntries(env, config.observation_indices)
+    env = _hide(env, config)
     if config.observation_clip is not None:
         env = wrappers.ClipObservation(env, config.observation_clip)
     if config.frame_stack > 1:
@@ -302,7 +313,22 @@ def _wrap_observations(env: VectorEnvironment, config: EnvConfig) -> VectorEnvir
         if config.time_limit is None:
             raise ConfigError("env.time_in_observation=True needs a time limit: set env.time_limit")
         env = wrappers.AddTime(env, config.time_limit)
+    if config.observe_last_action or config.observe_last_reward:
+        env = wrappers.ObserveLastStep(env, config.observe_last_action, config.observe_last_reward)
     return wrappers.CountSteps(env) if config.step_count else env
+
+
+def _hide(env: VectorEnvironment, config: EnvConfig) -> VectorEnvironment:
+    """Apply the wrappers of partial observability."""
+    if config.observation_mask is not None:
+        env = wrappers.mask_entries(env, config.observation_mask)
+    if config.observation_noise:
+        env = wrappers.NoisyObservation(env, config.observation_noise)
+    if config.observation_delay:
+        env = wrappers.DelayObservation(env, config.observation_delay)
+    if config.observation_flicker:
+        env = wrappers.FlickerObservation(env, config.observation_flicker)
+    return env
 
 
 def make_scenario(

@@ -130,7 +130,7 @@ class HostEnvironment(VectorEnvironment):
 
     def legend(self) -> Legend:
         """See `VectorEnvironment.legend`."""
-        return find_legend(self._spec.name.rsplit("/", 1)[-1])
+        return find_legend(self._spec.name.rsplit("/", 1)[-1], self.observation_space)
 
     def picture(self, state: HostState) -> np.ndarray:
         """Return a picture of the first environment, outside of compiled programs.

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stoix_like.envs.spaces import ObservationSpace, entries
+from stoix_like.envs.spaces import Box, ObservationSpace, entries
 from stoix_like.errors import ConfigError, nearest
 
+VELOCITIES = "velocities"
+"""Name of all entries of a view that are velocities."""
 VIEW = "observation"
 """Name of a view that is a single array."""
 
@@ -75,30 +77,44 @@ class Legend(NamedTuple):
     Attributes:
         features: named features of the observation, those that tell most first.
         actions: names of the discrete actions, or of the entries of an action, with their units.
+        velocities: flat indices of the entries of a vector that are velocities, besides those of features.
     """
 
     features: tuple[Feature, ...] = ()
     actions: tuple[str, ...] = ()
+    velocities: tuple[int, ...] = ()
+
+    def places_of(self, name: str) -> tuple[int, ...]:
+        """Return the flat indices of the entries with a name, that of a feature or `velocities`; none if unknown."""
+        if name != VELOCITIES:
+            return next((feature.places for feature in self.features if feature.name == name), ())
+        moving = (feature.places for feature in self.features if feature.name.endswith("velocity"))
+        return tuple(sorted({*self.velocities, *(place for places in moving for place in places)}))
 
     def select(self, indices: Sequence[int]) -> Legend:
         """Return the legend of a vector view of which only some entries are kept, in a new order."""
         new = {old: place for place, old in enumerate(indices)}
         kept = (feature for feature in self.features if set(feature.places) <= set(new))
         return self._replace(
-            features=tuple(feature._replace(places=tuple(new[place] for place in feature.places)) for feature in kept)
+            features=tuple(feature._replace(places=tuple(new[place] for place in feature.places)) for feature in kept),
+            velocities=tuple(new[place] for place in self.velocities if place in new),
         )
 
 
-def find_legend(name: str) -> Legend:
-    """Return the legend of an environment of classic control; gymnax and gymnasium share ids and observations.
+def find_legend(name: str, space: ObservationSpace | None = None) -> Legend:
+    """Return the legend of an environment; gymnax, brax, gymnasium and envpool share ids and observations.
 
     Args:
         name: id of the environment.
+        space: of its observations; those of physics simulations have entries that are an option.
 
     Returns:
-        The legend; empty if it is not one of classic control.
+        The legend; empty if the environment is not one of classic control, nor one of the known simulations.
     """
-    return _LEGENDS.get(name, Legend())
+    body = re.sub(r"-v\d+$", "", name).replace("_", "").lower()
+    shape = space.shape if isinstance(space, Box) else ()
+    first, after = _VELOCITIES.get(body, {}).get(shape, (0, 0))
+    return _LEGENDS.get(name, Legend(velocities=tuple(range(first, after))))
 
 
 def find_feature(name: str, features: Sequence[Feature], space: ObservationSpace) -> Feature:
@@ -201,3 +217,15 @@ _LEGENDS = {
     ),
 }
 _LEGENDS["CartPole-v0"] = _LEGENDS["CartPole-v1"]
+# By the shape of observations, the first velocity of brax's and MuJoCo's bodies, and the entry after the last one.
+_VELOCITIES: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {
+    "ant": {(27,): (13, 27), (105,): (13, 27)},
+    "halfcheetah": {(17,): (8, 17), (18,): (9, 18)},
+    "hopper": {(11,): (5, 11), (12,): (6, 12)},
+    "inverteddoublependulum": {(8,): (5, 8), (9,): (5, 8), (11,): (5, 8)},
+    "invertedpendulum": {(4,): (2, 4)},
+    "pusher": {(23,): (7, 14)},
+    "reacher": {(10,): (6, 8), (11,): (6, 8)},
+    "swimmer": {(8,): (3, 8), (10,): (5, 10)},
+    "walker2d": {(17,): (8, 17), (18,): (9, 18)},
+}

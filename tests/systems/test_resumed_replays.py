@@ -55,7 +55,9 @@ REPLAYS = {
     "sac/rec_sac": [
         *("env=gymnax/pendulum_no_velocity", "network.q_network.rnn_layer.hidden_state_dim=8"),
         *("system.sequence_period=4", "system.burn_in_length=2", "system.sequence_length=6"),
-        *("system.normalize_observations=true", "system.normalize_rewards=true"),
+        *("system.normalize_observations=true", "system.normalize_rewards=true", "env.observation_noise=0.1"),
+        *("env.observation_delay=1", "env.observation_flicker=0.2"),
+        *("env.observe_last_action=true", "env.observe_last_reward=true"),
     ],
     "ddpg/rec_td3": [
         *("env=gymnax/pendulum_no_velocity", "network.actor_network.rnn_layer.cell_type=lstm"),

@@ -60,7 +60,7 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
         # Every construction warns that brax is not actively maintained.
         warnings.filterwarnings("ignore", "Brax System", UserWarning)
         env = construct(cls, kwargs, name)
-    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose, _physics(env))), limit)
+    return TimeLimit(Vectorize(PhysicsEnvironment(env, _model(env), _pose, _physics(env), name)), limit)
 
 
 def _model(env: Any) -> Any:

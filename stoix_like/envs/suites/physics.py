@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.arguments import fit_params
 from stoix_like.envs.environment import Environment, State, restart, strongly_typed, transition
+from stoix_like.envs.legends import Legend, find_legend
 from stoix_like.envs.scenes import views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace
@@ -44,13 +45,20 @@ class PhysicsEnvironment(Environment):
         model: its model of MuJoCo, for drawing; None if it has none.
         pose: see `scenes.bodies.find_scene`.
         physics: the model that it computes with; None if it has none.
+        name: see `find_legend`; empty for no legend.
     """
 
     truncates_after = INT32_MAX
 
     def __init__(
-        self, env: Any, model: Any, pose: Callable[[Any], dict[str, Any]], physics: Physics | None = None
+        self,
+        env: Any,
+        model: Any,
+        pose: Callable[[Any], dict[str, Any]],
+        physics: Physics | None = None,
+        name: str = "",
     ) -> None:
+        self._name = name
         self._env, self._model, self._pose, self.physics = env, model, pose, physics
         raw_key = jax.eval_shape(jax.random.key_data, jax.random.key(0))
         with jax.numpy_rank_promotion("allow"):
@@ -58,6 +66,10 @@ class PhysicsEnvironment(Environment):
         # Both suites rescale actions from [-1, 1] themselves where the actuators have other limits.
         self.action_space = Box(-1.0, 1.0, (env.action_size,))
         self.observation_space = _unbounded(self._shapes.obs)
+
+    def legend(self) -> Legend:
+        """See `Environment.legend`."""
+        return find_legend(self._name, self.observation_space)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
         """See `Environment.reset`."""

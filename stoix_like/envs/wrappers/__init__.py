@@ -11,6 +11,7 @@ from stoix_like.envs.wrappers.actions import (
 )
 from stoix_like.envs.wrappers.base import CountingWrapper, ObservationWrapper, RewardWrapper, StatefulWrapper, Wrapper
 from stoix_like.envs.wrappers.episodes import ClipReward, RecordEpisode, ScaleReward, TimeLimit
+from stoix_like.envs.wrappers.last_step import ObserveLastStep
 from stoix_like.envs.wrappers.observations import (
     AddTime,
     ClipObservation,
@@ -19,6 +20,7 @@ from stoix_like.envs.wrappers.observations import (
     SelectEntries,
     StackFrames,
 )
+from stoix_like.envs.wrappers.partial import DelayObservation, FlickerObservation, NoisyObservation, mask_entries
 from stoix_like.envs.wrappers.precision import MatmulPrecision
 
 __all__ = [
@@ -28,10 +30,14 @@ __all__ = [
     "ClipReward",
     "CountSteps",
     "CountingWrapper",
+    "DelayObservation",
     "FlattenObservation",
+    "FlickerObservation",
     "JoinActions",
     "MatmulPrecision",
+    "NoisyObservation",
     "ObservationWrapper",
+    "ObserveLastStep",
     "RandomStarts",
     "RecordEpisode",
     "RepeatActions",
@@ -45,4 +51,5 @@ __all__ = [
     "TimeLimit",
     "Wrapper",
     "join_actions",
+    "mask_entries",
 ]

@@ -149,7 +149,7 @@ class ClipObservation(ObservationWrapper):
     def __init__(self, env: VectorEnvironment, limit: float) -> None:
         super().__init__(env)
         self.limit = limit
-        space = _float_box(env, f"env.observation_clip={limit}", "leave it null, or flatten dictionaries")
+        space = float_box(env, f"env.observation_clip={limit}", "leave it null, or flatten dictionaries")
         low, high = np.clip(space.low, -limit, limit), np.clip(space.high, -limit, limit)
         self.observation_space = replace(space, low=low, high=high)
 
@@ -174,7 +174,7 @@ class AddTime(CountingWrapper):
     def __init__(self, env: VectorEnvironment, limit: int) -> None:
         super().__init__(env)
         self.limit = limit
-        space = _float_box(env, "env.time_in_observation=True", "use env.step_count=true")
+        space = float_box(env, "env.time_in_observation=True", "use env.step_count=true")
         if len(space.shape) != 1:
             raise ConfigError(
                 f"env.time_in_observation=True needs vectors, but observations have the shape {list(space.shape)}:"
@@ -205,7 +205,8 @@ class CountSteps(CountingWrapper):
         return with_observation(timestep, step_count=steps)
 
 
-def _float_box(env: VectorEnvironment, setting: str, advice: str) -> Box:
+def float_box(env: VectorEnvironment, setting: str, advice: str) -> Box:
+    """Return the observation space of environments, and refuse one that is not of floats, in a sentence."""
     space = env.observation_space
     if not isinstance(space, Box) or not jnp.issubdtype(space.dtype, jnp.floating):
         raise ConfigError(f"{setting} needs observations that are arrays of floats, not {space}: {advice}")
