@@ -256,3 +256,23 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
 def test_every_experiment_matches_its_types(name):
     run = parse_config(compose_config([f"+experiment={name}"]))
     assert name.startswith(run.system_name.rpartition("/")[2].removeprefix("ff_").replace("rec_r2d2", "r2d2"))
+
+
+@pytest.mark.slow
+def test_the_table_of_minatar_trains_what_is_missing_and_reads_the_rest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    minatar = importlib.import_module("minatar")
+    for system in minatar.SYSTEMS:
+        train, *overrides = minatar.command_of(system, "seaquest", 1e6, 3)
+        assert train == "train"
+        assert parse_config(compose_config(overrides)).env.scenario.name == "Seaquest-MinAtar"
+    command = [sys.executable, str(ROOT / "scripts/minatar.py"), str(tmp_path), "--systems", "ff_pqn", "ff_dqn"]
+    command += ["--games", "breakout", "--steps", "16384", "--seeds", "2"]
+    first = subprocess.run([*command[:-6], "--systems", "ff_pqn", *command[-6:]], capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("stoix-like train") == 1
+    header, _, pqn = first.stdout.splitlines()[1:]
+    assert header == "| system | Breakout |"
+    assert pqn.startswith("| `ff_pqn` | ")
+    again = subprocess.run([*command, "--table"], capture_output=True, text=True, check=True)
+    assert again.stdout.splitlines()[2:] == [pqn, "| `ff_dqn` |  |"]

@@ -95,15 +95,12 @@ def test_a_replay_buffer_has_no_intrinsic_rewards():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["rnd", "e3b"])
-def test_errors_and_bonuses_shrink_where_the_policy_has_been(kind):
-    """With one state visited again and again, the mean bonus of the last rollouts is far below the first."""
-    overrides = [*SMALL, "env=probe/value", f"system.intrinsic={kind}", "system.normalize_observations=false"]
-    loop = train([*overrides, "system.rollout_length=16", "arch.total_timesteps=6400", "logger.every_updates=1"])
+def test_rnd_gets_used_to_states():
+    """With two states visited again and again, the mean bonus of the last rollouts is far below the first."""
+    overrides = [*SMALL, "env=probe/policy", "system.intrinsic=rnd", "arch.num_evaluation=10"]
+    loop = train([*overrides, "system.rollout_length=16", "arch.total_timesteps=6400"])
     rewards = [row["train/intrinsic_reward"] for row in loop.history if "train/intrinsic_reward" in row]
-    assert all(np.isfinite(rewards))
-    if kind == "rnd":
-        assert rewards[-1] < 0.1 * rewards[0]
+    assert rewards[-1] < 0.1 * rewards[0]
 
 
 SYSTEMS = {
