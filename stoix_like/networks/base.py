@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -15,9 +15,9 @@ from stoix_like.base_types import Observation, ObservationGlobalState
 from stoix_like.networks import units
 from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.recurrent import LinearCell, linear_recurrence, step_gru, unroll_gru
+from stoix_like.networks.recurrent import LinearCell, ParallelCell, linear_recurrence, step_gru, unroll_gru
 from stoix_like.networks.torso import MLPTorso
-from stoix_like.networks.utils import instantiate, parse_rnn_cell, to_plain
+from stoix_like.networks.utils import instantiate, parse_rnn_cell, plain_kwargs, to_plain
 from stoix_like.utils.jax_utils import restore_float32
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.platform import on_cpu
@@ -263,10 +263,15 @@ class MultiNetwork(_Network):
         return jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *outputs)
 
 
+# Cells on top of each other that are one loop; fewer compile as fast, and faster code, one by one.
+_FEWEST_LOOPED = 3
+
+
 class ScannedRNN(_Network):
     """Recurrent cells on top of each other, scanned over time, the first axis; reset where an episode starts.
 
-    The state of several cells is a tuple, from the first cell to the last.
+    The state of several cells is a tuple, from the first cell to the last. Three cells or more are one loop, so that
+    the time to compile does not depend on their number.
 
     Attributes:
         hidden_state_dim: width of the state and of the output of each cell, in units.
@@ -274,12 +279,14 @@ class ScannedRNN(_Network):
         num_layers: number of cells.
         dtype: dtype of the computation, such as bfloat16; parameters, states and outputs stay float32. None: the
             promoted dtype of inputs and parameters.
+        cell_kwargs: further arguments of the cells by name, such as the window of `gtrxl`.
     """
 
     hidden_state_dim: int
     cell_type: str
     num_layers: int = 1
     dtype: Any = None
+    cell_kwargs: Any = None
 
     def setup(self) -> None:
         """Create the cells."""
@@ -298,40 +305,96 @@ class ScannedRNN(_Network):
         Returns:
             The state after the last step, and the outputs `[T, ..., H]`.
         """
-        states, outputs = self.unroll(rnn_state, x)
+        states, outputs = self.unroll(rnn_state, x, every=len(x[1]))
         return jax.tree.map(lambda state: state[-1], states), outputs
 
     def unroll(
-        self, rnn_state: Any, x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]]
+        self, rnn_state: Any, x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]], every: int = 1
     ) -> tuple[Any, Float[Array, "T *batch H"]]:
-        """Process sequences as `__call__` does, and return the states `[T, ..., H]` after every step."""
-        outputs, resets = x
-        states = []
-        for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
-            new, outputs = _unroll_cell(cell, state, outputs, resets)
-            states.append(new)
-        return self._joined(states), restore_float32(outputs, self.dtype)
+        """Process sequences as `__call__` does; return the states `[T / every, ..., H]` after each `every`-th step."""
+        inputs, resets = x
+        unroll = partial(_unroll_cell, resets=resets, every=every)
+        states, outputs = self._through_cells(unroll, rnn_state, inputs)
+        return states, restore_float32(outputs, self.dtype)
+
+    def unroll_with_successors(
+        self,
+        rnn_state: Any,
+        x: tuple[Float[Array, "T *batch D"], Bool[Array, "T *batch"]],
+        next_inputs: Float[Array, "T *batch D"],
+        every: int = 1,
+    ) -> tuple[Any, Float[Array, "T *batch H"], Float[Array, "T *batch H"]]:
+        """Process sequences by cells that are a `ParallelCell`, and one further step from the state after each step.
+
+        Args:
+            rnn_state: the state before the first step.
+            x: see `__call__`.
+            next_inputs: `[T, ..., D]`, the inputs of the further steps, in the same episodes.
+            every: see `unroll`.
+
+        Returns:
+            The states after each `every` steps, the outputs, and the outputs of the further steps.
+        """
+        inputs, resets = x
+
+        def unroll(cell: Any, state: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Array, Array]]:
+            states, *outputs = cell.unroll(state, inputs[0], resets, every, inputs[1])
+            return states, tuple(outputs)
+
+        states, outputs = self._through_cells(unroll, rnn_state, (inputs, next_inputs))
+        return states, *(restore_float32(output, self.dtype) for output in outputs)
 
     def step(
         self, rnn_state: Any, x: tuple[Float[Array, "*batch D"], Bool[Array, "*batch"]]
     ) -> tuple[Any, Float[Array, "*batch H"]]:
         """Process one time step, with arguments and results as in `__call__`, without their time axis."""
-        output, reset = x
-        states = []
-        for cell, state in zip(self.cells, self._per_cell(rnn_state), strict=True):
-            new, output = _apply_cell(cell, state, output, reset)
+        inputs, resets = x
+        states, outputs = self._through_cells(partial(_apply_cell, resets=resets), rnn_state, inputs)
+        return states, restore_float32(outputs, self.dtype)
+
+    def _through_cells(self, apply: Any, rnn_state: Any, x: Any) -> tuple[Any, Any]:
+        """Apply a function `(cell, state, x) -> (states, x)` to one cell after the other."""
+        per_cell, states = self._per_cell(rnn_state), []
+        for cell, state in zip(self.cells[: self._first_of_loop(x)], per_cell, strict=False):
+            new, x = apply(cell, state, x)
             states.append(new)
-        return self._joined(states), restore_float32(output, self.dtype)
+        if cells := self.cells[len(states) :]:
+            cell, looped = self._make_cells(parent=None)[0], per_cell[len(states) :]
+            if self.is_initializing():
+                keys = jax.random.split(self.make_rng("params"), len(cells))
+                _set_params(cells, jax.vmap(lambda key: nn.init(apply, cell)(key, looped[0], x))(keys))
+
+            def body(x: Any, params_state: tuple[Any, Any]) -> tuple[Any, Any]:
+                params, state = params_state
+                new, output = nn.apply(apply, cell)(params, state, x)
+                return jax.tree.map(lambda after, before: after.astype(before.dtype), output, x), new
+
+            of_cells = [(cell.variables, state) for cell, state in zip(cells, looped, strict=True)]
+            x, new = jax.lax.scan(body, x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *of_cells))
+            states += [jax.tree.map(lambda leaf, i=i: leaf[i], new) for i in range(len(cells))]
+        return self._joined(states), x
+
+    def _first_of_loop(self, x: Any) -> int:
+        """Return the number of the first cell of the loop, whose cells have equal shapes; the first may be narrower."""
+        if self.num_layers < _FEWEST_LOOPED:
+            return self.num_layers
+        return int(jax.tree.leaves(x)[0].shape[-1] != self.hidden_state_dim)
 
     def _make_cells(self, **kwargs: Any) -> list[Any]:
         cell = parse_rnn_cell(self.cell_type)
-        return [cell(features=self.hidden_state_dim, dtype=self.dtype, **kwargs) for _ in range(self.num_layers)]
+        kwargs = plain_kwargs(self.cell_kwargs) | {"dtype": self.dtype} | kwargs
+        return [cell(features=self.hidden_state_dim, **kwargs) for _ in range(self.num_layers)]
 
     def _per_cell(self, rnn_state: Any) -> Sequence[Any]:
         return (rnn_state,) if self.num_layers == 1 else rnn_state
 
     def _joined(self, states: Sequence[Any]) -> Any:
         return states[0] if self.num_layers == 1 else tuple(states)
+
+    @property
+    def has_large_states(self) -> bool:
+        """Whether the state after each step is not computed unless it is asked for; see `ParallelCell`."""
+        return issubclass(parse_rnn_cell(self.cell_type), ParallelCell)
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
@@ -347,14 +410,25 @@ class ScannedRNN(_Network):
         return self._joined([_initial_state(cell, batch) for cell in self._make_cells(parent=None)])
 
 
+def _set_params(cells: Sequence[nn.Module], variables: Any) -> None:
+    """Give each of several cells its entry of stacked parameters."""
+    for i, cell in enumerate(cells):
+        for name, params in variables["params"].items():
+            cell.put_variable("params", name, jax.tree.map(lambda leaf, i=i: leaf[i], params))
+
+
 def _initial_state(cell: Any, batch: tuple[Any, ...]) -> Any:
     return cell.initialize_carry(jax.random.key(0), (*batch, cell.features))
 
 
 def _reset(cell: Any, state: Any, resets: Array) -> Any:
-    """Replace states `[..., H]` by that at the start of an episode where `resets` `[...]` is True."""
+    """Replace states `[..., *shape]` by that at the start of an episode where `resets` `[...]` is True."""
     fresh = _initial_state(cell, resets.shape)
-    return jax.tree.map(lambda new, old: jnp.where(resets[..., None], new, old), fresh, state)
+
+    def select(new: Array, old: Array) -> Array:
+        return jnp.where(resets.reshape(resets.shape + (1,) * (old.ndim - resets.ndim)), new, old)
+
+    return jax.tree.map(select, fresh, state)
 
 
 def _is_fast_gru(cell: Any) -> bool:
@@ -372,7 +446,15 @@ def _apply_cell(cell: Any, state: Any, x: Array, resets: Array) -> tuple[Any, Ar
     return jax.tree.map(lambda after, before: after.astype(before.dtype), new, state), output
 
 
-def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[Any, Array]:
+def _unroll_cell(cell: Any, state: Any, inputs: Array, resets: Array, every: int) -> tuple[Any, Array]:
+    """Return the states `[T / every, ..., H]` and outputs `[T, ..., H]` of one cell; in parallel where it can."""
+    if isinstance(cell, ParallelCell):
+        return cell.unroll(state, inputs, resets, every)[:2]
+    states, outputs = _unroll_in_steps(cell, state, inputs, resets)
+    return states if every == 1 else jax.tree.map(lambda x: x[every - 1 :: every], states), outputs
+
+
+def _unroll_in_steps(cell: Any, state: Any, inputs: Array, resets: Array) -> tuple[Any, Array]:
     """Return the states and outputs of one cell after each step, `[T, ..., H]`; in parallel if it is linear."""
     if isinstance(cell, LinearCell):
         decay, terms = cell.terms(inputs)
@@ -405,6 +487,7 @@ class _Recurrent:
     input_layer: Any
     num_layers: Any
     dtype: Any
+    cell_kwargs: Any
 
     def setup(self) -> None:
         """Create the recurrent cells."""
@@ -427,14 +510,36 @@ class _Recurrent:
         Raises:
             ValueError: the observations have an action mask that the head of a policy does not take.
         """
-        states, output = self.unroll(state, observation_done, head_kwargs)
+        states, output = self.unroll(state, observation_done, head_kwargs, every=len(observation_done[1]))
         return jax.tree.map(lambda states: states[-1], states), output
 
     def unroll(
-        self, state: Any, observation_done: tuple[Any, Bool[Array, "T *batch"]], head_kwargs: Kwargs | None = None
+        self,
+        state: Any,
+        observation_done: tuple[Any, Bool[Array, "T *batch"]],
+        head_kwargs: Kwargs | None = None,
+        every: int = 1,
     ) -> tuple[Any, Any]:
-        """Process sequences as `__call__` does, and return the states `[T, ..., H]` after every step."""
-        return self._through(self.rnn.unroll, state, observation_done, head_kwargs)
+        """Process sequences as `__call__` does; return the states `[T / every, ..., H]` after each `every`-th step."""
+        return self._through(partial(self.rnn.unroll, every=every), state, observation_done, head_kwargs)
+
+    def unroll_with_successors(
+        self,
+        state: Any,
+        observation_done: tuple[Any, Bool[Array, "T *batch"]],
+        next_observation: Any,
+        head_kwargs: Kwargs | None = None,
+        every: int = 1,
+    ) -> tuple[Any, Any, Any]:
+        """Process sequences, and one further step from each state; see `ScannedRNN.unroll_with_successors`."""
+        observation, done = observation_done
+        inputs, next_inputs = (self.pre_torso(self.input_layer(each)) for each in (observation, next_observation))
+        states, *embeddings = self.rnn.unroll_with_successors(state, (inputs, done), next_inputs, every)
+        output, successor = (
+            self._head(units.declare_features(self, self.post_torso(embedding)), each, head_kwargs)
+            for embedding, each in zip(embeddings, (observation, next_observation), strict=True)
+        )
+        return states, output, successor
 
     def step(
         self, state: Any, observation_done: tuple[Any, Bool[Array, "*batch"]], head_kwargs: Kwargs | None = None
@@ -460,7 +565,14 @@ class _Recurrent:
         raise NotImplementedError
 
     def _make_rnn(self, **kwargs: Any) -> ScannedRNN:
-        return ScannedRNN(self.hidden_state_dim, self.cell_type, self.num_layers, self.dtype, **kwargs)
+        return ScannedRNN(
+            self.hidden_state_dim, self.cell_type, self.num_layers, self.dtype, self.cell_kwargs, **kwargs
+        )
+
+    @property
+    def has_large_states(self) -> bool:
+        """See `ScannedRNN.has_large_states`."""
+        return self._make_rnn(parent=None).has_large_states
 
     @nn.nowrap
     def initialize_carry(self, batch_size: int | Sequence[int]) -> Any:
@@ -482,6 +594,7 @@ class RecurrentActor(_Recurrent, _Network):
         input_layer: selects the input from an observation.
         num_layers: number of cells on top of each other.
         dtype: dtype in which the cells compute, see `ScannedRNN`.
+        cell_kwargs: further arguments of the cells, see `ScannedRNN`.
     """
 
     action_head: nn.Module
@@ -492,6 +605,7 @@ class RecurrentActor(_Recurrent, _Network):
     input_layer: nn.Module = ArrayInput()
     num_layers: int = 1
     dtype: Any = None
+    cell_kwargs: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.action_head(embedding, **_policy_kwargs(self.action_head, observation, head_kwargs))
@@ -509,6 +623,7 @@ class RecurrentCritic(_Recurrent, _Network):
         input_layer: selects the input from an observation.
         num_layers: number of cells on top of each other.
         dtype: dtype in which the cells compute, see `ScannedRNN`.
+        cell_kwargs: further arguments of the cells, see `ScannedRNN`.
     """
 
     critic_head: nn.Module
@@ -519,6 +634,7 @@ class RecurrentCritic(_Recurrent, _Network):
     input_layer: nn.Module = ArrayInput()
     num_layers: int = 1
     dtype: Any = None
+    cell_kwargs: Any = None
 
     def _head(self, embedding: Array, observation: Any, head_kwargs: Kwargs | None) -> Any:
         return self.critic_head(embedding, **(head_kwargs or {}))
@@ -541,8 +657,13 @@ class RecurrentActorCritic(RecurrentActor):
 class StatelessCritic(FeedForwardCritic):
     """A feed-forward value function with the methods of a recurrent one, whose state is `()`."""
 
-    def unroll(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:
+    has_large_states: ClassVar[bool] = False
+
+    def unroll(
+        self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None, every: int = 1
+    ) -> Any:
         """See `RecurrentCritic.unroll`."""
+        del every
         return state, self(observation_done[0], head_kwargs=head_kwargs)
 
     def step(self, state: Any, observation_done: tuple[Any, Array], head_kwargs: Kwargs | None = None) -> Any:

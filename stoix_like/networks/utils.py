@@ -9,21 +9,23 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict
 from jax.nn import initializers
 from jaxtyping import Array
 
+from stoix_like import schema
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.recurrent import LRUCell, MinGRUCell
+from stoix_like.networks.recurrent import GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
 
 Activation = Callable[[Array], Array]
@@ -88,7 +90,12 @@ _RNN_CELLS: dict[str, type[nn.Module]] = {
     "simple": nn.SimpleCell,
     "mingru": MinGRUCell,
     "lru": LRUCell,
+    "s5": S5Cell,
+    "mlstm": MLSTMCell,
+    "gtrxl": GTrXLCell,
 }
+# Fields of cells that `ScannedRNN` sets.
+_OF_ALL_CELLS = frozenset(("features", "dtype", "parent", "name"))
 
 
 def parse_activation_fn(activation_fn_name: str) -> Activation:
@@ -141,8 +148,8 @@ def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
     """Return a recurrent cell by name.
 
     Args:
-        rnn_cell_name: `lstm`, `optimised_lstm`, `gru`, `mgu`, `simple`, or one of the linear recurrences `mingru` and
-            `lru`, which are computed in parallel over a sequence.
+        rnn_cell_name: `lstm`, `optimised_lstm`, `gru`, `mgu`, `simple`; or one that is computed in parallel over a
+            sequence: the linear recurrences `mingru`, `lru` and `s5`, `mlstm` and `gtrxl`.
 
     Returns:
         The class of the cell, to be constructed with `features`.
@@ -153,6 +160,36 @@ def parse_rnn_cell(rnn_cell_name: str) -> type[nn.Module]:
     if rnn_cell_name not in _RNN_CELLS:
         raise ConfigError(f"'{rnn_cell_name}' is not a known recurrent cell: {nearest(str(rnn_cell_name), _RNN_CELLS)}")
     return _RNN_CELLS[rnn_cell_name]
+
+
+def plain_kwargs(kwargs: Any) -> dict[str, Any]:
+    """Return keyword arguments in a module's field, a mapping or a namespace or None, as a dictionary."""
+    return dict(vars(kwargs) if isinstance(kwargs, SimpleNamespace) else kwargs or {})
+
+
+def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str, Any]:
+    """Convert the further arguments of recurrent cells; see `ScannedRNN`.
+
+    Raises:
+        ConfigError: see `_check_arguments`, or a number of heads does not divide the width.
+    """
+    cell_type, kwargs = arguments["cell_type"], plain_kwargs(arguments["cell_kwargs"])
+    cell, key = parse_rnn_cell(cell_type), f"{key}.cell_kwargs"
+    fields = {} if cell.__module__.startswith("flax.") else {field.name: field for field in dataclasses.fields(cell)}
+    hints = get_type_hints(cell, include_extras=True) if fields else {}
+    converted = {}
+    for name, value in kwargs.items():
+        if name not in fields.keys() - _OF_ALL_CELLS:
+            known = sorted(fields.keys() - _OF_ALL_CELLS)
+            hint = nearest(str(name), known) if known else "it has none, leave this out"
+            raise ConfigError(f"{key}.{name} is not an option of cell_type={cell_type}: {hint}")
+        converted[name] = schema.convert(hints[name], value, f"{key}.{name}")
+    heads = converted.get("num_heads", getattr(cell, "num_heads", 1))
+    if arguments["hidden_state_dim"] % heads:
+        raise ConfigError(
+            f"{key}.num_heads={heads} must divide hidden_state_dim={arguments['hidden_state_dim']}: use a divisor of it"
+        )
+    return FrozenDict(converted)
 
 
 _PARSERS = {
@@ -447,6 +484,8 @@ def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], k
             except ConfigError as error:
                 raise ConfigError(f"{key}.{name}={error}") from None
         converted[name] = value
+    if converted.keys() >= {"cell_type", "hidden_state_dim"} and "cell_kwargs" in known:
+        converted["cell_kwargs"] = _check_cell_kwargs({"cell_kwargs": None} | converted, key)
     return converted
 
 

@@ -95,12 +95,15 @@ def flatten(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-# The input layer that networks have by default, as the presets of earlier versions wrote it.
-_DEFAULT_INPUT = {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"}
+# Presets of earlier versions wrote the input layer that networks have by default, and no options of cells.
+_DEFAULTS = {
+    "input_layer": {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"},
+    "cell_kwargs": {},
+}
 
 
-def without_default_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the input layers that networks have by default, to compare it with others.
+def without_network_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without entries of networks that equal their defaults, to compare it with others.
 
     Args:
         config: plain values.
@@ -109,7 +112,7 @@ def without_default_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
     def dropped(node: Any) -> Any:
         if not isinstance(node, Mapping):
             return node
-        kept = {key: value for key, value in node.items() if key != "input_layer" or value != _DEFAULT_INPUT}
+        kept = {key: value for key, value in node.items() if key not in _DEFAULTS or value != _DEFAULTS[key]}
         return {key: dropped(value) for key, value in kept.items()}
 
     return {key: dropped(value) if key == "network" else value for key, value in config.items()}

@@ -14,7 +14,7 @@ from stoix_like.config import PopulationConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
-from stoix_like.storage.config_file import plain_config, without_default_inputs
+from stoix_like.storage.config_file import plain_config, without_network_defaults
 from stoix_like.storage.run_files import (
     CONFIG,
     METRICS,
@@ -337,7 +337,7 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
     """
     hidden = (*SEEDS_AND_OUTPUT, *without)
     found = {
-        key: value for key, value in flatten(without_default_inputs(member.run.config)) if not is_below(key, hidden)
+        key: value for key, value in flatten(without_network_defaults(member.run.config)) if not is_below(key, hidden)
     }
     if evolves(member.run):
         found |= flatten({"arch": {"population": member.run.config["arch"]["population"]}})

@@ -53,6 +53,7 @@ def _parts(network: SimpleNamespace) -> dict[str, Any]:
         "input_layer": network.input_layer,
         "num_layers": rnn.num_layers,
         "dtype": rnn.dtype,
+        "cell_kwargs": rnn.cell_kwargs,
     }
 
 
@@ -121,6 +122,7 @@ def unroll(
     state: PyTree,
     observation: Observation,
     is_first: jax.Array,
+    every: int = 1,
     **kwargs: Any,
 ) -> tuple[PyTree, Any]:
     """Apply a recurrent network to sequences, with the state reset where episodes start.
@@ -131,12 +133,13 @@ def unroll(
         state: `[N, H]`, before the first step.
         observation: `[T, N, ...]`.
         is_first: `[T, N]` bool, whether an observation is the first of its episode.
+        every: E, steps between two of the states that are needed; cells with large states compute no others.
         **kwargs: further arguments of the network, such as `head_kwargs`.
 
     Returns:
-        The states after each step, `[T, N, H]`, and the outputs of the head.
+        The states after each E steps, `[T / E, N, H]`, and the outputs of the head.
     """
-    return network.apply(params, state, (observation, is_first), method="unroll", **kwargs)
+    return network.apply(params, state, (observation, is_first), every=every, method="unroll", **kwargs)
 
 
 def unroll_with_successors(
@@ -146,6 +149,7 @@ def unroll_with_successors(
     observation: Observation,
     is_first: jax.Array,
     next_observation: Observation,
+    every: int = 1,
     **kwargs: Any,
 ) -> tuple[PyTree, Any, Any]:
     """Apply a recurrent network to sequences and to the true successor of each of their steps.
@@ -162,15 +166,19 @@ def unroll_with_successors(
         observation: `[T, N, ...]`, o.
         is_first: `[T, N]` bool, whether an observation is the first of its episode.
         next_observation: `[T, N, ...]`, o', the true successors.
+        every: E, steps between two of the states that are needed, see `unroll`.
         **kwargs: further arguments of the network, such as `head_kwargs`.
 
     Returns:
-        The states h after each step, `[T, N, H]`, the outputs y of the observations, and the outputs y' of their
+        The states h after each E steps, `[T / E, N, H]`, the outputs y of the observations, and the outputs y' of their
         successors.
     """
+    if network.has_large_states:
+        inputs = state, (observation, is_first), next_observation
+        return network.apply(params, *inputs, every=every, method="unroll_with_successors", **kwargs)
     states, output = unroll(network, params, state, observation, is_first, **kwargs)
     _, successor = step(network, params, states, next_observation, jnp.zeros_like(is_first), **kwargs)
-    return states, output, successor
+    return jax.tree.map(lambda x: x[every - 1 :: every], states), output, successor
 
 
 def burn_in(
@@ -199,8 +207,8 @@ def burn_in(
         The state before step L, without a gradient, and the other arguments from step L on, `[T - L, N, ...]`.
     """
     if length:
-        before = jax.tree.map(lambda x: x[:length], (observation, is_first))
-        states, _ = unroll(network, params, state, *before)
+        observed, starts = jax.tree.map(lambda x: x[:length], (observation, is_first))
+        states, _ = unroll(network, params, state, observed, starts, length)
         state = jax.lax.stop_gradient(jax.tree.map(lambda x: x[-1], states))
     return state, *jax.tree.map(lambda x: x[length:], (observation, is_first, next_observation))
 
@@ -218,20 +226,19 @@ def split_sequences(tree: PyTree, length: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, length, *x.shape[2:]), tree)
 
 
-def states_at_starts(first_state: PyTree, states: PyTree, length: int) -> PyTree:
+def states_at_starts(first_state: PyTree, states: PyTree) -> PyTree:
     """Return the states before the sequences of `split_sequences`.
 
     Args:
         first_state: `[N, H]`, before the rollout.
-        states: `[T, N, H]`, after each step.
-        length: L, steps per sequence, a divisor of T.
+        states: `[T / L, N, H]`, after each L steps.
 
     Returns:
         `[N * T / L, H]`.
     """
 
     def select(first: jax.Array, after: jax.Array) -> jax.Array:
-        starts = jnp.concatenate([first[None], after[length - 1 : -1 : length]])
+        starts = jnp.concatenate([first[None], after[:-1]])
         return jnp.swapaxes(starts, 0, 1).reshape(-1, *first.shape[1:])
 
     return jax.tree.map(select, first_state, states)

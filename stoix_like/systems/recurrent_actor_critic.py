@@ -178,6 +178,7 @@ class RecurrentNetworks(ActorCriticNetworks):
             steps.observation,
             steps.is_first,
             steps.next_observation,
+            every=self.length,
         )
         v_tm1, v_t = map(self.output.value, outputs)
         first = ActorCriticHiddenStates(first_carry, critic_state)
@@ -196,8 +197,9 @@ class RecurrentNetworks(ActorCriticNetworks):
                     starts.policy_hidden_state,
                     sequences.observation,
                     sequences.is_first,
+                    every=self.length,
                 )
-            starts = states_at_starts(starts, ActorCriticHiddenStates(actor_states, values.states), self.length)
+            starts = states_at_starts(starts, ActorCriticHiddenStates(actor_states, values.states))
         batch = _map_steps(lambda x: split_sequences(x, self.length), batch)
         return batch._replace(obs=batch.obs._replace(hidden_states=starts))
 

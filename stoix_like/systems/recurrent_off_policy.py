@@ -155,7 +155,7 @@ class RecurrentNetwork:
             _, embedding = recurrent.unroll(self.cells, params, state, observation, is_first)
             return embedding[:-1], embedding[1:]
         _, embedding, successors = recurrent.unroll_with_successors(
-            self.cells, params, state, observation, is_first, next_observation
+            self.cells, params, state, observation, is_first, next_observation, every=len(is_first)
         )
         return embedding, successors
 

@@ -1,5 +1,6 @@
 """Whole networks."""
 
+import functools
 import inspect
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 
 from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Discrete
-from stoix_like.networks import heads
+from stoix_like.networks import base, heads
 from stoix_like.networks.base import (
     CompositeNetwork,
     FeedForwardActor,
@@ -50,7 +51,7 @@ MASK = jnp.zeros((2, 3, 4), bool).at[..., 1:3].set(True)
 HEADS = [value for value in vars(heads).values() if isinstance(value, type) and issubclass(value, nn.Module)]
 
 
-CELLS = ("lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru")
+CELLS = ("lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru", "s5", "mlstm", "gtrxl")
 
 
 def actor(head, input_layer=None):
@@ -210,14 +211,14 @@ class TestComposition:
 )
 class TestScannedRNN:
     def test_sequence_equals_single_steps_and_restarts_at_resets(self, cell_type):
-        rnn = ScannedRNN(4, cell_type)
+        rnn = ScannedRNN(8, cell_type)
         x = jax.random.normal(KEY, (6, 2, 3))
         resets = jnp.zeros((6, 2), bool).at[3, 1].set(True)
         start = rnn.initialize_carry(2)
         params = jax.jit(rnn.init)(KEY, start, (x, resets))
         apply = jax.jit(rnn.apply)
         last, outputs = apply(params, start, (x, resets))
-        assert outputs.shape == (6, 2, 4)
+        assert outputs.shape == (6, 2, 8)
 
         state = start
         for t in range(6):
@@ -230,7 +231,7 @@ class TestScannedRNN:
         assert not np.allclose(outputs[3:, 0], restarted[:, 0], atol=1e-4)
 
     def test_gradients_stop_at_resets(self, cell_type):
-        rnn = ScannedRNN(4, cell_type)
+        rnn = ScannedRNN(8, cell_type)
         x = jax.random.normal(KEY, (4, 1, 3))
         start = rnn.initialize_carry((1,))
         resets = jnp.zeros((4, 1), bool).at[2].set(True)
@@ -238,6 +239,98 @@ class TestScannedRNN:
         gradient = jax.jit(jax.grad(lambda x: rnn.apply(params, start, (x, resets))[1][2:].sum()))(x)
         np.testing.assert_array_equal(gradient[:2], 0.0)
         assert (gradient[2:] != 0).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell_type", ["mlstm", "gtrxl"])
+def test_large_states_are_those_of_single_steps_and_lead_to_successors(cell_type):
+    rnn = ScannedRNN(8, cell_type, num_layers=2, cell_kwargs={"window": 3} if cell_type == "gtrxl" else None)
+    x, following = jax.random.normal(KEY, (2, 6, 2, 3))
+    resets = jnp.zeros((6, 2), bool).at[0, 0].set(True).at[3, 1].set(True)
+    params = jax.jit(rnn.init)(KEY, rnn.initialize_carry(2), (x, resets))
+    start = jax.jit(rnn.apply)(params, rnn.initialize_carry(2), (following, resets))[0]
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
+    step = jax.jit(functools.partial(rnn.apply, method="step"))
+    state, expected, outputs, successors = start, [], [], []
+    for t in range(6):
+        state, output = step(params, state, (x[t], resets[t]))
+        expected.append(state)
+        outputs.append(output)
+        successors.append(step(params, state, (following[t], jnp.zeros(2, bool)))[1])
+    for every in (1, 2, 4, 6):
+        found = rnn.apply(params, start, (x, resets), following, every, method="unroll_with_successors")
+        states, *_ = rnn.apply(params, start, (x, resets), every, method="unroll")
+        for some in (states, found[0]):
+            jax.tree.map(
+                lambda *leaves: assert_close(leaves[0], jnp.stack(leaves[1:])), some, *expected[every - 1 :: every]
+            )
+        assert_close(found[1], jnp.stack(outputs))
+        assert_close(found[2], jnp.stack(successors))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell_type", ["mlstm", "gtrxl", "s5"])
+def test_gradients_of_sequences_are_those_of_single_steps(cell_type):
+    rnn = ScannedRNN(8, cell_type, cell_kwargs={"gtrxl": {"window": 3}, "mlstm": {"chunk_size": 4}}.get(cell_type))
+    x, resets = jax.random.normal(KEY, (7, 2, 3)), jnp.zeros((7, 2), bool).at[3, 1].set(True)
+    start, weights = rnn.initialize_carry(2), jax.random.normal(KEY, (7, 2, 8))
+    params = jax.jit(rnn.init)(KEY, start, (x, resets))
+
+    def in_steps(params, x):
+        step = functools.partial(rnn.apply, params, method="step")
+        return jax.lax.scan(lambda state, inputs: step(state, inputs), start, (x, resets))[1]
+
+    def loss(outputs):
+        return jax.jit(jax.grad(lambda *args: jnp.sum(weights * outputs(*args)), (0, 1)))(params, x)
+
+    expected, found = loss(in_steps), loss(lambda params, x: rnn.apply(params, start, (x, resets))[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), expected, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [3, 8])
+@pytest.mark.parametrize("cell_type", ["gru", "optimised_lstm", "lru", "s5", "mlstm", "gtrxl"])
+def test_a_loop_over_cells_computes_what_one_after_the_other_does(cell_type, width, monkeypatch):
+    x, resets = jax.random.normal(KEY, (5, 2, width)), jnp.zeros((5, 2), bool).at[2, 1].set(True)
+
+    def run(fewest):
+        monkeypatch.setattr(base, "_FEWEST_LOOPED", fewest)
+        rnn = ScannedRNN(8, cell_type, num_layers=4)
+        start = rnn.initialize_carry(2)
+        shapes = jax.tree.map(jnp.shape, jax.eval_shape(rnn.init, KEY, start, (x, resets)))
+
+        @jax.jit
+        def outputs(params):
+            step = rnn.apply(params, start, (x[0], resets[0]), method="step")
+            return rnn.apply(params, start, (x, resets), method="unroll"), step
+
+        return rnn, shapes, outputs
+
+    rnn, shapes, looped = run(3)
+    params = jax.jit(rnn.init)(KEY, rnn.initialize_carry(2), (x, resets))
+    found = looped(params)
+    _, shapes_before, one_by_one = run(99)
+    assert shapes == shapes_before
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, one_by_one(params))
+    first, *others = (jax.tree.leaves(params["params"][f"cells_{i}"]) for i in range(1, 4))
+    assert all(any((a != b).any() for a, b in zip(first, other, strict=True)) for other in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell_type", CELLS)
+def test_programs_do_not_grow_with_the_number_of_cells(cell_type):
+    def sizes(num_layers):
+        rnn = ScannedRNN(8, cell_type, num_layers)
+        start, inputs = rnn.initialize_carry(2), (jnp.ones((5, 2, 8)), jnp.zeros((5, 2), bool))
+        params = jax.eval_shape(rnn.init, KEY, start, inputs)
+        update = jax.make_jaxpr(jax.grad(lambda params: rnn.apply(params, start, inputs)[1].sum()))(params)
+        init = jax.make_jaxpr(rnn.init)(KEY, start, inputs)
+        return [len(str(program).splitlines()) for program in (update, init)]
+
+    # Each further cell has its parameters and its state to be stacked, and their gradients to be unstacked.
+    for few, more, one in zip(sizes(4), sizes(8), sizes(1), strict=True):
+        assert (more - few) / 4 < one / 4
 
 
 @pytest.mark.parametrize(

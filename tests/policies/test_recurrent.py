@@ -31,7 +31,11 @@ def recurrent_policy(*overrides, greedy=True):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [cell("optimised_lstm"), cell("lru"), TINY], ids=["lstm", "lru", "dreamer"])
+@pytest.mark.parametrize(
+    "overrides",
+    [*map(cell, ("optimised_lstm", "lru", "s5", "mlstm", "gtrxl")), TINY],
+    ids=lambda each: each[1].rpartition("=")[2],
+)
 def test_a_recurrent_policy_continues_from_its_state(overrides, tmp_path):
     """Along random observations, actions are those of `eval_act`, and a first observation resets the state."""
     policy, setup, shared = recurrent_policy(*overrides)

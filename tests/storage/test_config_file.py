@@ -70,7 +70,7 @@ def test_the_default_input_layers_of_earlier_presets_do_not_count():
     default = {"_target_": "stoix_like.networks.inputs.FeatureInput", "feature_name": "agent_view"}
     other = {**default, "feature_name": "agent_view.grid"}
     network = {"actor_network": {"input_layer": default, "pre_torso": 1}, "q_network": {"input_layer": other}}
-    found = config_file.without_default_inputs({"arch": {"input_layer": default}, "network": network})
+    found = config_file.without_network_defaults({"arch": {"input_layer": default}, "network": network})
     assert found["network"] == {"actor_network": {"pre_torso": 1}, "q_network": {"input_layer": other}}
     assert found["arch"] == {"input_layer": default}
     assert "input_layer" in network["actor_network"]

@@ -84,9 +84,11 @@ def test_torsos_compute_in_bfloat16_with_float32_parameters_gradients_and_embedd
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["__call__", "step"])
-@pytest.mark.parametrize("cell", ["lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru"])
+@pytest.mark.parametrize(
+    "cell", ["lstm", "optimised_lstm", "gru", "mgu", "simple", "mingru", "lru", "s5", "mlstm", "gtrxl"]
+)
 def test_recurrent_cells_compute_in_bfloat16_with_float32_states(cell, method):
-    rnn, time = ScannedRNN(4, cell, 2, dtype=B16), () if method == "step" else (5,)
+    rnn, time = ScannedRNN(8, cell, 2, dtype=B16), () if method == "step" else (5,)
     inputs = jax.random.normal(KEY, (*time, 2, 3)), jnp.zeros((*time, 2), bool)
     check_module(rnn, rnn.initialize_carry(2), inputs, method=method)
 

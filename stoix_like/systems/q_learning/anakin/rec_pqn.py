@@ -87,7 +87,8 @@ class RecurrentPQN(ff_pqn.PQN):
         """Return the sequences of each environment with their lambda-returns."""
         steps, first_carry = trajectory
         observations = steps.observation, steps.is_first, steps.next_observation
-        *_, successor = recurrent.unroll_with_successors(self.network, params, first_carry, *observations)
+        every = len(steps.is_first)
+        *_, successor = recurrent.unroll_with_successors(self.network, params, first_carry, *observations, every=every)
         target = self.lambda_returns(steps, _masked(successor, steps.next_observation))
         observation, is_first, action, target = jax.tree.map(
             lambda x: jnp.swapaxes(x, 0, 1), (steps.observation, steps.is_first, steps.action, target)

@@ -137,7 +137,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
             q = mask_logits(pi.preferences, observation.action_mask)
             return q[:-1], q[1:]
         _, pi, pi_t = recurrent.unroll_with_successors(
-            self.network, params, carry, observation, is_first, next_observation
+            self.network, params, carry, observation, is_first, next_observation, every=len(is_first)
         )
         return (
             mask_logits(pi.preferences, observation.action_mask),

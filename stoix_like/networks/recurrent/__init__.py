@@ -1,0 +1,21 @@
+"""Recurrent cells: gated, linear in their state, with a matrix as memory, or attending to the last steps."""
+
+from stoix_like.networks.recurrent.gru import step_gru, unroll_gru
+from stoix_like.networks.recurrent.gtrxl import GTrXLCell
+from stoix_like.networks.recurrent.linear import LinearCell, LRUCell, MinGRUCell, linear_recurrence
+from stoix_like.networks.recurrent.mlstm import MLSTMCell
+from stoix_like.networks.recurrent.parallel import ParallelCell
+from stoix_like.networks.recurrent.s5 import S5Cell
+
+__all__ = [
+    "GTrXLCell",
+    "LRUCell",
+    "LinearCell",
+    "MLSTMCell",
+    "MinGRUCell",
+    "ParallelCell",
+    "S5Cell",
+    "linear_recurrence",
+    "step_gru",
+    "unroll_gru",
+]

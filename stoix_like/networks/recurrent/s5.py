@@ -1,0 +1,136 @@
+"""Simplified state space layers (S5)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Annotated, Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn import initializers
+from jaxtyping import Array, Complex, Float
+
+from stoix_like.networks.recurrent.linear import LinearCell, State
+from stoix_like.networks.recurrent.parallel import match_width
+from stoix_like.schema import above, between
+from stoix_like.utils.jax_utils import restore_float32
+
+# The largest real part of an eigenvalue, so that states decay.
+_MAX_REAL = -1e-4
+
+
+@functools.cache
+def hippo_eigenvalues(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Diagonalise the normal part of the HiPPO-LegS matrix.
+
+        A^N = A + p p^T,   p_n = sqrt(n + 1/2),
+        A_nk = -sqrt((2n + 1)(2k + 1)) for n > k,   -(n + 1) for n = k,   0 otherwise
+
+    Source: Smith et al. 2023, arXiv:2208.04933, appendix B.1.1.
+
+    Args:
+        size: P, an even number of rows.
+
+    Returns:
+        `[P / 2]`, the eigenvalues with a positive imaginary part, and `[P, P / 2]`, their eigenvectors of length one;
+        the others are their complex conjugates.
+    """
+    n = np.arange(size)
+    root = np.sqrt(2.0 * n + 1.0)
+    matrix = np.diag(n) - np.tril(np.outer(root, root))
+    normal = matrix + np.outer(root, root) / 2.0
+    # The matrix is skew-symmetric but for the diagonal of -1/2: times -i, it is Hermitian.
+    imaginary, vectors = np.linalg.eigh(-1j * (normal + 0.5 * np.eye(size)))
+    half = size // 2
+    return -0.5 + 1j * imaginary[half:], vectors[:, half:]
+
+
+class S5Cell(LinearCell):
+    """A state space layer with diagonal complex states, a gated unit, layer normalisation and a residual connection.
+
+        h_t = exp(Lambda Delta) h_{t-1} + Lambda^{-1} (exp(Lambda Delta) - 1) B u_t,   y_t = 2 Re(C h_t) + D u_t,
+        u_t = norm(x_t),   g_t = gelu(y_t),   output = x_t + g_t sigmoid(W g_t)
+
+    One state of each conjugate pair is kept, hence the factor 2. Lambda, B and C start from the eigenvalues and
+    eigenvectors of the HiPPO-N matrix. A dense layer maps inputs of another width to
+    that of the output.
+
+    Source: Smith et al. 2023, arXiv:2208.04933, sections 2.3 and 3, appendices B.1 and G.1; resets as in Lu et al.
+    2023, arXiv:2303.03982, section 3.2.
+
+    Attributes:
+        states: number of complex states; None: half of `features`, rounded up.
+        dt_min: shortest initial time step Delta, in units of the time scale of Lambda.
+        dt_max: longest initial time step.
+        prenorm: whether to normalise the inputs; otherwise, the sum of the residual connection is normalised.
+    """
+
+    states: Annotated[int, between(1, 2**14)] | None = None
+    dt_min: Annotated[float, above(0.0)] = 1e-3
+    dt_max: Annotated[float, above(0.0)] = 1e-1
+    prenorm: bool = True
+
+    @property
+    def num_states(self) -> int:
+        """Number of complex states, P."""
+        return self.states or (self.features + 1) // 2
+
+    def setup(self) -> None:
+        """Create the parameters and layers."""
+        eigenvalues, self.vectors = hippo_eigenvalues(2 * self.num_states)
+        for name, values in (("real", eigenvalues.real), ("imaginary", eigenvalues.imag)):
+            setattr(self, name, self.param(name, lambda _, values=values: jnp.asarray(values, jnp.float32)))
+        low, high = np.log(self.dt_min), np.log(self.dt_max)
+        self.log_step = self.param(
+            "log_step", lambda key: jax.random.uniform(key, (self.num_states,), float, low, high)
+        )
+        self.skip = self.param("skip", initializers.normal(1.0), (self.features,))
+        kwargs: dict[str, Any] = {"use_bias": False, "dtype": self.dtype}
+        self.embed = nn.Dense(self.features, **kwargs)
+        self.encode = nn.Dense(2 * self.num_states, kernel_init=self._init_encoder, **kwargs)
+        self.decode = nn.Dense(self.features, kernel_init=self._init_decoder, **kwargs)
+        self.gate = nn.Dense(self.features, dtype=self.dtype)
+        self.norm = nn.LayerNorm()
+
+    def _init_encoder(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
+        """Draw B in the coordinates of the eigenvectors; real and imaginary parts side by side."""
+        inputs = initializers.lecun_normal()(key, (shape[0], len(self.vectors)), dtype) @ self.vectors.conj()
+        return jnp.concatenate([inputs.real, inputs.imag], -1).astype(dtype)
+
+    def _init_decoder(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
+        """Draw 2 C in the coordinates of the eigenvectors, for real parts above negative imaginary parts."""
+        real, imaginary = initializers.lecun_normal()(key, (len(self.vectors), 2 * shape[1]), dtype).T.reshape(
+            2, shape[1], -1
+        )
+        outputs = 2.0 * (real + 1j * imaginary) @ self.vectors
+        return jnp.concatenate([outputs.real, outputs.imag], -1).T.astype(dtype)
+
+    def _inputs(self, x: Array) -> tuple[Array, Array]:
+        """Return the inputs as wide as the output, and as the state space takes them."""
+        x = restore_float32(match_width(self.embed, x), self.dtype)
+        return x, self.norm(x) if self.prenorm else x
+
+    def terms(self, x: Float[Array, "*batch D"]) -> tuple[Complex[Array, "*batch P"], Complex[Array, "*batch P"]]:
+        """Return decay a and input b, `[..., P]` each, for inputs `[..., D]`."""
+        eigenvalues = jax.lax.complex(jnp.minimum(self.real, _MAX_REAL), self.imaginary)
+        decay = jnp.exp(eigenvalues * jnp.exp(self.log_step))
+        gain = (decay - 1.0) / eigenvalues
+        real, imaginary = jnp.split(restore_float32(self.encode(self._inputs(x)[1]), self.dtype), 2, axis=-1)
+        inputs = jax.lax.complex(real, imaginary)
+        return jnp.broadcast_to(decay, inputs.shape), gain.reshape((1,) * (inputs.ndim - 1) + gain.shape) * inputs
+
+    def read(self, state: State, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
+        """Return the output, `[..., H]`, for states `[..., P]`."""
+        x, inputs = self._inputs(x)
+        parts = jnp.concatenate([state.real, -state.imag], axis=-1)
+        skip = self.skip.reshape((1,) * (x.ndim - 1) + self.skip.shape)
+        y = jax.nn.gelu(restore_float32(self.decode(parts), self.dtype) + skip * inputs)
+        output = x + y * jax.nn.sigmoid(restore_float32(self.gate(y), self.dtype))
+        return output if self.prenorm else self.norm(output)
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Array, input_shape: tuple[Any, ...]) -> State:
+        """Return the state at the start of an episode, zero, for inputs of `input_shape`."""
+        return jnp.zeros((*input_shape[:-1], self.num_states), jnp.complex64)
