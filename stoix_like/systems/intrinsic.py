@@ -34,6 +34,7 @@ _INVERSE_UNITS = 64
 _GAE_LAMBDA = 0.95
 _RIDGE = 0.1  # of E3B, its lambda
 _MAX_ABS_OBSERVATION = 5.0
+_ADAM_EPS = 1e-5
 # Beyond the numbers of the keys that others split off.
 _STREAM = 2**31 - 1
 
@@ -364,7 +365,7 @@ def make_intrinsic(config: IntrinsicConfig, spec: SystemSpec) -> Intrinsic:
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
         inverse_model=_InverseModel(actor.action_head),
-        optim=make_optimiser(config, spec, config.intrinsic_lr),
+        optim=make_optimiser(config, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
         normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
     )

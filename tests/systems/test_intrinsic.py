@@ -105,6 +105,8 @@ def test_rnd_gets_used_to_states():
 
 SYSTEMS = {
     "ppo/ff_ppo": [],
+    "ppo/ff_dpo": [],
+    "ppo/ff_ppo_penalty": [],
     "ppo/rec_ppo": ["network=rnn"],
     "vpg/ff_a2c": [],
     "vpg/ff_reinforce": [],

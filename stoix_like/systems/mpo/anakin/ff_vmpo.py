@@ -47,6 +47,7 @@ class VMPOShared(NamedTuple):
     return_statistics: Any
     updates: Any
     learning_rate: Any
+    intrinsic: Any
     duals: Duals
     dual_opt_state: Any
 

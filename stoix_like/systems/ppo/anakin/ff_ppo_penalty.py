@@ -53,6 +53,7 @@ class PenaltyShared(NamedTuple):
     return_statistics: Any
     updates: Any
     learning_rate: Any
+    intrinsic: Any
     kl_coef: jax.Array
 
 
