@@ -24,6 +24,7 @@ from stoix_like.analysis.learned import (
     policy_slice,
     trajectories,
 )
+from stoix_like.analysis.memory import draw_memory
 from stoix_like.analysis.plots import (
     heat_map,
     hyperparameter_slices,
@@ -44,6 +45,7 @@ __all__ = [
     "critic_slice",
     "draw_critic",
     "draw_dream",
+    "draw_memory",
     "draw_policy",
     "draw_trajectory",
     "heat_map",

@@ -98,6 +98,13 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
     Raises:
         ConfigError: a path holds no run with an evaluation that can be read, or a seed occurs twice.
     """
+    runs = read_evaluated(paths)
+    _check_keys(by, runs)
+    return group(itertools.chain.from_iterable(map(samples, runs)), by)
+
+
+def read_evaluated(paths: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Read runs that have an evaluation; see `read`."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found, problems = read_runs(given)
     runs = [run for run in found if run.last]
@@ -106,8 +113,7 @@ def read(paths: str | Path | Iterable[str | Path], by: Sequence[str] = ()) -> li
         raise ConfigError("; ".join(problems))
     for problem in problems:
         print(f"leaving out a run: {problem}", file=sys.stderr)
-    _check_keys(by, runs)
-    return group(itertools.chain.from_iterable(map(samples, runs)), by)
+    return runs
 
 
 def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:

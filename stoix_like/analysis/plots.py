@@ -119,6 +119,52 @@ def _legend(axes: Axes) -> None:
         axes.legend(handles, wrapped, loc="best", fontsize="small")
 
 
+def length_curves(
+    curves: Mapping[str, Mapping[float, np.ndarray]],
+    task: str,
+    key: str,
+    *,
+    kind: str = "final",
+    level: float = 0.05,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the interquartile mean of returns over the length of a task: a line per cell, a bootstrap band over seeds.
+
+    Args:
+        curves: the returns `[S]` of S seeds, by label and length.
+        task: the environment.
+        key: name of the length.
+        kind: `final` or `best`, which return it is.
+        level: significance level of the band.
+        ax: axes to draw into; by default new ones.
+
+    Returns:
+        The axes.
+    """
+    axes = new_axes(ax)
+    for label, returns in curves.items():
+        lengths, columns = zip(*sorted(returns.items()), strict=True)
+        (line,) = axes.plot(lengths, [_iqm(column) for column in columns], marker="o", markersize=4, label=label)
+        bands = [_band(column[:, None], "iqm", "bootstrap", level) for column in columns]
+        ends = [
+            [float(column[0])] * 2 if low is None else [low[0], high[0]]
+            for column, (low, high) in zip(columns, bands, strict=True)
+        ]
+        axes.fill_between(lengths, *np.transpose(ends), color=line.get_color(), alpha=0.2, linewidth=0)
+    every = np.unique([length for returns in curves.values() for length in returns])
+    if every.min() > 0.0:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(every, [f"{length:g}" for length in every])
+        axes.minorticks_off()
+    axes.set_xlabel(key)
+    axes.set_ylabel(f"{kind} mean episode return")
+    _say_what(
+        axes, task, "iqm", "bootstrap", level, max(len(column) for one in curves.values() for column in one.values())
+    )
+    _legend(axes)
+    return axes
+
+
 def curve(members: Sequence[Member], metric: str, x: str = "env_steps") -> tuple[np.ndarray, np.ndarray]:
     """Return a metric of several members at common points.
 

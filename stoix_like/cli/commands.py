@@ -27,6 +27,7 @@ NAMES = (
     *_PICTURES,
     "plot-search",
     "plot-dream",
+    "plot-memory",
     "ladder",
     "report",
     "export",
@@ -109,6 +110,18 @@ def add(commands: Any, show: Callable[[str], None]) -> None:
     dreaming.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
     _add_choice(dreaming)
     dreaming.set_defaults(run=lambda args: show(_dream(args)))
+
+    remembering = commands.add_parser("plot-memory", help="plot returns over the length of a task, a line per cell")
+    remembering.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS)
+    remembering.add_argument("--out", type=Path, required=True, help="the file: .png, .svg, .pdf or .html")
+    remembering.add_argument(
+        "--x", metavar="KEY", help="key of the length or delay (default: the number in env.kwargs that differs)"
+    )
+    remembering.add_argument(
+        "--by", action="append", default=[], metavar="KEY", help="further key that tells lines apart; may be repeated"
+    )
+    remembering.add_argument("--score", default="final", help="final (default) or best evaluated return of each seed")
+    remembering.set_defaults(run=lambda args: show(_memory(args)))
 
     reporting = commands.add_parser("report", help="write one page about runs, which needs no network")
     _add_selection(reporting)
@@ -291,6 +304,19 @@ def _search(args: argparse.Namespace) -> str:
     options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
     episode = search_episode(args.run_dir, args.which, args.member, **options)
     figures.save(draw_search(episode, args.step), args.out)
+    return f"drawn to {args.out}"
+
+
+def _memory(args: argparse.Namespace) -> str:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.groups import SCORES
+    from stoix_like.analysis.memory import draw_memory
+    from stoix_like.errors import ConfigError, nearest
+
+    figures.check_output(args.out)
+    if args.score not in SCORES:
+        raise ConfigError(f"--score {args.score} is unknown: {nearest(args.score, SCORES)}")
+    figures.save(draw_memory(args.runs, args.x, args.score, args.by), args.out)
     return f"drawn to {args.out}"
 
 

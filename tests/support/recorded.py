@@ -21,6 +21,8 @@ def write_run(
     varied=None,
     finished=True,
     bests=None,
+    env_kwargs=None,
+    cell=None,
     **system_keys,
 ):
     """Write a run: a single one, or a population if there are several returns.
@@ -33,8 +35,8 @@ def write_run(
     config = {
         "arch": {"seed": seed, "total_timesteps": 100 * (len(curves) - 1), "population": {"hyperparams": None}},
         "system": {"name": system, "module": "stoix_like.x", "actor_lr": 0.001, **system_keys},
-        "env": {"env_name": "gymnax", "scenario": {"name": env}},
-        "network": {},
+        "env": {"env_name": "gymnax", "scenario": {"name": env}, "kwargs": env_kwargs or {}},
+        "network": {} if cell is None else {"actor_network": {"rnn_layer": {"cell_type": cell}}},
         "checkpoint": {"keep": 1},
         "logger": {"console": {"enabled": True}},
     }
