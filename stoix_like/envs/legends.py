@@ -16,6 +16,8 @@ VELOCITIES = "velocities"
 """Name of all entries of a view that are velocities."""
 VIEW = "observation"
 """Name of a view that is a single array."""
+LAST_STEP = LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
+"""Names of the entries of a view that hold the last action and the last reward."""
 
 
 class Feature(NamedTuple):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
+from stoix_like.envs.legends import LAST_STEP, VIEW
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, entries
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.inputs import (
@@ -48,7 +49,8 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
     """Let the input layer of a network return what its torso takes.
 
     Torsos declare the numbers of axes that they take in the class variable `view_dims`; before those that take vectors,
-    views are flattened and the entries of dictionaries concatenated.
+    views are flattened and the entries of dictionaries concatenated. Beside the last action and reward of
+    `wrappers.ObserveLastStep`, other torsos take the view alone.
 
     Args:
         group: the parts of the network by name.
@@ -75,6 +77,13 @@ def fit_input(group: dict[str, Any], space: ObservationSpace, key: str) -> dict[
         return group
     if not isinstance(view, Dict) and len(view.shape) in takes:
         return {**group, "pre_torso": _with_facts(torso, view)}
+    if takes != _VECTORS and isinstance(view, Dict) and view is space and set(view.spaces) <= {VIEW, *LAST_STEP}:
+        # Convolutions take the image; the last action and the last reward join their output.
+        return {
+            **group,
+            "input_layer": _fit_dict(DictInput(FrozenDict({VIEW: torso})), view, layer_key),
+            "pre_torso": ArrayInput(),
+        }
     if takes != _VECTORS:
         raise MisfitError(f"{key}.pre_torso does not fit observations of {_describe(view)}", "choose network=mlp")
     return {**group, "input_layer": _as_vectors(layer, space, layer_key)}

@@ -14,7 +14,7 @@ from stoix_like.base_types import Observation
 from stoix_like.envs.spaces import Box, Dict, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError
 from stoix_like.networks.base import FeedForwardActor
-from stoix_like.networks.inputs import FeatureInput
+from stoix_like.networks.inputs import ArrayInput, FeatureInput
 from stoix_like.networks.utils import build_networks
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete((2, 3))
@@ -40,6 +40,18 @@ def test_convolutions_accept_images_with_and_without_channels(shape):
     actor = FeedForwardActor(networks.action_head, networks.pre_torso, networks.input_layer)
     policy, _ = jax.jit(actor.init_with_output)(jax.random.key(0), Observation(jnp.ones((3, *shape))))
     assert policy.sample(seed=jax.random.key(1)).shape == (3,)
+
+
+def test_convolutions_take_the_image_beside_the_last_action_and_reward():
+    """Others of a dictionary's entries are refused."""
+    parts = {"observation": Box(0.0, 1.0, (10, 10)), "last_action": Box(0.0, 1.0, (3,))}
+    actor = build_networks(config("cnn"), DISCRETE, Dict(parts)).actor_network
+    assert actor.input_layer.layers["observation"].has_channels is False
+    assert isinstance(actor.pre_torso, ArrayInput)
+    with pytest.raises(ConfigError, match=r"the entries map, observation: choose network=mlp"):
+        build_networks(
+            config("cnn"), DISCRETE, Dict({"observation": Box(0.0, 1.0, (10, 10)), "map": Box(0.0, 1.0, (2,))})
+        )
 
 
 def test_convolutions_refuse_vectors():

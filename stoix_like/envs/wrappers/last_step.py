@@ -11,12 +11,10 @@ import numpy as np
 
 from stoix_like.base_types import PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
-from stoix_like.envs.legends import VIEW, Legend
+from stoix_like.envs.legends import LAST_ACTION, LAST_REWARD, VIEW, Legend
 from stoix_like.envs.spaces import Box, Dict, Mixed, Space, choices
 from stoix_like.envs.wrappers.base import Wrapper, with_view
 from stoix_like.errors import ConfigError
-
-LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
 class ObserveLastStep(Wrapper):
