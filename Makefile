@@ -28,6 +28,7 @@ $(CORE): pyproject.toml constraints.txt
 
 $(INSTALLED): $(CORE)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps kinetix-env==3.0.2
 	@touch $@
 
 train: $(CORE) ## train PPO on CartPole-v1; ARGS="env=gymnax/acrobot arch.seed=1" for something else

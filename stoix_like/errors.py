@@ -70,9 +70,10 @@ class FaultyEnvironmentError(ConfigError):
 class MissingExtraError(ConfigError):
     """An optional package that is not installed; the message names the extra to install."""
 
-    def __init__(self, what: str, package: str, extra: str, alternative: str = "") -> None:
+    def __init__(self, what: str, package: str, extra: str, alternative: str = "", then: str = "") -> None:
         instead = f"{alternative}, or " if alternative else ""
-        super().__init__(f"{what} needs {instead}the package '{package}': {install_hint(extra)}")
+        more = f", then {then}" if then else ""
+        super().__init__(f"{what} needs {instead}the package '{package}': {install_hint(extra)}{more}")
 
 
 def install_hint(extra: str) -> str:

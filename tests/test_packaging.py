@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from stoix_like.envs.suites import SUITES
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -31,8 +33,15 @@ def test_every_import_is_declared():
     packages = importlib.metadata.packages_distributions()
     extras = PROJECT["optional-dependencies"]
     declared = names(PROJECT["dependencies"]).union(*(names(extras[name]) for name in extras.keys() - {"dev", "docs"}))
+    # What pip installs only by a command of its own, which errors and the guide show.
+    declared |= {suite.without_dependencies for suite in SUITES.values()}
     for name in imported - set(sys.stdlib_module_names) - {"stoix_like"}:
         assert {package.lower() for package in packages[name]} & declared, f"{name} is not declared"
+
+
+def test_packages_without_their_dependencies_are_part_of_the_development_environment():
+    found = [suite.without_dependencies for suite in SUITES.values() if suite.without_dependencies]
+    assert found == re.findall(r"--no-deps ([\w-]+)==", (ROOT / "Makefile").read_text())
 
 
 def test_the_loggers_extra_brings_the_viewer_of_tensorboard():

@@ -142,6 +142,30 @@ def jumanji(name: str, num_envs: int) -> tuple[Reset, Step]:
     return reset, step
 
 
+def kinetix(name: str, num_envs: int) -> tuple[Reset, Step]:
+    """Return the reset and the step of Kinetix, from vectors, with six choices per action."""
+    from stoix_like.envs.suites.kinetix import load, suite
+
+    level = load(name)
+    env = suite.make_kinetix_env(
+        suite.ActionType.MULTI_DISCRETE,
+        suite.ObservationType.SYMBOLIC_FLAT,
+        lambda key: level.start,
+        level.params,
+        level.sizes,
+    )
+
+    def reset(key: jax.Array) -> Any:
+        return step(key, jax.vmap(env.reset, (0, None))(jax.random.split(key, num_envs), level.params))
+
+    def step(key: jax.Array, carry: Any) -> Any:
+        keys = jax.random.split(key, num_envs)
+        action = jax.vmap(env.action_type.random_action)(keys)
+        return jax.vmap(env.step, (0, 0, 0, None))(keys, carry[1], action, level.params)
+
+    return reset, step
+
+
 def navix(name: str, num_envs: int) -> tuple[Reset, Step]:
     """Return the reset and the step of navix."""
     import navix as suite
@@ -246,6 +270,7 @@ SUITES = {
     "gymnax": gymnax,
     "jaxtari": jaxtari,
     "jumanji": jumanji,
+    "kinetix": kinetix,
     "navix": navix,
     "octax": octax,
     "pgx": pgx,

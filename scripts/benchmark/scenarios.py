@@ -253,6 +253,7 @@ STEPPED = {
     "gymnax/cartpole": "CartPole-v1",
     "jaxtari/pong": "pong",
     "jumanji/snake": "Snake-v1",
+    "kinetix/thrust_aim": "s_h4_thrust_aim",
     "navix/empty_5x5": "Navix-Empty-5x5-v0",
     "octax/brix": "brix",
     "pgx/tic_tac_toe": "tic_tac_toe",

@@ -23,6 +23,10 @@ class _Placeholder(ModuleType):
             return _Placeholder(f"{self.__name__}.{name}")
         return getattr(pkgutil.resolve_name(self.__name__), name)
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Leave the class out of the bases of another one."""
+        return ()
+
 
 class _PlaceholderFinder(MetaPathFinder, Loader):
     """A finder of placeholders for every module of the named packages."""
@@ -47,8 +51,8 @@ class _PlaceholderFinder(MetaPathFinder, Loader):
 def deferred(*packages: str) -> Iterator[None]:
     """Defer imports of packages within the context; those that are imported already stay.
 
-    Modules that are imported within the context may import modules of these packages, but neither call nor subclass
-    anything of theirs before the context ends.
+    Modules that are imported within the context may import modules of these packages, but call nothing of theirs before
+    the context ends. Subclasses of their classes are of no use.
 
     Args:
         packages: names of packages.

@@ -130,6 +130,10 @@ def test_missing_package_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.envpool", raising=False)
     with pytest.raises(MissingExtraError, match=r"env.env_name=envpool needs .*pip install .*\[envpool\]"):
         make(EnvConfig("gymnasium", ScenarioConfig("CartPole-v1"), vectorization="envpool"))
+    monkeypatch.setitem(sys.modules, "kinetix", None)
+    monkeypatch.delitem(sys.modules, "stoix_like.envs.suites.kinetix", raising=False)
+    with pytest.raises(MissingExtraError, match=r"\[kinetix\]', then pip install --no-deps kinetix-env"):
+        make(EnvConfig("kinetix", ScenarioConfig("l_h4_cartpole")))
 
 
 def test_missing_module_of_another_package_propagates(monkeypatch):

@@ -18,6 +18,7 @@ class Suite(NamedTuple):
         package: the package that the module imports.
         extra: the extra of stoix_like that installs the package.
         has_assets: whether `make` takes `env.assets` as well, the directory of models that are not part of the package.
+        without_dependencies: a package that the extra cannot install, because it asks for older ones than it needs.
         on_host: whether the environments run on the host; `make` then takes `HostOptions` as well.
     """
 
@@ -26,6 +27,7 @@ class Suite(NamedTuple):
     extra: str
     on_host: bool = False
     has_assets: bool = False
+    without_dependencies: str = ""
 
 
 SUITES: dict[str, Suite] = {
@@ -37,6 +39,7 @@ SUITES: dict[str, Suite] = {
     "jaxtari": Suite("stoix_like.envs.suites.jaxtari", "jaxtari", "jaxtari"),
     "jumanji": Suite("stoix_like.envs.suites.jumanji", "jumanji", "jumanji"),
     "memory": Suite("stoix_like.envs.suites.memory", "jax", ""),
+    "kinetix": Suite("stoix_like.envs.suites.kinetix", "kinetix", "kinetix", without_dependencies="kinetix-env"),
     "navix": Suite("stoix_like.envs.suites.navix", "navix", "navix"),
     "octax": Suite("stoix_like.envs.suites.octax", "octax", "octax"),
     "pgx": Suite("stoix_like.envs.suites.pgx", "pgx", "pgx"),
@@ -57,15 +60,17 @@ def load_suite(name: str) -> ModuleType:
         The module.
 
     Raises:
-        MissingExtraError: if the suite's package is not installed.
+        MissingExtraError: if the suite's package, or one that pip did not install with it, is missing.
     """
     suite = SUITES[name]
     try:
         return importlib.import_module(suite.module)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != suite.package:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "stoix_like") or (missing != suite.package and not suite.without_dependencies):
             raise
-        raise MissingExtraError(f"env.env_name={name}", suite.package, suite.extra) from error
+        then = suite.without_dependencies and f"pip install --no-deps {suite.without_dependencies}"
+        raise MissingExtraError(f"env.env_name={name}", missing, suite.extra, then=then) from error
 
 
 def list_scenarios() -> dict[str, list[str]]:
