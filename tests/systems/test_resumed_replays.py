@@ -61,7 +61,7 @@ REPLAYS = {
     ],
     "ddpg/rec_td3": [
         *("env=gymnax/pendulum_no_velocity", "network.actor_network.rnn_layer.cell_type=lstm"),
-        *("system.sequence_period=4", "system.burn_in_length=2", "system.sequence_length=6"),
+        *("system.sequence_period=4", "system.burn_in_length=2", "system.sequence_length=5"),
         "system.store_next_observation=false",
     ],
     "ddpg/ff_td3_c51": ["env=gymnax/pendulum", "system.max_exploration_noise=0.8", "system.n_step=3"],
