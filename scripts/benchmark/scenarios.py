@@ -228,7 +228,7 @@ SCENARIOS = {
     "unroll_gru": Scenario(REC_PPO, "unroll"),
     **{
         f"{measure}_{cell}": Scenario((*REC_PPO, f"{CELL}={cell}"), measure)
-        for cell in ("mingru", "lru")
+        for cell in ("mingru", "lru", "s5", "mlstm", "gtrxl")
         for measure in ("unroll", "unroll_in_steps")
     },
     "env_only": Scenario(PPO_SMALL, "env_only"),
