@@ -21,7 +21,7 @@ def test_a_system_with_a_carry_has_a_recurrent_policy():
 def cell(cell_type):
     """Return the overrides of recurrent PPO with a cell."""
     rnn = "network.actor_network.rnn_layer"
-    return ["system=ppo/rec_ppo", f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=4"]
+    return ["system=ppo/rec_ppo", f"{rnn}.cell_type={cell_type}", f"{rnn}.num_layers=2", f"{rnn}.hidden_state_dim=8"]
 
 
 def recurrent_policy(*overrides, greedy=True):
@@ -65,7 +65,7 @@ def test_a_recurrent_policy_continues_from_its_state(overrides, tmp_path):
 def test_a_recurrent_policy_refuses_other_states():
     policy, *_ = recurrent_policy(*cell("gru"), greedy=False)
     view = np.zeros((3, 3), np.float32)
-    with pytest.raises(ValueError, match=r"state has the shapes .*\(2, 4\).* pass what policy.initial_state\(\(3,\)\)"):
+    with pytest.raises(ValueError, match=r"state has the shapes .*\(2, 8\).* pass what policy.initial_state\(\(3,\)\)"):
         policy(view, policy.initial_state(2), key=jax.random.key(0))
     with pytest.raises(ValueError, match=r"is_first has shape \(2,\): this call takes \(3,\)"):
         policy(view, policy.initial_state(3), np.zeros(2, bool), jax.random.key(0))

@@ -12,7 +12,7 @@ import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 
-from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width
+from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width, product
 from stoix_like.schema import at_least, between
 from stoix_like.utils.jax_utils import restore_float32
 
@@ -225,7 +225,6 @@ def _attend(sequence: _Sequence, positions: Array, biases: Array) -> Float[Array
     """Return what queries find in their own steps and in the M steps before, by encoded distances and both biases."""
     query, own, episode, keys, episodes = sequence
     num_steps, window, dtype = len(query), len(positions) - 1, query.dtype
-    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     for_keys, for_positions = (
         query + bias.astype(dtype).reshape((1,) * (query.ndim - 2) + bias.shape) for bias in biases
     )

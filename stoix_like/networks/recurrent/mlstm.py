@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width
+from stoix_like.networks.recurrent.parallel import ParallelCell, Unrolled, match_width, product
 from stoix_like.schema import between, one_of
 from stoix_like.utils.jax_utils import restore_float32
 
@@ -111,7 +110,7 @@ def _memory_after(start: MatrixMemory, steps: _Steps, row: Array) -> MatrixMemor
     weights = _weights(start, steps, row[None])
     kept, dtype = weights.start[..., 0], steps.key.dtype
     keys = jnp.swapaxes(weights.steps, -1, -2) * steps.key
-    matrix = jnp.einsum("...td,...te->...de", steps.value, keys.astype(dtype), preferred_element_type=jnp.float32)
+    matrix = product("...td,...te->...de", steps.value, keys.astype(dtype))
     return MatrixMemory(
         matrix + kept[..., None, None] * start.matrix,
         jnp.sum(keys, -2) + kept[..., None] * start.normalizer,
@@ -122,7 +121,6 @@ def _memory_after(start: MatrixMemory, steps: _Steps, row: Array) -> MatrixMemor
 def _read(start: MatrixMemory, steps: _Steps) -> _Read:
     """Return what the queries find in the memory after each step."""
     weights, dtype = _weights(start, steps, jnp.arange(steps.log_forget.shape[-1])), steps.key.dtype
-    product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     scores = product("q...td,...sd->q...ts", steps.queries, steps.key) * weights.steps[None]
     value = product("q...ts,...sd->q...td", scores.astype(dtype), steps.value)
     before = product("q...te,...de->q...td", steps.queries, start.matrix.astype(dtype))

@@ -70,6 +70,11 @@ class ParallelCell(nn.Module):
         raise NotImplementedError
 
 
+def product(subscripts: str, *operands: Array) -> Array:
+    """Compute `jnp.einsum` in the dtype of the operands, and return it as float32."""
+    return jnp.einsum(subscripts, *operands).astype(jnp.float32)
+
+
 def match_width(embed: nn.Dense, x: Array) -> Array:
     """Return inputs `[..., D]` as `[..., H]`, unchanged if they are as wide."""
     return x if x.shape[-1] == embed.features else embed(x)
