@@ -25,6 +25,7 @@ from stoix_like.networks.recurrent import MinGRUCell
 from stoix_like.networks.utils import (
     build_networks,
     choices,
+    instantiate,
     parse_activation_fn,
     parse_initializer,
     parse_rnn_cell,
@@ -204,3 +205,21 @@ TORSO, CRITIC = "actor_network__pre_torso__", "critic_network__critic_head__"
 def test_lists_of_convolutions_must_have_the_same_length():
     with pytest.raises(ConfigError, match=r"network\.actor_network\.pre_torso=.*strides=\[1\]: use lists of the same"):
         build_networks(config("cnn", **{f"{TORSO}strides": [1]}), DISCRETE)
+
+
+@pytest.mark.parametrize(
+    ("cell", "kwargs", "message"),
+    [
+        ("gtrxl", {"windw": 4}, "cell_kwargs.windw is not an option of cell_type=gtrxl: did you mean 'window'"),
+        ("gtrxl", {"window": 0}, "cell_kwargs.window=0 is out of range"),
+        ("mlstm", {"num_heads": 3}, "cell_kwargs.num_heads=3 must divide hidden_state_dim=8: use a divisor"),
+        ("mlstm", {"forget_gate": "tanh"}, "cell_kwargs.forget_gate=tanh is not known"),
+        ("gru", {"window": 4}, "cell_kwargs.window is not an option of cell_type=gru: it has none"),
+        ("s5", {"features": 4}, "cell_kwargs.features is not an option of cell_type=s5"),
+    ],
+)
+def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": 8}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        instantiate({**node, "cell_kwargs": kwargs})
+    assert instantiate({**node, "cell_kwargs": {}}).initialize_carry(2) is not None

@@ -74,3 +74,11 @@ def test_the_default_input_layers_of_earlier_presets_do_not_count():
     assert found["network"] == {"actor_network": {"pre_torso": 1}, "q_network": {"input_layer": other}}
     assert found["arch"] == {"input_layer": default}
     assert "input_layer" in network["actor_network"]
+
+
+def test_options_of_cells_that_a_run_did_not_record_are_no_difference():
+    recorded = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gru"}}}}
+    composed = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gru", "cell_kwargs": {}}}}}
+    other = {"network": {"actor_network": {"rnn_layer": {"cell_type": "gtrxl", "cell_kwargs": {"window": 4}}}}}
+    assert config_file.without_network_defaults(composed) == recorded
+    assert config_file.without_network_defaults(other) == other

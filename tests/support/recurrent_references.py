@@ -14,7 +14,7 @@ def random_params(rnn):
     """Return random variables, and the parameters of the only cell in numpy."""
     inputs, draw = (jnp.asarray(X, jnp.float32), jnp.asarray(RESETS)), np.random.default_rng(0).normal
     shapes = jax.eval_shape(rnn.init, KEY, rnn.initialize_carry(2), inputs)
-    variables = jax.tree.map(lambda leaf: draw(scale=0.5, size=leaf.shape).astype(np.float32), shapes)
+    variables = jax.tree.map(lambda leaf: jnp.asarray(draw(scale=0.5, size=leaf.shape), jnp.float32), shapes)
     return variables, jax.tree.map(np.float64, variables["params"]["cells_0"])
 
 
