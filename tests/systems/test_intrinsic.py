@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import Observation, Transition
 from stoix_like.composition import compose_config
@@ -21,8 +22,12 @@ CHAIN = ["env=gymnax/deep_sea", "+env.kwargs.size=3", "network.actor_network.pre
 STEPS, ENVS = 6, 2
 
 
+def training_loop(overrides, writer=None):
+    return TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]), writer)
+
+
 def train(overrides):
-    loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
+    loop = training_loop(overrides)
     loop.train()
     return loop
 
@@ -37,15 +42,16 @@ def bonus_of(kind, *overrides):
 
 
 def draw(key):
-    """Return a rollout whose first environment ends an episode after its third step, by termination."""
+    """Return a rollout whose environments end an episode after their third step, the first one by termination."""
     keys = jax.random.split(key, 3)
     views = [jax.random.uniform(k, (STEPS, ENVS, 3, 3)) for k in keys[:2]]
     ends = jnp.zeros((STEPS, ENVS), bool).at[2, 0].set(True)
-    is_first = jnp.zeros((STEPS, ENVS), bool).at[3, 0].set(True)
+    cuts = jnp.zeros((STEPS, ENVS), bool).at[2, 1].set(True)
+    is_first = jnp.zeros((STEPS, ENVS), bool).at[3].set(True)
     action = jax.random.randint(keys[2], (STEPS, ENVS), 0, 2)
     nothing = jnp.zeros((STEPS, ENVS))
     observation, successor = map(Observation, views)
-    return Transition(observation, action, nothing, ends, jnp.zeros_like(ends), successor, is_first, nothing)
+    return Transition(observation, action, nothing, ends, cuts, successor, is_first, nothing)
 
 
 def test_e3b_rewards_what_the_episode_has_not_shown_yet():
@@ -80,11 +86,12 @@ def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
         for env in range(ENVS):
             total = 0.0
             for t in reversed(range(STEPS)):
-                last, ended = t == STEPS - 1, bool(drawn.terminated[t, env])
+                last, ended, cut = t == STEPS - 1, bool(drawn.terminated[t, env]), bool(drawn.truncated[t, env])
                 following = value[t + 1, env] if kind == "rnd" and not last else successor[t, env]
                 goes_on = 1.0 if kind == "rnd" or not ended else 0.0
                 error = float(rewards[t, env]) + gamma * goes_on * following - value[t, env]
-                total = error + gamma * gae_lambda * goes_on * total
+                trace = 0.0 if kind == "e3b" and cut else gamma * gae_lambda * goes_on
+                total = error + trace * total
                 assert advantage[t, env] == pytest.approx(total, abs=1e-4)
                 assert target[t, env] == pytest.approx(total + value[t, env], abs=1e-4)
 
@@ -134,6 +141,19 @@ def test_continuous_actions_and_images(overrides, kind):
     budget = ["arch.total_timesteps=256", "system.rollout_length=16", f"system.intrinsic={kind}"]
     loop = train([*SMALL, *overrides, *network, *budget])
     assert np.isfinite(loop.history[-1]["eval/episode_return_mean"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "network"), [("rnd", "mlp"), ("e3b", "rnn")])
+def test_resumed_members_with_rewards_of_their_own_are_bit_identical(tmp_path, kind, network):
+    """Episodes last longer than rollouts, so that the memory of an episode is in the checkpoint."""
+    system = "ppo/rec_ppo" if network == "rnn" else "ppo/ff_ppo"
+    overrides = [*SMALL, f"system={system}", f"network={network}", "env=gymnax/cartpole", f"system.intrinsic={kind}"]
+    overrides += ["system.rollout_length=8", "arch.total_timesteps=256", "arch.num_evaluation=4"]
+    overrides += ["arch.update_batch_size=2", "+arch.population.hyperparams.intrinsic_weight=[0.0,1.0]"]
+    whole = assert_resumed_equals_whole(lambda writer: training_loop(overrides, writer), tmp_path)
+    kernels = jax.device_get(jax.tree.leaves(whole.state.shared.params.actor_params))
+    assert any((leaf[0] != leaf[1]).any() for leaf in kernels)
 
 
 @pytest.mark.slow
