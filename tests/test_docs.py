@@ -18,6 +18,7 @@ from mkdocs_gen_files.editor import FilesEditor
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.envs.suites import SUITES
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
@@ -225,6 +226,16 @@ def test_the_readme_has_no_relative_links():
     ]
     assert targets
     assert relative == []
+
+
+def test_the_readme_counts_systems_and_suites():
+    tens = {"forty": 40, "fifty": 50, "sixty": 60}
+    suites = {"fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    more_than, number = re.search(r"More than (\w+) algorithms and (\w+) environment suites", text).groups()
+    found = len([path for path in (ROOT / "configs/system").glob("*/*.yaml") if not path.stem.startswith("_")])
+    assert tens[more_than] < found <= tens[more_than] + 10
+    assert suites[number] == len(SUITES.keys() - {"probe"})
 
 
 def test_every_link_of_a_generated_page_leads_to_a_page(site):
