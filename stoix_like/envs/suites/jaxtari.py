@@ -48,7 +48,7 @@ _KINDS = ("objects", "pixels")
 _PARAMS = {"noop_max": 30, "max_frames_per_episode": 108_000, "screen_size": 84}
 
 # Games that report a limit of the package's own as the end of the game: the counter in the state, and the constant.
-_LIMITS = {"surround": ("time", "MAX_STEPS")}
+_LIMITS = {"skiing": ("step_count", "max_steps"), "surround": ("time", "MAX_STEPS")}
 
 _FPS = 60
 

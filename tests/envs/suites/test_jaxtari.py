@@ -90,6 +90,23 @@ def test_the_limit_of_surround_is_a_truncation(won, at_limit):
     assert bool(timestep.truncated[0]) is (at_limit and not won)
 
 
+@pytest.mark.parametrize("arrived", [False, True])
+def test_the_limit_of_skiing_is_a_truncation(arrived):
+    """The package reports five minutes as the end of the game."""
+    env = make_eval(env_config("jaxtari", "skiing", params={"noop_max": 0}))
+    keys = jax.random.split(jax.random.key(0), 1)
+
+    def last_step(keys):
+        state, _ = env.reset(keys)
+        inner = state.env_state.env_state
+        limit = env.unwrapped.env._env.consts.max_steps
+        changed = inner.replace(step_count=jnp.full(1, limit - 1), gates_seen=jnp.full(1, 20 if arrived else 0))
+        return env.step(keys, state._replace(env_state=state.env_state._replace(env_state=changed)), jnp.zeros(1, int))
+
+    timestep = jax.jit(last_step)(keys)[1]
+    assert (bool(timestep.terminated[0]), bool(timestep.truncated[0])) == (arrived, not arrived)
+
+
 def test_an_episode_equals_one_of_the_suite():
     num_steps, repeats = 500, 4
     config = env_config("jaxtari", "pong", params={"noop_max": 0}, action_repeat=repeats, frame_stack=2)
