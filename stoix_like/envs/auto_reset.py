@@ -214,7 +214,7 @@ class HostReset(Wrapper):
     def step(self, keys: jax.Array, state: State, action: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state, action)
-        starts, first = self.env.next_episodes(keys, env_state)
+        starts, first = self.env.next_episodes(_of_resets(keys), env_state)
         done = timestep.terminated | timestep.truncated
         current = _select(done, Start(starts, first.observation), Start(env_state, timestep.observation))
         return current.env_state, timestep._replace(observation=current.observation)

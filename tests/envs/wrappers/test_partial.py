@@ -107,6 +107,13 @@ def test_noise_has_the_deviation_of_each_entry():
         wrappers.NoisyObservation(nested.make("discrete", {}, {}), 0.1)
 
 
+def test_noise_of_an_end_and_of_the_next_start_is_independent():
+    """Environments that reset themselves, like others, draw two numbers where an episode ends."""
+    timesteps = play(auto_reset.HostReset(wrappers.NoisyObservation(Vectorize(Counter(1)), 1.0)), [0])
+    end, start = timesteps[1].next_observation.agent_view, timesteps[1].observation.agent_view
+    assert float(end[1]) != pytest.approx(float(start[1]))
+
+
 @pytest.mark.slow
 def test_the_order_of_wrappers_and_the_randomness_of_others():
     """Noise is clipped and stacked with the rest; the environment draws the same start states with and without it."""
