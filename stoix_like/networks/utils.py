@@ -171,7 +171,7 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
     """Convert the further arguments of recurrent cells; see `ScannedRNN`.
 
     Raises:
-        ConfigError: see `_check_arguments`, or a number of heads does not divide the width.
+        ConfigError: see `_check_arguments`, a number of heads does not divide the width, or a range is empty.
     """
     cell_type, kwargs = arguments["cell_type"], plain_kwargs(arguments["cell_kwargs"])
     cell, key = parse_rnn_cell(cell_type), f"{key}.cell_kwargs"
@@ -184,6 +184,10 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
             hint = nearest(str(name), known) if known else "it has none, leave this out"
             raise ConfigError(f"{key}.{name} is not an option of cell_type={cell_type}: {hint}")
         converted[name] = schema.convert(hints[name], value, f"{key}.{name}")
+    for low, high in (("dt_min", "dt_max"), ("min_radius", "max_radius")):
+        smallest, largest = (converted.get(name, getattr(cell, name, 0.0)) for name in (low, high))
+        if smallest > largest:
+            raise ConfigError(f"{key}.{low}={smallest} must not exceed {high}={largest}: use a smaller {low}")
     heads = converted.get("num_heads", getattr(cell, "num_heads", 1))
     if arguments["hidden_state_dim"] % heads:
         raise ConfigError(

@@ -216,6 +216,7 @@ def test_lists_of_convolutions_must_have_the_same_length():
         ("mlstm", {"forget_gate": "tanh"}, "cell_kwargs.forget_gate=tanh is not known"),
         ("gru", {"window": 4}, "cell_kwargs.window is not an option of cell_type=gru: it has none"),
         ("s5", {"features": 4}, "cell_kwargs.features is not an option of cell_type=s5"),
+        ("s5", {"dt_min": 1.0}, r"cell_kwargs.dt_min=1.0 must not exceed dt_max=0.1: use a smaller dt_min"),
     ],
 )
 def test_options_that_cells_do_not_have_are_refused(cell, kwargs, message):

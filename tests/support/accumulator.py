@@ -15,7 +15,9 @@ from stoix_like.run.setup import set_up
 class Accumulator:
     """A network for views `[..., 1]`; the parameters are the weight."""
 
-    def apply(self, weight, state, observation_and_starts, method, head_kwargs=None):
+    has_large_states = False
+
+    def apply(self, weight, state, observation_and_starts, method, head_kwargs=None, every=1):
         del head_kwargs
         observation, is_first = observation_and_starts
         increment = weight * observation.agent_view[..., 0]
@@ -29,7 +31,8 @@ class Accumulator:
             states, _ = step(state, (increment, is_first))
         else:
             _, states = jax.lax.scan(step, state, (increment, is_first))
-        return states, SimpleNamespace(preferences=jnp.stack([states, -states], -1))
+        kept = states if method == "step" else states[every - 1 :: every]
+        return kept, SimpleNamespace(preferences=jnp.stack([states, -states], -1))
 
 
 def algorithm(system, *overrides):

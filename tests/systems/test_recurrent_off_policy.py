@@ -29,8 +29,8 @@ class Cells(Accumulator):
     """The accumulator, with its state as the only output."""
 
     def apply(self, *args, **kwargs):
-        states, _ = super().apply(*args, **kwargs)
-        return states, states[..., None]
+        states, pi = super().apply(*args, **kwargs)
+        return states, pi.preferences[..., :1]
 
 
 HEAD = SimpleNamespace(apply=lambda params, embedding, *inputs: embedding[:, 0])
