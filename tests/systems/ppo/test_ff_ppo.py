@@ -113,7 +113,7 @@ def test_advantages_are_standardised_over_all_shards(monkeypatch):
     recorded = []
     targets = ff_ppo.PPO.targets
 
-    def spy(self, agent, trajectory):
+    def spy(self, agent, trajectory, *args):
         scale = 1.0 + 9.0 * jax.lax.axis_index("batch")
         steps = trajectory.transitions._replace(reward=scale * trajectory.transitions.reward)
         agent, batch = targets(self, agent, trajectory._replace(transitions=steps))
@@ -185,13 +185,13 @@ def test_vtrace_corrects_for_the_policy_lag(monkeypatch):
     """With ratios of one it is generalised advantage estimation; a ratio of one half halves the last error."""
     batches = {}
 
-    def spy(self, agent, trajectory):
+    def spy(self, agent, trajectory, *args):
         for half in (0.0, 1.0):
             steps = trajectory.transitions
             stale = trajectory._replace(transitions=steps._replace(extras=steps.extras + half * jnp.log(2.0)))
-            after, batch = targets(self, agent, stale)
+            after, batch, metrics = targets(self, agent, stale, *args)
             jax.debug.callback(lambda batch, half=half: batches.update({(self.config.vtrace, half): batch}), batch)
-        return after, batch
+        return after, batch, metrics
 
     targets = ff_ppo.PPO.targets
     monkeypatch.setattr(ff_ppo.PPO, "targets", spy)
