@@ -61,14 +61,14 @@ def test_held_noise_is_a_function_of_the_state_and_its_probability_is_exact(syst
     algorithm, batches = type(setup.build_system().init.__self__), []
     targets = algorithm.targets
 
-    def spy(self, agent, trajectory):
+    def spy(self, agent, trajectory, *args):
         pi = self.networks.policy(agent.shared.params, trajectory.transitions.observation)
         steps = trajectory.transitions
         log_prob = pi.log_prob(steps.action)
         jax.debug.callback(
             lambda *x: batches.append(x), steps.action - pi.mode(), pi._features, steps.extras, log_prob, pi.stddev()
         )
-        return targets(self, agent, trajectory)
+        return targets(self, agent, trajectory, *args)
 
     monkeypatch.setattr(algorithm, "targets", spy)
     TrainingLoop(setup, MultiLogger([])).advance(1)

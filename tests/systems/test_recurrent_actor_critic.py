@@ -107,7 +107,7 @@ def test_values_of_successors_continue_from_the_state_of_their_step(agent):
     actor = jax.jit(agent.init)(jax.random.key(0), example(views))
     first_carry = jax.random.normal(jax.random.key(1), (1, 8))
     before = Agent(actor.shared, RecurrentLocal((), jnp.full((1, 1), 10.0)))
-    after, batch = agent.targets(before, Trajectory(steps, first_carry))
+    after, batch, _ = agent.targets(before, Trajectory(steps, first_carry), jax.random.key(2))
     # Three sequences of two steps.
     np.testing.assert_allclose(batch.value, [[11, 13], [17, 8], [24, 32]])
     np.testing.assert_allclose(batch.target, [[6.5, 8.5], [58.5, 12], [0, 48]])
