@@ -22,12 +22,11 @@ from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.schema import above, at_least, between, one_of
 from stoix_like.systems.gradient_descent import GradientConfig, gradient_step, make_optimiser
-from stoix_like.systems.on_policy import minibatch_epochs
+from stoix_like.systems.on_policy import Passes, minibatch_epochs
+from stoix_like.utils.advantages import Advantages, make_advantages
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import baseline_loss
-from stoix_like.utils.multistep import batch_truncated_generalized_advantage_estimation
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
-from stoix_like.utils.platform import on_cpu
 
 _FEATURES = {"rnd": 64, "e3b": 32}
 _INVERSE_UNITS = 64
@@ -147,15 +146,8 @@ class _InverseModel(nn.Module):
         return self.action_head(nn.relu(x))
 
 
-class _Passes(NamedTuple):
-    """Passes over a rollout, as for `minibatch_epochs`."""
-
-    epochs: int
-    num_minibatches: int
-
-
 class _Sample(NamedTuple):
-    """What the networks of an intrinsic reward learn from, `[B, ...]`."""
+    """What the networks of an intrinsic reward learn from, `[B, ...]`: steps of the environment, and value targets."""
 
     observation: Observation
     next_observation: Observation
@@ -169,13 +161,14 @@ class _Bonus:
 
     config: IntrinsicConfig
     axes: Axes
-    passes: _Passes
+    passes: Passes
     value: FeedForwardCritic
     features: FeedForwardCritic
     inverse_model: _InverseModel
     optim: optax.GradientTransformation
     normalizer: Normalizer
     rewards: RewardNormalizer
+    advantages: Advantages
 
     def init(self, key: jax.Array, timestep: TimeStep) -> IntrinsicState:
         """Initialise the networks and the statistics."""
@@ -217,16 +210,14 @@ class _Bonus:
             next_observation=self.normalizer.apply(state.statistics, steps.next_observation),
         )
         bonus, inverse = self.bonus(state, memory.inverse, steps)
-        steps = self.as_task(steps._replace(reward=bonus))
-        reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory.returns, steps)
+        task = self.as_task(steps._replace(reward=bonus))
+        reward, return_statistics, returns = self.rewards.apply(state.return_statistics, memory.returns, task)
         state = state._replace(return_statistics=return_statistics)
-        added, target = self.advantages(state.params["value"], steps._replace(reward=reward))
+        added, target = self.estimate(state.params["value"], task._replace(reward=reward))
         batch = _Sample(steps.observation, steps.next_observation, steps.action, target)
         batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), batch)
-        sgd_step = partial(self.sgd_step, state.target)
-        learned, metrics = minibatch_epochs(
-            sgd_step, (state.params, state.opt_state), batch, key, self.passes, step_keys=False
-        )
+        sgd_step, learned = partial(self.sgd_step, state.target), (state.params, state.opt_state)
+        learned, metrics = minibatch_epochs(sgd_step, learned, batch, key, self.passes, step_keys=False)
         state = state._replace(params=learned[0], opt_state=learned[1])
         metrics |= {"intrinsic_reward": jnp.mean(bonus)}
         return state, Memory(returns, inverse), advantage + self.config.intrinsic_weight * added, metrics
@@ -235,19 +226,10 @@ class _Bonus:
         """Return the transitions of the task that the intrinsic rewards pose: by default, that of the environment."""
         return steps
 
-    def advantages(self, params: PyTree, steps: Transition) -> tuple[jax.Array, jax.Array]:
+    def estimate(self, params: PyTree, steps: Transition) -> tuple[jax.Array, jax.Array]:
         """Compute the advantages and value targets of the intrinsic rewards `[T, N]`."""
         v_tm1, v_t = (self.value.apply(params, x) for x in (steps.observation, steps.next_observation))
-        return batch_truncated_generalized_advantage_estimation(
-            steps.reward,
-            self.config.intrinsic_gamma * (1.0 - steps.terminated),
-            _GAE_LAMBDA,
-            v_tm1=v_tm1,
-            v_t=v_t,
-            truncation_t=steps.truncated,
-            time_major=True,
-            associative=not on_cpu(),
-        )
+        return self.advantages(steps, v_tm1, v_t, lambda: None)
 
     def sgd_step(self, fixed: PyTree, learned: tuple[Any, Any], batch: _Sample, key: None) -> tuple[Any, Metrics]:
         """Take one gradient step of the value function and the networks of the bonus."""
@@ -361,13 +343,14 @@ def make_intrinsic(config: IntrinsicConfig, spec: SystemSpec) -> Intrinsic:
     bonus = _BONUSES[config.intrinsic](
         config,
         spec.axes,
-        _Passes(getattr(config, "epochs", 1), getattr(config, "num_minibatches", 1)),
+        Passes(getattr(config, "epochs", 1), getattr(config, "num_minibatches", 1)),
         value=FeedForwardCritic(ScalarCriticHead(), *body),
         features=FeedForwardCritic(_Vector(_FEATURES[config.intrinsic]), *body),
         inverse_model=_InverseModel(actor.action_head),
         optim=make_optimiser(config, spec, config.intrinsic_lr, transform=partial(optax.adam, eps=_ADAM_EPS)),
         normalizer=make_normalizer(True, spec.axes, _MAX_ABS_OBSERVATION),
         rewards=make_reward_normalizer(True, config.intrinsic_gamma, spec.axes),
+        advantages=make_advantages(config.intrinsic_gamma, _GAE_LAMBDA),
     )
     return Intrinsic(
         bonus.init,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -100,14 +100,11 @@ class MinibatchConfig(OnPolicyConfig):
             )
 
 
-class Passes(Protocol):
+class Passes(NamedTuple):
     """How often an update passes over a rollout, and in how many minibatches."""
 
-    @property
-    def epochs(self) -> int: ...  # noqa: D102
-
-    @property
-    def num_minibatches(self) -> int: ...  # noqa: D102
+    epochs: int
+    num_minibatches: int
 
 
 def minibatch_epochs(
@@ -115,7 +112,7 @@ def minibatch_epochs(
     shared: Any,
     batch: PyTree,
     key: jax.Array,
-    config: Passes,
+    config: MinibatchConfig | Passes,
     stop: Stop = NEVER,
     step_keys: bool = True,
 ) -> tuple[Any, Metrics]:

@@ -77,7 +77,7 @@ def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
     for kind in ("rnd", "e3b"):
         bonus, state = bonus_of(kind, f"system.intrinsic_gamma={gamma}")
         steps = bonus.as_task(draw(jax.random.key(3))._replace(reward=rewards))
-        advantage, target = bonus.advantages(state.params["value"], steps)
+        advantage, target = bonus.estimate(state.params["value"], steps)
         drawn = draw(jax.random.key(3))
         value, successor = (
             np.asarray(bonus.value.apply(state.params["value"], x), np.float64)
@@ -99,6 +99,20 @@ def test_rnd_values_go_on_with_the_next_episode_and_those_of_e3b_do_not():
 def test_a_replay_buffer_has_no_intrinsic_rewards():
     with pytest.raises(ConfigError, match=r"system.intrinsic=rnd: this system learns from a replay buffer: use null"):
         set_up(parse_config(compose_config(["system=awr/ff_awr", "+system.intrinsic=rnd"])))
+
+
+@pytest.mark.slow
+def test_rnd_gets_used_to_the_ends_of_episodes():
+    """The last successor of an episode loses its novelty as the others do, though another episode follows it."""
+    bonus, state = bonus_of("rnd", "system.intrinsic_lr=1e-2", "system.decay_learning_rates=false")
+    memory, steps = bonus.init_local((), ENVS).memory, draw(jax.random.key(4))
+    add, nothing, rewards = jax.jit(bonus.add), jnp.zeros((STEPS, ENVS)), []
+    for i in range(200):
+        state, memory, *_ = add(state, memory, steps, nothing, jax.random.key(i))
+        successors = bonus.normalizer.apply(state.statistics, steps.next_observation)
+        rewards.append(bonus.bonus(state, (), steps._replace(next_observation=successors))[0])
+    ended = steps.terminated | steps.truncated
+    assert float((rewards[-1] / rewards[0])[ended].max()) < 0.05
 
 
 @pytest.mark.slow
