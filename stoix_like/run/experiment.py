@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from stoix_like.callbacks import Callback
 from stoix_like.composition import default_run_dir
 from stoix_like.config import Build, RunConfig, parse_config, with_env
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, TrainingError
 from stoix_like.loggers import Logger, MultiLogger, RunInfo, make_logger
 from stoix_like.overrides import quoted
 from stoix_like.processes import is_agreed
@@ -35,8 +35,9 @@ from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config, read_config
+from stoix_like.storage.files import replaced
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.storage.run_files import METRICS, is_address, read_records
+from stoix_like.storage.run_files import METRICS, PARAMETERS, is_address, read_records
 from stoix_like.storage.store import normalised
 
 Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
@@ -153,7 +154,7 @@ def run(setup: RunSetup, run_dir: Path, notes: tuple[str, ...] = ()) -> Result:
 
     Raises:
         ConfigError: the directory cannot be written or holds a run, or the run does not fit into memory.
-        TrainingError: a metric or a parameter became non-finite.
+        TrainingError: a metric or a parameter became non-finite, or no checkpoint could be written.
     """
     config, processes = setup.config, setup.processes
     stop_if_received(processes)
@@ -330,11 +331,22 @@ def _train(
             if part is not None:
                 part.close()
     if writer is not None and summary["checkpoint/env_steps"] is None:
-        processes.say(
-            f"no usable checkpoint was kept in {path}: what was trained is lost; free space or choose another"
-            " directory, and train again"
+        arrays = processes.fetch(checkpoint.named(loop.state.shared))
+        raise TrainingError(
+            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated:"
+            f" {processes.first(lambda: _rescue(path / PARAMETERS, arrays))}"
         )
     return _result(setup, path, loop.progress, summary)
+
+
+def _rescue(path: Path, arrays: dict[str, np.ndarray]) -> str:
+    """Write the trained parameters where a checkpoint was not written; return where they are."""
+    try:
+        with replaced(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
+    except OSError as error:
+        return f"its parameters could not be written either ({error}); free space or choose another directory"
+    return f"its parameters and statistics are in {path}, by path, for numpy.load"
 
 
 def _start(

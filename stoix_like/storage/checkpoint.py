@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.processes import ALONE, Processes
@@ -86,13 +87,13 @@ class Writer:
 
         Args:
             step: environment steps of each member.
-            items: trees of arrays; empty ones are left out.
+            items: trees of arrays; empty trees and arrays without elements are left out.
             host_state: JSON values.
         """
         ocp = orbax.load()
         self.wait()
         with self._reported():
-            present = {name: _named(tree) for name, tree in items.items() if jax.tree.leaves(tree)}
+            present = {name: leaves for name, tree in items.items() if (leaves := named(tree))}
             text = json.dumps({HOST_STATE: host_state, "checksums": checksums(present)})
             manager = self._open()
             num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(present)) + len(text)
@@ -320,21 +321,20 @@ def read(
     text = processes.together(lambda: _read_text(run_dir, step))
     written = text["checksums"]
     trees = targets(text[HOST_STATE]) if callable(targets) else targets
-    wanted = {name: tree for name, tree in trees.items() if name in written}
-    shapes = {name: _named(tree) for name, tree in wanted.items()}
-    args = {name: ocp.args.StandardRestore(tree) for name, tree in shapes.items()}
+    shapes = {name: leaves for name, tree in trees.items() if (leaves := named(tree)) and name in written}
+    args = {name: ocp.args.StandardRestore(leaves) for name, leaves in shapes.items()}
     restored = processes.together(lambda: _restore(run_dir, step, args))
     items: dict[str, Any] = {}
-    for name, tree in wanted.items():
+    for name, leaves in shapes.items():
         try:
-            leaves = [_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in shapes[name].items()]
+            arrays = iter([_matching(name, leaf, restored[name][leaf], shape) for leaf, shape in leaves.items()])
             found = checksums({name: restored[name]})[name]
         except Exception as error:  # What wrong bytes were restored to can have any type.
             raise _damaged(run_dir, step, orbax.reason(error)) from error
         bad = [leaf for leaf, value in found.items() if value != written[name].get(leaf)]
         if bad:
             raise _damaged(run_dir, step, f"{name}.{bad[0]} differs from what was written")
-        items[name] = jax.tree.unflatten(jax.tree.structure(tree), leaves)
+        items[name] = jax.tree.map(lambda leaf, rest=arrays: next(rest) if leaf.size else _empty(leaf), trees[name])
     return Checkpoint(step, items, text[HOST_STATE])
 
 
@@ -477,9 +477,19 @@ def _check_files(run_dir: Path, step: int) -> None:
         raise _damaged(run_dir, step, orbax.reason(error)) from error
 
 
-def _named(tree: Any) -> dict[str, Any]:
-    """Return the leaves of a tree by their path, such as `params.actor_params.params.Dense_0.kernel`."""
+def named(tree: Any) -> dict[str, Any]:
+    """Return the arrays of a tree by their path, such as `params.actor_params.params.Dense_0.kernel`.
+
+    Args:
+        tree: arrays or their shapes; those without elements, which the array format cannot hold, are left out.
+    """
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if leaf.size
     }
+
+
+def _empty(target: jax.ShapeDtypeStruct) -> jax.Array:
+    """Return an array without elements."""
+    return jnp.zeros(target.shape, target.dtype, device=target.sharding)

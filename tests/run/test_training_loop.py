@@ -5,8 +5,10 @@ import json
 import re
 import signal
 
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import toys
 from comparisons import assert_same_state, without_times
@@ -17,6 +19,7 @@ import stoix_like
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.envs.own import as_overrides
+from stoix_like.errors import TrainingError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run import experiment, training_loop
 from stoix_like.run.setup import set_up
@@ -112,9 +115,12 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Writer, "save", fail_until(100))
-        result = experiment.run(setup, tmp_path / "lost")
+        with pytest.raises(TrainingError, match="no usable checkpoint was kept in .*parameters.npz"):
+            experiment.run(setup, tmp_path / "lost")
     assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
-    assert capsys.readouterr().err.splitlines()[-1].startswith("no usable checkpoint was kept in")
+    whole = restored(tmp_path / "run")
+    with np.load(tmp_path / "lost/parameters.npz") as arrays:
+        chex.assert_trees_all_equal(dict(arrays), checkpoint.named(whole.state.shared))
 
 
 @pytest.mark.optimized

@@ -8,7 +8,11 @@ from stoix_like.storage import checkpoint
 
 ITEMS = {
     "shared": {"weight": jnp.arange(6.0).reshape(2, 3), "updates": jnp.int32(7)},
-    "rollout_state": {"key": jax.random.split(jax.random.key(3), 2)},
+    "rollout_state": {
+        "key": jax.random.split(jax.random.key(3), 2),
+        "contacts": jnp.zeros((2, 0, 3), jnp.int32),
+        "no_keys": jax.random.split(jax.random.key(3), 0),
+    },
 }
 TARGETS = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), ITEMS)
 
