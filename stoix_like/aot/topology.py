@@ -16,7 +16,6 @@ from stoix_like.aot.plugins import silence
 from stoix_like.aot.targets import Target
 from stoix_like.config import AnakinConfig, RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.run.program_cache import ProgramCache
 from stoix_like.run.setup import RunSetup, set_up
 
 
@@ -65,7 +64,6 @@ def on_devices(setup: RunSetup, places: Mapping[jax.Device, jax.Device]) -> RunS
     return setup._replace(
         mesh=Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types),
         actor_devices=tuple(places[device] for device in setup.actor_devices),
-        cache=ProgramCache(),
     )
 
 

@@ -130,7 +130,6 @@ def _set_up_alone(config: DictConfig, run: RunConfig) -> _LoneRun:
     run_dir = Path(processes.first(lambda: str(run_dir.absolute() if processes.count > 1 else run_dir)))
     resumed = processes.first(lambda: _check_run_dir(run_dir, run))
     (setup,) = _set_up([run])
-    setup.cache.start_loading()
     if resumed is not None:
         # The run continues in its own directory, which has Hydra's output already.
         config.hydra.run.dir, config.hydra.output_subdir = resumed, None

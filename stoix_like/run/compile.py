@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 
 from stoix_like.architectures import sebulba
@@ -17,8 +16,7 @@ from stoix_like.loggers.formats import columns
 from stoix_like.run import memory
 from stoix_like.run.actors import Actor, Pipeline
 from stoix_like.run.devices import placing
-from stoix_like.run.program_cache import ProgramCache
-from stoix_like.run.programs import run_programs, state_shapes
+from stoix_like.run.programs import run_programs
 from stoix_like.run.setup import RunSetup
 from stoix_like.signals import stop_if_received
 
@@ -26,15 +24,11 @@ from stoix_like.signals import stop_if_received
 class Compiler:
     """Compiles programs: Python traces one after the other, while threads compile those that were traced before.
 
-    Args:
-        cache: has programs of earlier runs.
-
     Attributes:
-        seconds: by program, the seconds that tracing, lowering and compiling it took; a cached program is only read.
+        seconds: by program, the seconds that tracing, lowering and compiling it took.
     """
 
-    def __init__(self, cache: ProgramCache | None = None) -> None:
-        self._cache = cache or ProgramCache()
+    def __init__(self) -> None:
         self.seconds: dict[str, dict[str, float]] = {}
         self._threads = ThreadPoolExecutor(thread_name_prefix="compile")
 
@@ -62,26 +56,11 @@ class Compiler:
         after_trace = time.perf_counter()
         lowered = traced.lower()
         seconds = {"trace": after_trace - start, "lower": time.perf_counter() - after_trace}
-        return self._submit(name, seconds, partial(self._cache.compile, name, lowered))
-
-    def load(self, name: str, load: Callable[[], Any]) -> Callable[[], Any]:
-        """Start to load a program that was compiled before.
-
-        Args:
-            name: name of the program.
-            load: returns the program.
-
-        Returns:
-            A function that waits for the compiled program.
-        """
-        return self._submit(name, {"trace": 0.0, "lower": 0.0}, load)
-
-    def _submit(self, name: str, seconds: dict[str, float], compile_it: Callable[[], Any]) -> Callable[[], Any]:
         self.seconds[name] = seconds
 
         def timed() -> Any:
             start = time.perf_counter()
-            compiled = compile_it()
+            compiled = lowered.compile()
             seconds["compile"] = time.perf_counter() - start
             return compiled
 
@@ -137,13 +116,13 @@ def compile_run(setup: RunSetup) -> CompiledRun:
         ConfigError: the run does not fit into the memory of its devices.
         KeyboardInterrupt, SystemExit: a signal was received.
     """
-    with contextlib.closing(Compiler(setup.cache)) as compiler:
+    with contextlib.closing(Compiler()) as compiler:
         return _compile_run(setup, compiler)
 
 
 def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     start = time.perf_counter()
-    compiled, state = _load(setup, compiler) or _compile(setup, compiler)
+    compiled, state = _compile(setup, compiler)
     stop_if_received(setup.processes)
     arch = setup.config.arch
     check_memory(setup, compiled, state)
@@ -163,19 +142,6 @@ def _compile_run(setup: RunSetup, compiler: Compiler) -> CompiledRun:
     )
 
 
-def _load(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], LearnerState] | None:
-    """Load the programs of an earlier run like this one, if they are all there; return them with the learner state."""
-    loads, state = setup.cache.load()
-    waiting = {name: compiler.load(name, load) for name, load in loads.items()}
-    if state is None:
-        return None
-    setup.cache.initialise_lapack()
-    try:
-        return {name: wait() for name, wait in waiting.items()}, state_shapes(setup, state)
-    except Exception:  # whatever is wrong with a file of the cache
-        return None
-
-
 def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], LearnerState]:
     """Trace and compile the programs; return them with the shapes of the learner state."""
     args, waiting = {}, {}
@@ -183,7 +149,6 @@ def _compile(setup: RunSetup, compiler: Compiler) -> tuple[dict[str, Any], Learn
         args[name], waiting[name] = given, compiler.start(name, function, *given)
     compiled = {name: wait() for name, wait in waiting.items()}
     state: LearnerState = args["learn" if "learn" in compiled else "train"][0]
-    setup.cache.write(list(compiled), state)
     return compiled, state
 
 

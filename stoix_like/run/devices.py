@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -226,8 +227,8 @@ def set_deterministic() -> None:
 def set_compile_cache(enabled: bool) -> None:
     """Cache compiled programs in a directory of the user, unless a cache directory is already set.
 
-    The cache holds executable code, so users never share it. `run.program_cache` has a directory within this one, and
-    stores what it compiled itself only, so that nothing else may have filled the cache of jax before.
+    jax finds an entry by the lowered program, so no change of code or data can run an earlier program. Entries are
+    executable code: those that another user can have written are not read, and the reason is a warning.
 
     Args:
         enabled: False leaves jax unchanged.
@@ -240,12 +241,31 @@ def set_compile_cache(enabled: bool) -> None:
     directory = base / "stoix_like" / "compiled"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owned = directory.stat().st_uid == os.getuid() if hasattr(os, "getuid") else True
+        foreign = _written_by_others(directory)
     except OSError:
         return
-    if owned:
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    if foreign is not None:
+        warnings.warn(
+            f"compiled programs are not cached: other users can write {foreign}, or own it; delete {directory}",
+            stacklevel=2,
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def _written_by_others(directory: Path) -> str | None:
+    """Return a path that another user can have written: the directory, or an entry in it; None if there is none."""
+    if not hasattr(os, "getuid"):
+        return None
+    # Entries have the modes that the umask leaves; where others may write those, the directory protects them.
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path, modes in ((directory, 0o022), *((entry, 0o022 & umask) for entry in directory.iterdir())):
+        status = os.lstat(path)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & modes:
+            return str(path)
+    return None
 
 
 def _start_backend() -> list[jax.Device]:

@@ -120,7 +120,7 @@ def run_programs(setup: RunSetup) -> Iterator[RunProgram]:
         program = anakin.make_program(build, setup.env, mesh, spec)
     init = RunProgram("init", program.init, (hyperparams, keys.agent, keys.shards))
     yield init
-    state = state_shapes(setup, jax.eval_shape(init.function, *init.args))
+    state = _state_shapes(setup, jax.eval_shape(init.function, *init.args))
     if isinstance(config.arch, SebulbaConfig):
         yield from _of_sebulba(setup, config.arch, program, build({}), state)
     else:
@@ -196,7 +196,7 @@ def _of_sebulba(
     yield RunProgram("copy", jax.jit(partial(jax.tree.map, jnp.copy)), (state.shared,))
 
 
-def state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
+def _state_shapes(setup: RunSetup, shapes: LearnerState) -> LearnerState:
     """Return the shapes of the learner state with their shardings: a compiled program takes no others.
 
     Args:

@@ -30,13 +30,12 @@ from stoix_like.policies.setup import InferenceSetup
 from stoix_like.processes import ALONE, Processes
 from stoix_like.rendering.animation import check_writer
 from stoix_like.run import halving, memory, pbt
-from stoix_like.run.devices import RunDevices, devices_of, make_mesh
+from stoix_like.run.devices import RunDevices, devices_of, make_mesh, set_compile_cache
 from stoix_like.run.influence import Influence, find_influence
 from stoix_like.run.model import find_model
 from stoix_like.run.own import make_callbacks, make_own_loggers
 from stoix_like.run.plan import Plan, make_plan, spread_members
 from stoix_like.run.population import Population, count_members, make_population
-from stoix_like.run.program_cache import ProgramCache, open_cache
 from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
@@ -65,7 +64,6 @@ class RunSetup(NamedTuple):
         influence: what the varied hyperparameters of a population act on.
         callbacks: called in this order.
         loggers: custom loggers; they open and write nothing before `start`.
-        cache: the programs of an earlier run like this one, if there was one.
     """
 
     config: RunConfig
@@ -84,7 +82,6 @@ class RunSetup(NamedTuple):
     influence: Influence = Influence()
     callbacks: Sequence[Callback] = ()
     loggers: Sequence[Logger] = ()
-    cache: ProgramCache = ProgramCache()
 
     @property
     def evolves(self) -> bool:
@@ -170,9 +167,9 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         model=find_model(config, env),
     )
     drawn_env = _make_drawn(config)
-    cache = open_cache(config, env, mesh, devices.processes.count, started)
+    set_compile_cache(config.arch.compile_cache)
     # Members are built once they are known to fit into memory.
-    shapes = cache.shapes(lambda: _shapes(InferenceSetup(config, eval_env, spec), env))
+    shapes = _shapes(InferenceSetup(config, eval_env, spec), env)
     notes = (
         *plan.notes,
         *notes,
@@ -210,7 +207,6 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
         influence=influence,
         callbacks=callbacks,
         loggers=make_own_loggers(config),
-        cache=cache,
     )
 
 

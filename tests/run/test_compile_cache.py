@@ -1,0 +1,147 @@
+"""The cache of compiled programs: it never runs a program of other code or other data, and reads what is its user's."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from trained_runs import SMALL
+
+from stoix_like.run.devices import set_compile_cache
+
+ROOT = Path(__file__).parents[2]
+RUN = [
+    *(word for word in SMALL if "compile_cache" not in word and "torso" not in word),
+    "system=ppo/ff_ppo",
+    "arch.total_timesteps=128",
+    "arch.num_evaluation=1",
+]
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The directory of the cache; nothing else is configured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = (
+        jax.config.values["jax_compilation_cache_dir"],
+        jax.config.values["jax_persistent_cache_min_compile_time_secs"],
+    )
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield tmp_path / "stoix_like" / "compiled"
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+def test_programs_are_cached_in_a_directory_of_the_user(cache):
+    set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
+    assert cache.stat().st_mode & 0o077 == 0
+    (cache / "entry").write_bytes(b"")
+    jax.config.update("jax_compilation_cache_dir", None)
+    set_compile_cache(False)
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+    set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
+
+
+@pytest.mark.parametrize("name", ["", "entry"])
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_programs_that_others_can_have_written_are_not_read(name, mode, cache):
+    cache.mkdir(parents=True, mode=0o700)
+    (cache / "entry").touch(0o600)
+    (cache / name).chmod(mode)
+    with pytest.warns(UserWarning, match=f"not cached: other users can write {cache / name}"):
+        set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["", "entry"])
+def test_programs_of_another_owner_are_not_read(name, cache):
+    cache.mkdir(parents=True, mode=0o700)
+    (cache / "entry").touch(0o600)
+    os.chown(cache / name, 12345, -1)
+    with pytest.warns(UserWarning, match="not cached"):
+        set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+
+
+def results(run_dir):
+    """Read what a run computed: its metrics without times, and the checksums of its last arrays."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["wall_seconds"], line["steps_per_second"]
+    last = max((run_dir / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    state = json.loads(json.loads((last / "host_state" / "metadata").read_text())["text"])
+    return lines, state["checksums"]
+
+
+def checkout(place):
+    """Copy the package, with another weight of PPO's value loss."""
+    for part in ("stoix_like", "configs", "hydra_plugins"):
+        shutil.copytree(ROOT / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
+    losses = place / "stoix_like" / "utils" / "loss" / "value_learning.py"
+    text = losses.read_text()
+    assert text.count("return 0.5 * ") == 2
+    losses.write_text(text.replace("return 0.5 * ", "return 0.25 * "))
+    return {"PYTHONPATH": str(place)}
+
+
+def patched(place):
+    """Longer poles for every interpreter that finds this directory first: a `sitecustomize`."""
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        "from gymnax.environments.classic_control.cartpole import CartPole, EnvParams\n"
+        "CartPole.default_params = property(lambda self: EnvParams(length=1.0, polemass_length=0.1))\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(place), str(ROOT)])}
+
+
+def sprites(place, height=16):
+    """Sprites of JAXtari's Pong, with paddles of another height."""
+    directory = place / "jaxtari" / "sprites" / "pong"
+    directory.mkdir(parents=True)
+    digits = (f"{side}_score_{digit}" for side in ("player", "enemy") for digit in range(10))
+    sizes = {"background": (210, 160), "player": (height, 4), "enemy": (height, 4), "ball": (4, 2)}
+    for name, size in {**sizes, **dict.fromkeys(digits, (20, 12))}.items():
+        np.save(directory / f"{name}.npy", np.full((*size, 4), 255 if name != "background" else 90, np.uint8))
+    return {"XDG_DATA_HOME": str(place)}
+
+
+VECTORS = [word for word in SMALL if "torso" in word]
+PIXELS = [
+    "env=jaxtari/pong_pixels",
+    "network=cnn_large_shared",
+    "network.actor_network.pre_torso.channel_sizes=[2,2,2]",
+    "network.actor_network.pre_torso.hidden_sizes=[8]",
+    "+env.params.max_frames_per_episode=40",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "words"), [(checkout, VECTORS), (patched, VECTORS), (sprites, PIXELS)], ids=["checkout", "patch", "data"]
+)
+def test_a_run_of_changed_code_or_data_is_its_own(change, words, tmp_path):
+    """With the cache of an unchanged run, the results are those without a cache, and not those of the unchanged run."""
+    variables = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    variables |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    variables |= sprites(tmp_path / "unchanged", height=8)
+
+    def train(name, changed, *overrides):
+        given = [*RUN, *words, *overrides, f"hydra.run.dir={tmp_path / name}"]
+        command = [sys.executable, "-m", "stoix_like", "train", *given]
+        subprocess.run(command, env=variables | changed, cwd=tmp_path, check=True)
+        return results(tmp_path / name)
+
+    before = train("before", {})
+    changed = change(tmp_path / "changed_files")
+    after = train("after", changed)
+    assert after != before
+    assert after == train("uncached", changed, "arch.compile_cache=false")
+    assert train("again", {}) == before
