@@ -43,6 +43,12 @@ def test_functions_that_cannot_mirror_raise():
         make_symmetry("mirrors.truncated")(jnp.zeros((2, 3)), jnp.zeros((2, 1)))
     with pytest.raises(ConfigError, match=r"system.symmetry=a.b: states of cells have no mirrored copies"):
         set_up(parse_config(compose_config(["system=ppo/rec_ppo", "+system.symmetry=a.b"])))
+    with pytest.raises(ConfigError, match=r"system.target_kl .* mirrored steps of system.symmetry=mirrors.pendulum"):
+        set_up(
+            parse_config(
+                compose_config(["env=gymnax/pendulum", "system.symmetry=mirrors.pendulum", "system.target_kl=0.01"])
+            )
+        )
 
 
 @pytest.mark.slow

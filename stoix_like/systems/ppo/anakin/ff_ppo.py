@@ -235,6 +235,12 @@ def assemble(
     stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
     if stop is not NEVER and config.desired_kl is not None:
         raise ConfigError("system.desired_kl and system.target_kl both limit the divergence: set one of them to null")
+    if stop is not NEVER and config.symmetry is not None:
+        # Mirrored steps have the log-probabilities of their originals, from which the policy differs at the start.
+        raise ConfigError(
+            f"system.target_kl would measure the divergence on the mirrored steps of system.symmetry={config.symmetry}"
+            " too, and stop every update at its start: use system.desired_kl, or null"
+        )
     rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
     parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": make_symmetry(config.symmetry)}
     return make_system(algorithm(**parts), spec)
