@@ -19,6 +19,7 @@ _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 # The warning of a scheduler before it stops a job: where a launcher such as submitit handles it by queueing the job
 # again, the run saves first.
 _WARNING = getattr(signal, "SIGUSR2", None)
+_SECONDS_TO_ANSWER = 1.0
 # Clears the line of a progress bar and shows the cursor.
 _RESTORE_TERMINAL = b"\r\x1b[2K\x1b[?25h"
 
@@ -28,9 +29,10 @@ class Signals:
 
     SIGUSR2 is recorded, too, where it has a handler: that handler is called in the end, in place of an exception.
 
-    No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. A second
-    SIGINT stops immediately. A context within another shares its record. Outside the main thread, where Python cannot
-    install signal handlers, only an outer context records.
+    No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. A signal
+    that is not answered within a second, while a program compiles, is acknowledged. A second SIGINT stops immediately.
+    A context within another shares its record. Outside the main thread, where Python cannot install signal handlers,
+    only an outer context records.
 
     Args:
         owns_process: the process is a program of this package, with nothing to save outside inner contexts: there, the
@@ -49,6 +51,8 @@ class Signals:
         self._previous: dict[int, Any] = {}
         self._wake_up: tuple[socket.socket, socket.socket] | None = None
         self._previous_wake_up = -1
+        self._arrived: list[int] = []
+        self._watch: threading.Thread | None = None
 
     @property
     def received(self) -> int | None:
@@ -65,9 +69,10 @@ class Signals:
             self._previous = {number: signal.signal(number, self._record) for number in (*_NUMBERS, *warnings)}
             # Python writes numbers of signals there at once, and calls handlers when the main thread is back from jax.
             self._wake_up = socket.socketpair()
-            for end in self._wake_up:
-                end.setblocking(False)
+            self._wake_up[1].setblocking(False)
             self._previous_wake_up = signal.set_wakeup_fd(self._wake_up[1].fileno(), warn_on_full_buffer=False)
+            self._watch = threading.Thread(target=self._acknowledge, args=(self._wake_up[0],), daemon=True)
+            self._watch.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -76,8 +81,10 @@ class Signals:
         if Signals._active is not self:
             return
         Signals._active = None
-        if self._wake_up is not None:
+        if self._wake_up is not None and self._watch is not None:
             signal.set_wakeup_fd(self._previous_wake_up)
+            self._wake_up[1].shutdown(socket.SHUT_RDWR)  # also where a forked process has a copy
+            self._watch.join()
             for end in self._wake_up:
                 end.close()
         if self._owns_process:
@@ -107,11 +114,7 @@ class Signals:
 
     def arrived(self) -> bool:
         """Return whether a signal has arrived, even if the main thread has not called its handler yet."""
-        numbers = b""
-        if self._wake_up is not None:
-            with contextlib.suppress(OSError):  # nothing there, or closed
-                numbers = self._wake_up[0].recv(4096, socket.MSG_PEEK)
-        return self.received is not None or any(number in self._previous for number in numbers)
+        return self.received is not None or any(number in self._previous for number in self._arrived)
 
     def leave(self, message: str | None) -> NoReturn:
         """Exit, as the received signal asks.
@@ -137,22 +140,45 @@ class Signals:
             (self._outer or self)._previous[number](number, None)
         raise SystemExit(128 + (number or signal.SIGTERM))
 
+    def _acknowledge(self, numbers: socket.socket) -> None:
+        """Read the signals that arrive, in a thread: the main one may compile for minutes, without a handler."""
+        while True:
+            try:
+                number = numbers.recv(1)
+            except TimeoutError:
+                numbers.settimeout(None)
+                again = "; again: at once" if self._owns_process and self._arrived[-1] == signal.SIGINT else ""
+                print(f"stopping after the current compilation or call{again}", file=sys.stderr, flush=True)
+                continue
+            if not number:  # closed
+                return
+            if number[0] == signal.SIGINT in self._arrived and self._owns_process:
+                _exit_at_once(signal.SIGINT)
+            if number[0] in self._previous:
+                self._arrived.append(number[0])
+                numbers.settimeout(_SECONDS_TO_ANSWER)
+
     def _record(self, number: int, frame: FrameType | None) -> None:
         again = number == signal.SIGINT and self._received == signal.SIGINT
         self._received = number
         if self._owns_process and (again or self._finished):
             # An exception could be swallowed, or end in the tracebacks of threads that are saving.
-            if sys.__stdout__ is not None and sys.__stdout__.isatty():
-                os.write(sys.__stdout__.fileno(), _RESTORE_TERMINAL)
-            os._exit(128 + number)
+            _exit_at_once(number)
         if again or (self._owns_process and self._depth == 0):
             self._raise()
+
+
+def _exit_at_once(number: int) -> NoReturn:
+    if sys.__stdout__ is not None and sys.__stdout__.isatty():
+        os.write(sys.__stdout__.fileno(), _RESTORE_TERMINAL)
+    os._exit(128 + number)
 
 
 def _leave_wake_up() -> None:
     """Keep signals of a forked process from the process that it shares sockets with."""
     if Signals._active is not None:
         signal.set_wakeup_fd(-1)
+        Signals._active._wake_up = None
 
 
 if hasattr(os, "register_at_fork"):

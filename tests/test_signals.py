@@ -89,6 +89,28 @@ def test_a_second_interrupt_ends_a_program_although_exceptions_are_swallowed():
     assert (done.returncode, done.stdout, done.stderr) == (130, "recorded\n", "")
 
 
+BUSY = """
+import hashlib
+from stoix_like.signals import Signals
+with Signals(owns_process=True), Signals():
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # like a compilation: no handler runs
+"""
+
+
+def test_signals_are_acknowledged_while_no_handler_runs_and_a_second_interrupt_ends_the_program():
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=-1, stderr=-1, text=True, env=dict(os.environ)) as done:
+        assert done.stdout.readline() == "busy\n"
+        for number, line in (
+            (signal.SIGTERM, "stopping after the current compilation or call\n"),
+            (signal.SIGINT, "stopping after the current compilation or call; again: at once\n"),
+        ):
+            done.send_signal(number)
+            assert done.stderr.readline() == line
+        done.send_signal(signal.SIGINT)
+        assert done.wait() == 130
+
+
 FORKS = """
 import os, signal, time
 from stoix_like.signals import Signals, arrived
