@@ -120,6 +120,8 @@ class Particles(NamedTuple):
         root: the particle, of those that started, whose first action was this one's.
         log_weight: logarithm of the weight, up to a constant.
         advantage: of the actions so far, in units of scaled reward.
+        unselected: the same without the selection of resampling: the sum of what was gained in this place, whoever took
+            it. These are samples of the advantages of the policy, which the temperature learns from.
         going: bool, whether the episode has not ended.
     """
 
@@ -129,6 +131,7 @@ class Particles(NamedTuple):
     root: jax.Array
     log_weight: jax.Array
     advantage: jax.Array
+    unselected: jax.Array
     going: jax.Array
 
 
@@ -138,7 +141,7 @@ class Found(NamedTuple):
     Attributes:
         candidates: `[N, K, ...]`, the first actions.
         weights: `[N, K]`, their probabilities.
-        advantages: `[N, K]` of the particles at the end.
+        advantages: `[N, K]`, samples of the advantages of the policy, see `Particles.unselected`.
     """
 
     candidates: jax.Array
@@ -190,7 +193,7 @@ class Search:
 
         end, actions = jax.lax.scan(step, start, steps)
         weights, counts = _by_root(end, jax.nn.softmax(end.log_weight)), _by_root(end, jnp.ones_like(end.log_weight))
-        found = Found(_split(actions[0], num_particles), weights, end.advantage)
+        found = Found(_split(actions[0], num_particles), weights, end.unselected)
         value = start.value[:, 0]
         advantages = _by_root(end, end.advantage * jax.nn.softmax(end.log_weight)) / weights
         output = SearchOutput(
@@ -217,7 +220,7 @@ class Search:
         model_state = self.model.state_of(state.env_state)
         model_state, observation, value = jax.tree.map(repeat, (model_state, observation, value))
         root, nothing = jnp.broadcast_to(jnp.arange(num_particles)[None], shape), jnp.zeros(shape)
-        return Particles(model_state, observation, value, root, nothing, nothing, jnp.ones(shape, bool))
+        return Particles(model_state, observation, value, root, *[nothing] * 3, jnp.ones(shape, bool))
 
     def _step(
         self, networks: Networks, temperature: jax.Array, particles: Particles, steps: jax.Array, key: jax.Array
@@ -249,17 +252,21 @@ class Search:
             particles.root,
             particles.log_weight + gain / temperature + jnp.where(particles.going, log_ratio, 0.0),
             particles.advantage + gain,
+            particles.unselected + gain,
             particles.going & ~(terminated | truncated),
         )
         return self._resample(moved, steps, key), action
 
     def _resample(self, particles: Particles, steps: jax.Array, key: jax.Array) -> Particles:
-        """Resample the particles of those environments where it is due; the last weights are those to learn from."""
+        """Resample the particles of those environments where it is due; the last weights are those to learn from.
+
+        Survivors are alike: the dual loss of the temperature would see a small divergence and lower the temperature.
+        """
         due = self.resampling.due(steps, particles.log_weight) & (steps < self.config.search_depth)
         drawn = self.resampling.draw(key, jax.nn.softmax(particles.log_weight))
         drawn = jnp.where(due[:, None], drawn, jnp.arange(drawn.shape[1])[None])
         kept = jax.tree.map(lambda x: jax.vmap(lambda x, indices: x[indices])(x, drawn), particles)
-        return kept._replace(log_weight=jnp.where(due[:, None], 0.0, kept.log_weight))
+        return kept._replace(log_weight=jnp.where(due[:, None], 0.0, kept.log_weight), unselected=particles.unselected)
 
 
 def _join(tree: PyTree) -> PyTree:

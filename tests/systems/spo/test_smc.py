@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from distrax import Normal
 
 from stoix_like.base_types import EpisodeMetrics, Model, Observation, RolloutState, TimeStep
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.networks.distributions import Categorical
 from stoix_like.systems.spo.smc import FROM_POLICY, Search, draw_systematically, make_resampling
+from stoix_like.utils.loss import mpo_temperature_loss
 
 GAMMA, VALUE, K = 0.5, 10.0, 64
 
@@ -102,6 +104,56 @@ def test_resampling_multiplies_particles_of_large_weight(overrides):
     np.testing.assert_allclose((found.weights * a).sum(-1), 1.0, rtol=1e-5)
     assert np.isnan(np.asarray(output.action_values)[a == 0]).all()
     assert np.isfinite(np.asarray(output.action_values)[np.asarray(output.visits) > 0]).all()
+
+
+def test_resampling_leaves_the_advantages_that_the_temperature_learns_from():
+    """Each place has the gain of its own first action, and half of that of whoever took its second: 0 - 5 or 1 - 5."""
+    output, found = search("search_depth=2", "resample_period=1", temperature=0.05)
+    a = first_actions(found)
+    assert (np.asarray(output.visits)[a == 0] == 0).all()
+    rest = np.asarray(found.advantages) - (a - 5.0)
+    assert np.isclose(rest[..., None], [-2.5, -2.0]).any(-1).all()
+    # The values are those of the survivors, who all took the action 1.
+    assert ((np.asarray(output.value) - VALUE >= -4.0 - 2.5) & (np.asarray(output.value) - VALUE <= -4.0 - 2.0)).all()
+
+
+@pytest.mark.slow
+def test_the_learned_temperature_keeps_the_bound():
+    """First actions are standard normal and are their own advantages, so that weights diverge by 1 / (2 eta^2) nats.
+
+    The bound of 0.5 nats asks for the temperature 1, or a little less for 16 particles. They diverge a little more,
+    because survivors are whole numbers. Their advantages alone would drive the temperature to zero.
+    """
+
+    def step(keys, state, action):
+        nothing, no = jnp.zeros(state.shape), jnp.zeros(state.shape, bool)
+        view, reward = Observation(nothing[:, None]), jnp.where(state == 0, action, 0.0)
+        return state + 1, TimeStep(view, reward, no, no, view, None)
+
+    def standard_normal(observation):
+        zero = jnp.zeros(observation.agent_view.shape[:1])
+        return Normal(zero, jnp.ones_like(zero)), zero
+
+    config = parse_config(
+        compose_config(["system=spo/ff_spo", "system.resample_period=2", "system.epsilon=0.5"])
+    ).system
+    model = Model(lambda env_state: env_state, step)
+    searcher = Search(config, model, 1.0, 1.0, FROM_POLICY, make_resampling(config))
+    view, nothing, no = Observation(jnp.zeros((256, 1))), jnp.zeros((256,)), jnp.zeros((256,), bool)
+    state = RolloutState(jnp.zeros((256,), jnp.int32), TimeStep(view, nothing, no, no, view, None), ())
+
+    def learn(temperature, key):
+        _, found = searcher(standard_normal, temperature, key, state, view, config.num_particles, False)
+        dual = lambda eta: mpo_temperature_loss(found.advantages.T, eta, config.epsilon)[0]  # noqa: E731
+        return temperature * jnp.exp(-0.2 * jax.grad(dual)(temperature)), found.weights
+
+    learned, weights = jax.jit(lambda keys: jax.lax.scan(learn, jnp.float32(1.0), keys))(
+        jax.random.split(jax.random.key(0), 60)
+    )
+    assert 0.8 < float(learned) < 1.0
+    last = np.asarray(weights[-1])
+    divergence = np.mean(np.sum(last * np.log(np.maximum(last * config.num_particles, 1e-9)), axis=-1))
+    assert 0.5 < divergence < 0.8
 
 
 def test_particles_of_similar_weights_are_not_resampled():
