@@ -1,4 +1,4 @@
-"""The state of a Q-learning agent."""
+"""The state of Q-learning agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from stoix_like.base_types import OnlineAndTarget
+from stoix_like.base_types import Observation, OnlineAndTarget, PyTree
 
 
 class QShared(NamedTuple):
@@ -15,3 +15,24 @@ class QShared(NamedTuple):
     params: OnlineAndTarget
     opt_state: Any
     updates: jax.Array
+
+
+class ContinuousPQNShared(NamedTuple):
+    """The shared state of the agent: parameters and optimiser states, updates so far, and statistics."""
+
+    actor_params: PyTree
+    q_params: PyTree
+    actor_opt_state: Any
+    q_opt_state: Any
+    updates: Any = ()
+    statistics: Any = ()
+    return_statistics: Any = ()
+
+
+class ContinuousPQNTransition(NamedTuple):
+    """Steps `[B, ...]` with the action of the policy that acted, without its noise, and lambda-returns as targets."""
+
+    observation: Observation
+    action: jax.Array
+    policy_action: jax.Array
+    target: jax.Array

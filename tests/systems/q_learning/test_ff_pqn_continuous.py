@@ -8,58 +8,112 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from off_policy_runs import timestep
+from programs import train
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
-from stoix_like.errors import ConfigError
 from stoix_like.run.setup import set_up
-from stoix_like.systems.q_learning.anakin.ff_pqn_continuous import ContinuousPQNShared
+from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
+
+SHARED = ContinuousPQNShared(*[()] * 4, updates=jnp.zeros((), jnp.int32))
 
 
-def set_up_small(*overrides):
-    return set_up(
-        parse_config(compose_config(["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", *overrides]))
-    )
+@pytest.fixture(scope="module")
+def algorithm():
+    overrides = ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", "env.rescale_actions=false"]
+    config = compose_config([*overrides, "system.normalize_observations=false"])
+    return dataclasses.replace(set_up(parse_config(config)).build_system().init.__self__, axes=Axes())
 
 
-def constant(*overrides):
-    """Return the algorithm with a policy of torque 0.5, and a critic q(s, a) = s + a."""
-    pqn = dataclasses.replace(set_up_small(*overrides).build_system().init.__self__, axes=Axes())
-    policy = SimpleNamespace(mode=lambda: jnp.full((2, 1), 0.5))
-    critic = SimpleNamespace(apply=lambda params, view, kwargs: view.agent_view + kwargs["action"][..., 0])
-    return dataclasses.replace(pqn, actor=SimpleNamespace(apply=lambda params, view: policy), critic=critic)
+def constant(algorithm, **hyperparams):
+    """Return the algorithm with a policy of torque 0.5, and two critics s + a and s + a + 2, of mean s + a + 1.
 
-
-def test_targets_are_lambda_returns_that_the_action_of_the_policy_bootstraps():
-    """Two environments, one step each: the first terminates, the second is truncated where its successor is 3.
-
-    Rewards are halved: 0.5 * 2 = 1, and 0.5 * 2 + 0.9 * (3 + 0.5) = 4.15.
+    Actions lie in [-2, 2].
     """
-    pqn = constant("system.gamma=0.9", "system.reward_scale=0.5")
-    policy = SimpleNamespace(mode=lambda: jnp.full((1, 2, 1), 0.5))
-    pqn = dataclasses.replace(pqn, actor=SimpleNamespace(apply=lambda params, view: policy))
-    rows = jnp.full((1, 2), 2.0)
-    flags = [jnp.asarray([[True, False]]), jnp.asarray([[False, True]])]
-    view, successor = Observation(jnp.zeros((1, 2))), Observation(jnp.asarray([[7.0, 3.0]]))
-    steps = Transition(view, rows[..., None], rows, *flags, successor, rows > 0, ())
-    batch = pqn.evaluate(ContinuousPQNShared((), (), (), ()), Trajectory(steps, ()))
-    np.testing.assert_allclose(batch.target, [[1.0, 4.15]], rtol=1e-6)
-    loss, _ = pqn.critic_loss((), batch)
-    # Values of the actions taken: 0 + 2.
-    assert float(loss) == pytest.approx(0.5 * (1.0 + 2.15**2) / 2)
+
+    def policy(params, view):
+        del params
+        return SimpleNamespace(mode=lambda: jnp.full((*view.agent_view.shape, 1), 0.5))
+
+    def critics(params, view, kwargs):
+        del params
+        value = view.agent_view + kwargs["action"][..., 0]
+        return jnp.stack([value, value + 2.0], axis=-1)
+
+    networks = {"actor": SimpleNamespace(apply=policy), "critics": SimpleNamespace(apply=critics)}
+    return dataclasses.replace(algorithm, config=dataclasses.replace(algorithm.config, **hyperparams), **networks)
 
 
-def test_the_policy_explores_within_the_bounds_and_evaluates_without_noise():
-    pqn = constant("system.exploration_noise=100.0", "env.rescale_actions=false")
-    state = RolloutState((), timestep([0, 0], [False, False]), pqn.init_carry(2))
-    shared = ContinuousPQNShared((), (), (), ())
-    _, action, _ = pqn.act(shared, state, jax.random.key(0))
+def at_zero(num_envs):
+    """Return environments in the state 0."""
+    first = timestep([0] * num_envs, [False] * num_envs)
+    return RolloutState((), first._replace(observation=Observation(jnp.zeros(num_envs))), ())
+
+
+def test_steps_bootstrap_from_the_action_that_followed(algorithm):
+    """Three steps of three environments, with rewards of 2, scaled to 1, in state 0; gamma = 0.9, lambda = 0.5.
+
+    Followed by the action -1: v = 0 - 1 + 1 = 0. At the end of the rollout, and where the episode is truncated, in the
+    state 3 without noise: v = 3 + 0.5 + 1 = 4.5, so that 1 + 0.9 * 4.5 = 5.05.
+    Second step: 1 + 0.9 * (0.5 * 0 + 0.5 * 5.05) = 3.2725; 5.05 if truncated; 1 if terminated.
+    First step: 1 + 0.9 * (0.5 * 0 + 0.5 * second) = 2.472625, 3.2725, 1.45.
+    """
+    no_noise = {"exploration_noise": 0.0, "final_exploration_noise": None}
+    pqn = constant(algorithm, gamma=0.9, q_lambda=0.5, reward_scale=0.5, **no_noise)
+    rows = jnp.full((3, 3), 2.0)
+    truncated, terminated = (jnp.zeros((3, 3), bool).at[1, i].set(True) for i in (1, 2))
+    view, successor = Observation(jnp.zeros((3, 3))), Observation(jnp.full((3, 3), 3.0))
+    action = jnp.full((3, 3, 1), -1.0)
+    steps = Transition(view, action, rows, terminated, truncated, successor, rows > 0, action + 5.0)
+    batch = pqn.evaluate(SHARED, Trajectory(steps, ()), jax.random.key(0))
+    expected = [[2.472625, 3.2725, 1.45], [3.2725, 5.05, 1.0], [5.05, 5.05, 5.05]]
+    np.testing.assert_allclose(batch.target, expected, rtol=1e-6)
+    np.testing.assert_array_equal(batch.policy_action, 4.0)
+
+
+def test_critics_learn_by_huber_losses(algorithm):
+    """Values 0 and 2 of the first step, 1 and 3 of the second, and targets of 0.5: errors 0.5, 1.5; 0.5, 2.5."""
+    view, action = Observation(jnp.asarray([0.0, 1.0])), jnp.zeros((2, 1))
+    batch = ContinuousPQNTransition(view, action, action, jnp.full(2, 0.5))
+    loss, metrics = constant(algorithm).critic_loss((), batch)
+    assert float(loss) == pytest.approx((0.125 + 0.125) / 2 + (1.0 + 2.0) / 2)
+    assert float(metrics["q_value"]) == 1.5
+
+
+def test_the_policy_is_penalised_beyond_its_trust_region(algorithm):
+    """In units of half the range, 2: the actions 0.5 changed from 0.3 by 0.1, which is free, and from -0.5 by 0.5.
+
+    The values are 0.5 + 1, and the penalty is 10 * 0.5^2 / 2.
+    """
+    view, old = Observation(jnp.zeros(2)), jnp.asarray([[0.3], [-0.5]])
+    batch = ContinuousPQNTransition(view, old, old, jnp.zeros(2))
+    loss, metrics = constant(algorithm, change_penalty=10.0).actor_loss((), (), batch)
+    assert float(loss) == pytest.approx(-1.5 + 10.0 * 0.125 / 2)
+    assert float(metrics["penalised"]) == 0.5
+    assert float(metrics["action_change"]) == pytest.approx(0.3)
+
+
+def test_the_noise_is_annealed_and_evaluation_has_none(algorithm):
+    pqn = constant(algorithm, exploration_noise=0.2, final_exploration_noise=0.1)
+    state = at_zero(4096)
+    for fraction, scale in ((0.0, 0.2), (0.5, 0.15), (1.0, 0.1)):
+        shared = SHARED._replace(updates=jnp.float32(fraction * pqn.num_updates))
+        _, action, policy_action = jax.jit(pqn.act)(shared, state, jax.random.key(0))
+        # In units of half the range, 2; 4,096 samples.
+        assert float(jnp.std(action - policy_action)) == pytest.approx(2.0 * scale, rel=0.05)
+    _, action, _ = pqn.act(SHARED, state, None, greedy=True)
+    np.testing.assert_array_equal(action, 0.5)
+
+
+def test_actions_with_noise_stay_within_the_bounds(algorithm):
+    _, action, _ = constant(algorithm, exploration_noise=100.0).act(SHARED, at_zero(2), jax.random.key(0))
     assert jnp.abs(action).tolist() == [[2.0], [2.0]]
-    _, action, _ = pqn.act(shared, state, None, greedy=True)
-    assert action.tolist() == [[0.5], [0.5]]
 
 
-def test_a_largest_noise_below_the_smallest_raises():
-    with pytest.raises(ConfigError, match=r"system.max_exploration_noise=0.05 must not be below"):
-        set_up_small("system.max_exploration_noise=0.05")
+@pytest.mark.slow
+def test_two_updates_report_the_noise():
+    overrides = ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", "arch.total_num_envs=4"]
+    setup, state = train([*overrides, "system.rollout_length=4", "arch.total_timesteps=32"])
+    assert setup.plan.num_updates == 2
+    assert int(state.shared.updates) == 2

@@ -1,7 +1,12 @@
-"""PQN with continuous actions: an actor-critic without replay buffer or target networks.
+"""PQN for continuous actions, as its authors publish it for robots: a deterministic policy in a trust region.
 
-PQN (Gallici et al. 2024, arXiv:2407.04811) with the deterministic policy gradient (Silver et al. 2014) in place of the
-maximum over actions: lambda-returns of rollouts, bootstrapped by the action of the policy, and layer normalisation.
+Lambda-returns of rollouts with annealed noise, and neither replay buffer nor target networks: layer normalisation and
+the trust region of the policy stand in for them.
+
+Source: Gallici et al. 2024 (PQN), arXiv:2407.04811, and their code, github.com/mttga/purejaxql,
+`pqn_mujoco_playground.py`. Three things differ here. Truncated steps bootstrap, where they take truncations for
+terminations. Each step bootstraps from its own successor, where the last but one of their rollouts takes that of the
+last. Changes of actions are measured in units of half the action range, which theirs are on [-1, 1].
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,17 +34,17 @@ from stoix_like.base_types import (
     Trajectory,
 )
 from stoix_like.envs.spaces import Box
-from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic
+from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
+from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.q_learning.anakin.ff_pqn import PQNTransition
-from stoix_like.utils.exploration import NormalNoise, check_noise, make_normal_noise
-from stoix_like.utils.jax_utils import merge_leading_dims
-from stoix_like.utils.loss import baseline_loss
+from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
+from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
+from stoix_like.utils.loss.common import squared_or_huber
 from stoix_like.utils.multistep import batch_lambda_returns
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
 
@@ -49,6 +54,7 @@ class Config(MinibatchConfig):
     """Hyperparameters of continuous PQN.
 
     Attributes:
+        annealed: hyperparameters that may change over the run.
         action_spaces: action spaces that the system supports.
         network_heads: heads that the system needs; layer normalisation stands in for a target network.
         optimiser: see `GradientConfig`.
@@ -60,14 +66,16 @@ class Config(MinibatchConfig):
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         actor_lr: learning rate of the policy.
-        q_lr: learning rate of the critic.
+        q_lr: learning rate of the critics.
+        num_critics: number of critics, whose mean is the value of an action.
         q_lambda: mixing parameter of n-step returns.
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
-        max_exploration_noise: largest standard deviation, likewise: each environment draws its own between both, at the
-            start of each episode; None for the same in all.
-        noise_correlation: correlation of the exploration noise between successive steps.
+        final_exploration_noise: standard deviation at the end of the run; None keeps it constant.
+        max_action_change: mean change of an action's entries since the policy acted that is free, in the same units.
+        change_penalty: weight of the penalty of larger changes, in units of scaled reward.
     """
 
+    annealed: ClassVar[tuple[str, ...]] = ("exploration_noise",)
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
         "actor_network.action_head": HeadRequirement(DETERMINISTIC_POLICY),
@@ -82,26 +90,12 @@ class Config(MinibatchConfig):
     normalize_observations: bool = False
     actor_lr: Annotated[float, above(0.0)]
     q_lr: Annotated[float, above(0.0)]
+    num_critics: Annotated[int, between(1, 1000)] = 2
     q_lambda: Annotated[float, between(0.0, 1.0)]
     exploration_noise: Annotated[float, at_least(0.0)]
-    max_exploration_noise: Annotated[float | None, at_least(0.0)] = None
-    noise_correlation: Annotated[float, between(0.0, 1.0)]
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and the order of the noise scales; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        check_noise(self.exploration_noise, self.max_exploration_noise)
-
-
-class ContinuousPQNShared(NamedTuple):
-    """The shared state of the agent: parameters and optimiser states of both networks, and statistics."""
-
-    actor_params: PyTree
-    q_params: PyTree
-    actor_opt_state: Any
-    q_opt_state: Any
-    statistics: Any = ()
-    return_statistics: Any = ()
+    final_exploration_noise: Annotated[float | None, at_least(0.0)] = None
+    max_action_change: Annotated[float, at_least(0.0)]
+    change_penalty: Annotated[float, at_least(0.0)]
 
 
 @dataclass(frozen=True)
@@ -110,64 +104,71 @@ class ContinuousPQN(Algorithm):
 
     config: Config
     axes: Axes
+    num_updates: int
     actor: FeedForwardActor
-    critic: FeedForwardCritic
+    critics: MultiNetwork
     actor_optim: optax.GradientTransformation
     q_optim: optax.GradientTransformation
     normalizer: Normalizer
     rewards: RewardNormalizer
-    noise: NormalNoise
     actions: ActionRange
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
         actor_key, q_key = jax.random.split(key)
-        observation = timestep.observation
-        actor_params = self.actor.init(actor_key, observation)
-        q_params = self.critic.init(q_key, observation, {"action": self.policy(actor_params, observation)})
+        actor_params = self.actor.init(actor_key, observation := timestep.observation)
+        q_params = self.critics.init(q_key, observation, {"action": self.policy(actor_params, observation)})
         opt_states = self.actor_optim.init(actor_params), self.q_optim.init(q_params)
-        statistics = self.normalizer.init(observation), self.rewards.init()
-        shared = ContinuousPQNShared(actor_params, q_params, *opt_states, *statistics)
+        others = self.config.init_updates(), self.normalizer.init(observation), self.rewards.init()
+        shared = ContinuousPQNShared(actor_params, q_params, *opt_states, *others)
         return Agent(shared, self.rewards.init_returns(len(timestep.reward)))
-
-    def init_carry(self, num_envs: int) -> PyTree:
-        """Return the carry of the noise at the start of an episode."""
-        return self.noise.init_carry(num_envs)
 
     def act(
         self, shared: ContinuousPQNShared, state: RolloutState, key: jax.Array, greedy: bool = False
-    ) -> tuple[PyTree, jax.Array, tuple[()]]:
-        """Add normal noise to the actions of the policy."""
+    ) -> tuple[PyTree, jax.Array, Any]:
+        """Add normal noise to the actions of the policy; the extras are these actions without noise."""
         action = self.policy(shared.actor_params, self.normalizer.apply(shared.statistics, state.timestep.observation))
         if greedy:
-            return state.carry, action, ()
-        carry, noise = self.noise.draw(state.carry, state.timestep, key, action.shape[1:])
-        return carry, self.actions.add_noise(action, noise), ()
+            return (), action, ()
+        noise = self.noise(shared) * jax.random.normal(key, action.shape)
+        return (), self.actions.add_noise(action, noise), action
+
+    def noise(self, shared: ContinuousPQNShared) -> Scalar:
+        """Return the standard deviation of the noise, in units of half the action range."""
+        return self.config.at(shared.updates, self.num_updates).exploration_noise
 
     def inspect(self, shared: ContinuousPQNShared, observation: Observation) -> NetworkOutputs:
         """Return the policy, and the values of its actions."""
         observation = self.normalizer.apply(shared.statistics, observation)
         pi = self.actor.apply(shared.actor_params, observation)
-        return NetworkOutputs(pi, self.q(shared.q_params, observation, pi.mode()))
+        return NetworkOutputs(pi, jnp.mean(self.q(shared.q_params, observation, pi.mode()), axis=-1))
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Train for several epochs of minibatches on one rollout."""
-        steps = trajectory.transitions
+        steps, (noise_key, key) = trajectory.transitions, jax.random.split(key)
         reward, statistics, returns = self.rewards.apply(agent.shared.return_statistics, agent.local, steps)
         shared = agent.shared._replace(return_statistics=statistics)
         trajectory = trajectory._replace(transitions=steps._replace(reward=reward))
-        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(shared, trajectory))
-        shared, metrics = minibatch_epochs(self.sgd_step, shared, batch, key, self.config, step_keys=False)
+        batch = jax.tree.map(lambda x: merge_leading_dims(x, 2), self.evaluate(shared, trajectory, noise_key))
+        after, metrics = minibatch_epochs(self.sgd_step, shared, batch, key, self.config, step_keys=False)
         statistics = self.normalizer.update(shared.statistics, steps.observation)
-        return Agent(shared._replace(statistics=statistics), returns), metrics
+        after = after._replace(statistics=statistics, updates=jax.tree.map(lambda count: count + 1, shared.updates))
+        return Agent(after, returns), metrics | {"exploration_noise": self.noise(shared)}
 
-    def evaluate(self, shared: ContinuousPQNShared, trajectory: Trajectory) -> PQNTransition:
-        """Compute lambda-returns `[T, N]`; bootstrap values are those of the policy's actions at true successors."""
+    def evaluate(self, shared: ContinuousPQNShared, trajectory: Trajectory, key: jax.Array) -> ContinuousPQNTransition:
+        """Compute lambda-returns `[T, N]` of the policy with noise.
+
+        Bootstrap values are those of the actions that followed; at truncations and the end of the rollout, of new ones.
+        """
         steps, config = trajectory.transitions, self.config
-        observation, next_observation = (
+        observation, successor = (
             self.normalizer.apply(shared.statistics, view) for view in (steps.observation, steps.next_observation)
         )
-        q_t = self.q(shared.q_params, next_observation, self.policy(shared.actor_params, next_observation))
+        action = self.policy(shared.actor_params, successor)
+        action = jax.vmap(self.actions.add_noise)(action, self.noise(shared) * jax.random.normal(key, action.shape))
+        inputs = (observation, steps.action), (successor, action)
+        q_tm1, q_end = (jnp.mean(self.q(shared.q_params, *views), axis=-1) for views in inputs)
+        q_t = jnp.where(steps.truncated, q_end, jnp.concatenate([q_tm1[1:], q_end[-1:]]))
         target = batch_lambda_returns(
             config.reward_scale * steps.reward,
             config.gamma * (1.0 - steps.terminated),
@@ -176,56 +177,68 @@ class ContinuousPQN(Algorithm):
             time_major=True,
             truncation_t=steps.truncated,
         )
-        return PQNTransition(observation, steps.action, target)
+        return ContinuousPQNTransition(observation, steps.action, steps.extras, target)
 
     def sgd_step(
-        self, shared: ContinuousPQNShared, batch: PQNTransition, key: None
+        self, shared: ContinuousPQNShared, batch: ContinuousPQNTransition, key: None
     ) -> tuple[ContinuousPQNShared, Metrics]:
-        """Take one gradient step of the critic on one minibatch, then one of the policy; they need no key."""
+        """Take one gradient step of the policy and one of the critics on one minibatch; they need no key."""
         del key
-        q_params, q_opt_state, metrics = gradient_step(
-            self.critic_loss, self.q_optim, self.axes, shared.q_params, shared.q_opt_state, batch
-        )
-        loss = partial(self.actor_loss, q_params=q_params, observation=batch.observation)
-        actor_params, actor_opt_state, actor_metrics = gradient_step(
+        loss = partial(self.actor_loss, q_params=shared.q_params, batch=batch)
+        actor_params, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, shared.actor_params, shared.actor_opt_state
         )
-        opt_states = {"actor_opt_state": actor_opt_state, "q_opt_state": q_opt_state}
-        return shared._replace(actor_params=actor_params, q_params=q_params, **opt_states), metrics | actor_metrics
+        q_params, q_opt_state, q_metrics = gradient_step(
+            self.critic_loss, self.q_optim, self.axes, shared.q_params, shared.q_opt_state, batch
+        )
+        shared = shared._replace(actor_params=actor_params, actor_opt_state=actor_opt_state)
+        return shared._replace(q_params=q_params, q_opt_state=q_opt_state), metrics | q_metrics
 
-    def critic_loss(self, q_params: PyTree, batch: PQNTransition) -> tuple[jax.Array, Metrics]:
-        """Compute half the squared error to the lambda-return."""
+    def critic_loss(self, q_params: PyTree, batch: ContinuousPQNTransition) -> tuple[jax.Array, Metrics]:
+        """Compute the Huber losses of the errors to the lambda-return, summed over the critics."""
         q = self.q(q_params, batch.observation, batch.action)
-        loss = baseline_loss(q, batch.target)
+        loss = jnp.sum(jnp.mean(squared_or_huber(q - batch.target[:, None], 1.0), axis=0))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q)}
 
-    def actor_loss(self, actor_params: PyTree, q_params: PyTree, observation: Observation) -> tuple[jax.Array, Metrics]:
-        """Compute the negative value of the policy's actions."""
-        loss = -jnp.mean(self.q(q_params, observation, self.policy(actor_params, observation)))
-        return loss, {"actor_loss": loss}
+    def actor_loss(
+        self, actor_params: PyTree, q_params: PyTree, batch: ContinuousPQNTransition
+    ) -> tuple[jax.Array, Metrics]:
+        """Compute the negative value of the policy's actions, with a penalty where they leave the trust region.
+
+            L = mean(-q(s, pi(s)) + c [mean_a |d_a| > max_action_change] mean_a huber(d_a)),  d = (pi(s) - b(s)) / unit
+
+        where b is the policy that acted.
+        """
+        action = self.policy(actor_params, batch.observation)
+        change = ((action - batch.policy_action) / self.actions.unit[None]).reshape(len(action), -1)
+        far = jnp.mean(jnp.abs(change), axis=-1) > self.config.max_action_change
+        penalty = self.config.change_penalty * jnp.mean(squared_or_huber(change, 1.0), axis=-1)
+        value = jnp.mean(self.q(q_params, batch.observation, action), axis=-1)
+        loss = jnp.mean(jnp.where(far, penalty, 0.0) - value)
+        return loss, {"actor_loss": loss, "action_change": jnp.mean(jnp.abs(change)), "penalised": jnp.mean(far)}
 
     def policy(self, actor_params: PyTree, observation: Observation) -> jax.Array:
         """Compute the actions of the policy, without noise."""
         return self.actor.apply(actor_params, observation).mode()
 
     def q(self, q_params: PyTree, observation: Observation, action: jax.Array) -> jax.Array:
-        """Compute the values `[...]` of actions."""
-        return self.critic.apply(q_params, observation, {"action": action})
+        """Compute the values `[..., C]` of actions, one per critic."""
+        return self.critics.apply(q_params, observation, {"action": action})
 
 
 def build(config: Config, spec: SystemSpec) -> System:
     """Build continuous PQN; the floats of the hyperparameters may be traced."""
-    actor, critic = spec.networks.actor_network, spec.networks.q_network
+    actor = spec.networks.actor_network
     pqn = ContinuousPQN(
         config,
         spec.axes,
+        spec.num_updates,
         actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        critic=FeedForwardCritic(critic.critic_head, critic.pre_torso, critic.input_layer),
+        critics=make_critics(spec.networks.q_network, config.num_critics),
         actor_optim=make_optimiser(config, spec, config.actor_lr),
         q_optim=make_optimiser(config, spec, config.q_lr),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         rewards=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
-        noise=make_normal_noise(config.exploration_noise, config.max_exploration_noise, config.noise_correlation),
         actions=action_range(spec.action_space),
     )
     return make_system(pqn, spec)
