@@ -13,7 +13,6 @@ from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between, one_of
 from stoix_like.systems.off_policy import TargetConfig
-from stoix_like.utils.loss import mean_distribution, smallest_distribution
 
 Head = TypeVar("Head", bound=Any)
 
@@ -50,22 +49,19 @@ class CategoricalConfig(AtomsConfig, TargetConfig):
 
 
 class Reduction(NamedTuple):
-    """How several critics become one.
+    """What the policy maximises, and what the critics learn, where there are several.
 
     Attributes:
-        value: `(q [B, C]) -> q [B]`.
-        distribution: `(q [B, C], logits [B, K, C]) -> logits [B, K]`, of a target.
+        value: `(q [B, C]) -> q [B]`, what the policy maximises.
+        clipped_double: whether all critics learn the target with the smallest mean, or each its own.
     """
 
     value: Callable[[jax.Array], jax.Array]
-    distribution: Callable[[jax.Array, jax.Array], jax.Array]
+    clipped_double: bool
 
 
-FIRST = Reduction(lambda q: q[:, 0], lambda q, logits: logits[..., 0])
-REDUCTIONS = {
-    "min": Reduction(lambda q: jnp.min(q, axis=-1), smallest_distribution),
-    "mean": Reduction(lambda q: jnp.mean(q, axis=-1), lambda q, logits: mean_distribution(logits)),
-}
+MEAN = Reduction(lambda q: jnp.mean(q, axis=-1), clipped_double=False)
+REDUCTIONS = {"min": Reduction(lambda q: jnp.min(q, axis=-1), clipped_double=True), "mean": MEAN}
 """The values of `system.critic_reduction`."""
 
 
@@ -74,15 +70,15 @@ class CategoricalCriticsConfig(CategoricalConfig):
     """Hyperparameters of systems with several critics of this kind.
 
     Attributes:
-        critic_reduction: what targets and the policy use of the critics: the distribution with the smallest mean
-            (`min`), or their mixture in equal parts (`mean`).
+        critic_reduction: `min`: the policy maximises the smallest value of a critic, and all critics learn the target
+            with the smallest mean; `mean`: the policy maximises their mean, and each learns its own target.
     """
 
     critic_reduction: Annotated[str, one_of("min", "mean")] = "min"
 
     @property
     def reduction(self) -> Reduction:
-        """How the critics become one, for targets and for the policy."""
+        """What the policy maximises, and what the critics learn."""
         return REDUCTIONS[self.critic_reduction]
 
 

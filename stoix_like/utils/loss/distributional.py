@@ -52,67 +52,42 @@ def categorical_critics_loss_per_example(
     v_atoms: Float[Array, "B atoms"],
     r_t: Float[Array, "B"],
     d_t: Float[Array, "B"],
-    v_logits_t: Float[Array, "B atoms"],
+    v_logits_t: Float[Array, "B atoms C"],
+    clipped_double: bool = False,
 ) -> Float[Array, "B"]:
-    """Compute the cross-entropies of several critics and one projected Bellman target.
+    """Compute the cross-entropies of several critics and their projected Bellman targets.
 
-        L = sum_c categorical_td_learning(v_logits_tm1[c], v_atoms, r_t, d_t, v_logits_t, v_atoms)
+        L = -sum_c sum_i target[c]_i * log softmax(v_logits_tm1[c])_i,
+        target[c] = Proj(r_t + d_t * v_atoms, softmax(v_logits_t[c])), or the one with the smallest mean for all critics
 
-    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2.
+    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2, and their code.
 
     Args:
         v_logits_tm1: `[B, atoms, C]` online logits of the actions taken, for each critic.
         v_atoms: `[B, atoms]` values of the atoms, ascending and evenly spaced; at least two.
         r_t: `[B]` rewards.
         d_t: `[B]` discounts.
-        v_logits_t: `[B, atoms]` target logits at the successor, such as `smallest_distribution`.
+        v_logits_t: `[B, atoms, C]` target logits at the successor.
+        clipped_double: whether all critics learn the target with the smallest mean (clipped double Q-learning), or each
+            its own.
 
     Returns:
         The losses, one per example.
     """
     check_shapes(
-        "v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B] v_logits_t[B,K]", (v_logits_tm1, v_atoms, r_t, d_t, v_logits_t)
+        "v_logits_tm1[B,K,C] v_atoms[B,K] r_t[B] d_t[B] v_logits_t[B,K,C]",
+        (v_logits_tm1, v_atoms, r_t, d_t, v_logits_t),
     )
     # Triangles take atoms^2 operations, in one kernel of an accelerator; a scatter takes 2 atoms, one after another.
-    project = _scatter if on_cpu() else _project
-    target = stop_gradient(project(r_t[:, None] + d_t[:, None] * v_atoms, jax.nn.softmax(v_logits_t), v_atoms))
-    critics = (v_logits_tm1[..., critic] for critic in range(v_logits_tm1.shape[-1]))
-    first, *others = [-jnp.sum(target * jax.nn.log_softmax(logits), axis=-1) for logits in critics]
-    return sum(others, first)
+    project = jax.vmap(_scatter if on_cpu() else _project, (None, -1, None), -1)
+    target = project(r_t[:, None] + d_t[:, None] * v_atoms, jax.nn.softmax(v_logits_t, axis=1), v_atoms)
+    if clipped_double:
+        smallest = jnp.argmin(jnp.sum(target * v_atoms[..., None], axis=1), axis=-1)
+        target = jnp.take_along_axis(target, smallest[:, None, None], axis=-1)
+    return -jnp.sum(stop_gradient(target) * jax.nn.log_softmax(v_logits_tm1, axis=1), axis=(1, 2))
 
 
 categorical_critics_loss = mean_of(categorical_critics_loss_per_example)
-
-
-def smallest_distribution(v: Float[Array, "B C"], logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
-    """Return the logits of the critic with the smallest mean, for each example.
-
-        logits[argmin_c v[c]]
-
-    Source: Seo et al. 2025 (FastTD3), arXiv:2505.22642, section 2; clipped double Q-learning by means.
-
-    Args:
-        v: `[B, C]` means of the distributions.
-        logits: `[B, atoms, C]` their logits.
-
-    Returns:
-        The logits.
-    """
-    return jnp.take_along_axis(logits, jnp.argmin(v, axis=-1)[:, None, None], axis=-1)[..., 0]
-
-
-def mean_distribution(logits: Float[Array, "B atoms C"]) -> Float[Array, "B atoms"]:
-    """Return the logits of the mixture of several distributions in equal parts, whose mean is the mean of their means.
-
-        log sum_c softmax(logits[c])
-
-    Args:
-        logits: `[B, atoms, C]` logits of the distributions.
-
-    Returns:
-        The logits.
-    """
-    return jax.nn.logsumexp(jax.nn.log_softmax(logits, axis=1), axis=-1)
 
 
 def categorical_double_q_learning(

@@ -93,3 +93,38 @@ def test_policy_and_targets_update_every_policy_frequency_steps():
         [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(states)] for part in parts
     ]
     assert changed == [[True] * 3, [False, True, False], [False, True, False]]
+
+
+@pytest.mark.slow
+def test_fast_td3_has_no_target_policy_and_moves_the_target_critics_in_every_step():
+    ddpg, agent, _ = make_agent("ddpg/ff_td3_c51", "system.policy_frequency=2")
+    sgd_step, batch = jax.jit(ddpg.sgd_step), random_batch(16)
+    states = [agent.shared]
+    for step in range(3):
+        states.append(sgd_step(states[-1], batch, jax.random.key(step))[0])
+    assert agent.shared.params.actor_params.target == ()
+    parts = [lambda p: p.q_params.online, lambda p: p.q_params.target, lambda p: p.actor_params.online]
+    changed = [
+        [not equal(part(old.params), part(new.params)) for old, new in itertools.pairwise(states)] for part in parts
+    ]
+    assert changed == [[True] * 3, [True] * 3, [False, True, False]]
+
+
+@pytest.mark.slow
+def test_critics_of_fast_td3_learn_their_own_targets_for_the_current_policy():
+    ddpg, agent, _ = make_agent("ddpg/ff_td3_c51", "system.policy_noise=0", "system.critic_reduction=mean")
+    (actor_params, q_params), batch = agent.shared.params, random_batch(16)
+    # The heads start with equal distributions.
+    q_params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(jax.random.key(1), x.shape), q_params)
+    action = ddpg.policy(actor_params.online, batch.next_observation)
+    _, logits_t, atoms = ddpg.critics.apply(q_params.target, batch.next_observation, {"action": action})
+    _, logits_tm1, _ = ddpg.critics.apply(q_params.online, batch.observation, {"action": batch.action})
+    each = [
+        categorical_td_learning(
+            logits_tm1[..., c], atoms[..., c], batch.reward, batch.discount, logits_t[..., c], atoms[..., c]
+        )
+        for c in range(2)
+    ]
+    params = agent.shared.params._replace(q_params=q_params)
+    loss, _ = ddpg.critic_loss(q_params.online, params, batch, jax.random.key(0))
+    assert float(loss) == pytest.approx(float(sum(each)), rel=1e-5)

@@ -64,10 +64,12 @@ def test_both_forms_of_the_projection_agree_with_rlax_on_even_atoms(monkeypatch)
     keys, size, atoms = jax.random.split(jax.random.key(4), 4), 64, jnp.linspace(-3.0, 5.0, 33)
     online, reward = jax.random.normal(keys[0], (size, 33, 2)), 2.0 * jax.random.normal(keys[1], (size,))
     discount = jax.random.bernoulli(keys[2], 0.7, (size,)) * jnp.linspace(0.5, 1.0, size)
-    logits, support = jax.random.normal(keys[3], (size, 33)), jnp.tile(atoms, (size, 1))
+    logits, support = jax.random.normal(keys[3], (size, 33, 2)), jnp.tile(atoms, (size, 1))
     z = reward[:, None] + discount[:, None] * support
-    expected = _batched(rlax.categorical_l2_project, 0, 0, 0)(z, jax.nn.softmax(logits), support)
-    losses = -jnp.einsum("bk,bkc->b", expected, jax.nn.log_softmax(online, axis=1))
+    probs = jax.nn.softmax(logits, axis=1)
+    project = _batched(rlax.categorical_l2_project, 0, 0, 0)
+    expected = jnp.stack([project(z, probs[..., critic], support) for critic in range(2)], axis=-1)
+    losses = -jnp.einsum("bkc,bkc->b", expected, jax.nn.log_softmax(online, axis=1))
     for cpu in (True, False):
         monkeypatch.setattr(distributional, "on_cpu", lambda cpu=cpu: cpu)
         actual = ls.categorical_critics_loss_per_example(online, support, reward, discount, logits)
@@ -75,7 +77,7 @@ def test_both_forms_of_the_projection_agree_with_rlax_on_even_atoms(monkeypatch)
     args = online, support, reward, discount
     gradient = jax.grad(lambda logits: ls.categorical_critics_loss_per_example(*args, logits).sum())(logits)
     assert not gradient.any()  # the target is fixed
-    np.testing.assert_allclose(distributional._scatter(z, jax.nn.softmax(logits), support), expected, atol=2e-6)
+    np.testing.assert_allclose(distributional._scatter(z, probs[..., 0], support), expected[..., 0], atol=2e-6)
 
 
 @settings(max_examples=15, deadline=None)
@@ -172,16 +174,34 @@ def test_targets_outside_of_the_atoms_are_counted():
     np.testing.assert_array_equal(ls.is_outside(targets, atoms), [1.0, 0.0, 0.0, 0.0, 1.0])
 
 
-def test_critics_learn_the_distribution_with_the_smallest_mean_or_the_mixture():
-    """Two critics on the atoms 0, 1: means 0.2 and 0.6 in the first row, 0.9 and 0.5 in the second."""
-    p = jnp.asarray([[0.2, 0.6], [0.9, 0.5]])
+def test_critics_learn_their_own_target_or_the_one_with_the_smallest_mean():
+    """Two critics on the atoms 0, 1: means 0.2 and 0.6 in the first row, 0.9 and 0.5 in the second.
+
+    Without reward, and discounted by one, targets are these distributions: H(p, q) = -p log q - (1 - p) log(1 - q).
+    """
+    p, q = np.array([[0.2, 0.6], [0.9, 0.5]]), np.array([[0.3, 0.7], [0.4, 0.8]])
+    logits, online = (jnp.log(jnp.stack([1.0 - x, x], axis=1)) for x in (p, q))
+    args = online, jnp.asarray([[0.0, 1.0]] * 2), jnp.zeros(2), jnp.ones(2), logits
+
+    def cross_entropies(p):
+        return (-p * np.log(q) - (1.0 - p) * np.log(1.0 - q)).sum(-1)
+
+    np.testing.assert_allclose(ls.categorical_critics_loss_per_example(*args), cross_entropies(p), rtol=1e-5)
+    smallest = ls.categorical_critics_loss_per_example(*args, clipped_double=True)
+    np.testing.assert_allclose(smallest, cross_entropies(p.min(-1, keepdims=True)), rtol=1e-5)
+
+
+def test_the_smallest_target_is_that_after_the_projection():
+    """On the atoms 0, 1, a reward of 0.6 makes 0.6 and 1.6 of them, of which the latter counts as 1."""
+    p = np.array([[0.5, 0.9]])
     logits = jnp.log(jnp.stack([1.0 - p, p], axis=1))
-    chosen = jax.nn.softmax(ls.smallest_distribution(p, logits))
-    np.testing.assert_allclose(chosen, [[0.8, 0.2], [0.5, 0.5]], rtol=1e-6)
-    # Scaled logits are those of the same distributions.
-    mixture = jax.nn.softmax(ls.mean_distribution(logits + jnp.asarray([3.0, -1.0])[None, None]))
-    np.testing.assert_allclose(mixture, [[0.6, 0.4], [0.3, 0.7]], rtol=1e-5)
-    # Without reward and discount, all target mass is on 0: -log 0.5 for each of two uniform critics.
-    uniform, atoms = jnp.zeros((2, 2, 2)), jnp.asarray([[0.0, 1.0]] * 2)
-    losses = ls.categorical_critics_loss_per_example(uniform, atoms, jnp.zeros(2), jnp.zeros(2), logits[..., 0])
-    np.testing.assert_allclose(losses, [2.0 * np.log(2.0)] * 2, rtol=1e-6)
+    losses = ls.categorical_critics_loss_per_example(
+        jnp.zeros((1, 2, 2)).at[0, 1].set(np.log(3.0)),
+        jnp.asarray([[0.0, 1.0]]),
+        jnp.full(1, 0.6),
+        jnp.ones(1),
+        logits,
+        True,
+    )
+    upper = 0.5 * 0.6 + 0.5
+    np.testing.assert_allclose(losses, [-2.0 * (upper * np.log(0.75) + (1.0 - upper) * np.log(0.25))], rtol=1e-5)

@@ -119,9 +119,13 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
         online, actor_opt_state, metrics = gradient_step(
             loss, self.actor_optim, self.axes, actor_params.online, shared.opt_states.actor_opt_state
         )
-        params = DDPGParams(self.target.update(actor_params._replace(online=online)), self.target.update(q_params))
+        params = self.move_targets(DDPGParams(actor_params._replace(online=online), q_params))
         opt_states = shared.opt_states._replace(actor_opt_state=actor_opt_state)
         return shared._replace(params=params, opt_states=opt_states), metrics
+
+    def move_targets(self, params: DDPGParams) -> DDPGParams:
+        """Take a step of the target parameters, after one of the policy."""
+        return DDPGParams(self.target.update(params.actor_params), self.target.update(params.q_params))
 
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute squared errors to the minimum of the target critics (equations 4 and 5)."""

@@ -1,16 +1,25 @@
 """TD3 with categorical critics and large batches: FastTD3 (Seo et al. 2025, arXiv:2505.22642).
 
-The distribution of returns is that of C51 (Bellemare, Dabney & Munos 2017, arXiv:1707.06887).
+The distribution of returns is that of C51 (Bellemare, Dabney & Munos 2017, arXiv:1707.06887). As in the authors' code,
+github.com/younggyoseo/FastTD3, and other than in TD3, there is no target policy: targets take actions of the current
+one, and the target critics move in every gradient step. Their code differs in that it stores noisy actions without
+clipping them to their range, and that learning rates fall as a cosine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from stoix_like.base_types import System, SystemSpec
+import jax
+
+from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
+from stoix_like.systems.ddpg.ddpg_types import DDPGParams, DDPGShared
 from stoix_like.systems.distributional import CategoricalCriticsConfig, Reduction, configure_head
 from stoix_like.systems.launch import entry_points
+from stoix_like.systems.off_policy import NO_TARGET
+from stoix_like.utils.replay import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +28,35 @@ class Config(ff_td3.Config, ff_d4pg.Config, CategoricalCriticsConfig):
 
 
 class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
-    """TD3 whose twin critics learn the distribution of returns, and whose policy maximises what targets use."""
+    """TD3 whose twin critics learn the distribution of returns, without a target policy."""
 
     config: Config
 
     @property
     def reduction(self) -> Reduction:
-        """How the critics become one, for targets and for the policy."""
+        """What the policy maximises, and what the critics learn."""
         return self.config.reduction
+
+    def init_shared(self, key: jax.Array, observation: Observation) -> DDPGShared:
+        """Initialise parameters and optimiser states."""
+        shared = super().init_shared(key, observation)
+        actor_params = NO_TARGET.init(shared.params.actor_params.online)
+        return shared._replace(params=shared.params._replace(actor_params=actor_params))
+
+    def sgd_step(self, shared: DDPGShared, batch: Batch, key: jax.Array) -> tuple[DDPGShared, Metrics]:
+        """Update the critics and their targets, and every `policy_frequency` steps the policy."""
+        shared, metrics = super().sgd_step(shared, batch, key)
+        q_params = self.target.update(shared.params.q_params)
+        return shared._replace(params=shared.params._replace(q_params=q_params)), metrics
+
+    def move_targets(self, params: DDPGParams) -> DDPGParams:
+        """Leave the targets of the critics as they are, after a step of the policy."""
+        return params
+
+    def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Compute cross-entropies to the projected target distributions of the current policy."""
+        online = params.actor_params.online
+        return super().critic_loss(q_params, params._replace(actor_params=OnlineAndTarget(online, online)), batch, key)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -1,6 +1,9 @@
 """Soft actor-critic with categorical critics (C51, Bellemare, Dabney & Munos 2017, arXiv:1707.06887).
 
-With large batches, and the mean of the critics, this is FastSAC (Seo et al. 2025, arXiv:2505.22642).
+With large batches, layer normalisation and `critic_reduction=mean`, where each critic learns its own target and the
+policy maximises their mean, this is FastSAC (Seo et al. 2025, arXiv:2512.01996, code: github.com/amazon-far/holosoma).
+Theirs adjusts the temperature in every step, this one with the policy. The FastSAC of arXiv:2505.22642, which is older,
+has scalar critics and the smaller of both targets: that is `sac/ff_sac`.
 """
 
 from __future__ import annotations
@@ -46,8 +49,10 @@ class CategoricalSAC(ff_sac.SAC[Config]):
         (q_t, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
         q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
-        atoms, target_logits = atoms_tm1[..., 0], reduction.distribution(q_t, logits_t)
-        losses = categorical_critics_loss_per_example(logits_tm1, atoms, reward, batch.discount, target_logits)
+        atoms, clipped_double = atoms_tm1[..., 0], reduction.clipped_double
+        losses = categorical_critics_loss_per_example(
+            logits_tm1, atoms, reward, batch.discount, logits_t, clipped_double
+        )
         loss = jnp.mean(batch.weight * losses)
         clipped = jnp.mean(is_outside(reward + batch.discount * reduction.value(q_t), atoms))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
