@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment
+from stoix_like.envs.stagger import IN_LOCKSTEP, Stagger
 from stoix_like.envs.wrappers import StatefulWrapper, Wrapper
 from stoix_like.utils.jax_utils import any_of_batch
 
@@ -31,10 +32,11 @@ class Start(NamedTuple):
 
 
 class AutoResetState(NamedTuple):
-    """The state of the environments, and the start states that the mode stores."""
+    """The state of the environments, the start states that the mode stores, and the state of `Stagger`."""
 
     env_state: State
     store: PyTree
+    remaining: PyTree = ()
 
 
 class PoolStore(NamedTuple):
@@ -47,23 +49,29 @@ class PoolStore(NamedTuple):
 class AutoReset(StatefulWrapper):
     """Base class of automatic resets; subclasses provide the start states.
 
+    Attributes:
+        stagger: where the first episodes are truncated.
+
     Args:
         env: environments without automatic reset.
     """
 
     keeps_ends: ClassVar[bool] = True
+    stagger: Stagger = IN_LOCKSTEP
 
     def reset(self, keys: jax.Array) -> tuple[AutoResetState, TimeStep]:
         """See `VectorEnvironment.reset`."""
         env_state, timestep = self.env.reset(keys)
-        return AutoResetState(env_state, self.init_store(keys, Start(env_state, timestep.observation))), timestep
+        store = self.init_store(keys, Start(env_state, timestep.observation))
+        return AutoResetState(env_state, store, self.stagger.init(keys)), timestep
 
     def step(self, keys: jax.Array, state: AutoResetState, action: jax.Array) -> tuple[AutoResetState, TimeStep]:
         """See `VectorEnvironment.step`."""
         env_state, timestep = self.env.step(keys, state.env_state, action)
+        remaining, timestep = self.stagger.truncate(state.remaining, timestep)
         done = timestep.terminated | timestep.truncated
         current, store = self.replace_ended(keys, state.store, done, Start(env_state, timestep.observation))
-        return AutoResetState(current.env_state, store), timestep._replace(observation=current.observation)
+        return AutoResetState(current.env_state, store, remaining), timestep._replace(observation=current.observation)
 
     def init_store(self, keys: jax.Array, starts: Start) -> PyTree:
         """Build the initial store; empty by default.
@@ -141,7 +149,7 @@ class PoolReset(AutoReset):
     def start_rollout(self, key: jax.Array, state: AutoResetState) -> AutoResetState:
         """Fill the pool; see `VectorEnvironment.start_rollout`."""
         env_state = self.env.start_rollout(key, state.env_state)
-        return AutoResetState(env_state, self._fill(key))
+        return state._replace(env_state=env_state, store=self._fill(key))
 
     def init_store(self, keys: jax.Array, starts: Start) -> PoolStore:
         """See `AutoReset.init_store`."""

@@ -7,7 +7,7 @@ Wrappers apply in one order, and those that are off are left out:
           → flattened observations → selected entries → masked entries → noise → delay → flicker
           → clipped observations → frame stack → remaining time → last action and reward → step count
           → episode metrics (of the suite's own rewards)                                  evaluation stops here
-          → scaled rewards → clipped rewards → automatic reset                            training
+          → scaled rewards → clipped rewards → staggered starts → automatic reset         training
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box, Dict, Mixed
+from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
@@ -34,7 +35,7 @@ _FOR_ONE_PLAYER = (
 )
 
 # Modes of automatic reset.
-AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], VectorEnvironment]] = {
+AUTO_RESETS: dict[str, Callable[[VectorEnvironment, EnvConfig], auto_reset.AutoReset]] = {
     "fresh": lambda env, config: auto_reset.FreshReset(env),
     "pool": lambda env, config: auto_reset.PoolReset(env, config.pool_size),
     "optimistic": lambda env, config: auto_reset.OptimisticReset(env, config.reset_ratio),
@@ -90,6 +91,7 @@ class EnvConfig:
     sticky_actions: Annotated[float, between(0.0, 1.0)] = 0.0
     action_repeat: Annotated[int, between(1, 1024)] = 1
     random_start_steps: Annotated[int, between(0, 100_000)] = 0
+    staggered_starts: bool = False
     eval_opponent: str = "random"
     observation_clip: Annotated[float | None, above(0.0)] = None
     time_in_observation: bool = False
@@ -119,8 +121,11 @@ def make(config: EnvConfig, own_env: Any = None, precision: str | None = None) -
         hint = nearest(config.auto_reset, AUTO_RESETS)
         raise ConfigError(f"env.auto_reset={config.auto_reset!r} is not a mode of automatic reset: {hint}")
     env = with_learned_rewards(_make_episodes(config, own_env, config.random_start_steps, precision=precision), config)
+    stagger = make_stagger(config.staggered_starts, env, config.time_limit)
     if not env.on_host:
-        return AUTO_RESETS[config.auto_reset](env, config)
+        resetting = AUTO_RESETS[config.auto_reset](env, config)
+        resetting.stagger = stagger
+        return resetting
     if config.auto_reset != "fresh":
         raise ConfigError(f"env.auto_reset={config.auto_reset!r}: {config.env_name} resets itself, use fresh")
     return auto_reset.HostReset(env)

@@ -1,0 +1,73 @@
+"""First episodes of different lengths, so that environments do not end their episodes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from stoix_like.base_types import PyTree, TimeStep
+from stoix_like.envs.environment import VectorEnvironment
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX
+
+# Folded into the keys of the first reset, so that start states and lengths are independent.
+_LENGTH_STREAM = 0x57A6
+
+
+class Stagger(NamedTuple):
+    """Truncation of the first episode of each environment at a random step.
+
+    Attributes:
+        init: `(keys [N]) -> remaining`, the steps until it is truncated, at the first reset.
+        truncate: `(remaining, timestep [N, ...]) -> (remaining, timestep)`, after each step.
+    """
+
+    init: Callable[[jax.Array], PyTree]
+    truncate: Callable[[Any, TimeStep], tuple[Any, TimeStep]]
+
+
+IN_LOCKSTEP = Stagger(lambda keys: (), lambda remaining, timestep: (remaining, timestep))
+"""The identity: first episodes are as long as all others."""
+
+
+def make_stagger(enabled: bool, env: VectorEnvironment, time_limit: int | None) -> Stagger:
+    """Build the truncation of first episodes, or the identity.
+
+    The length of the first episode is uniform in 1 … L, for a time limit of L steps, as if training had started in the
+    midst of it. Episodes that last until the time limit then end at different times in different environments. All
+    steps are learned from, and the truncated episodes are not counted among the episodes.
+
+    Args:
+        enabled: whether to truncate; False gives the identity.
+        env: environments without automatic reset.
+        time_limit: that of the configuration, for environments that do not know theirs.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ConfigError: the environments have no time limit, or reset themselves.
+    """
+    if not enabled:
+        return IN_LOCKSTEP
+    limit = env.truncates_after or time_limit
+    if env.on_host or limit in (None, INT32_MAX):
+        raise ConfigError(
+            "env.staggered_starts=true truncates first episodes up to a time limit, but "
+            + ("the environments reset themselves:" if env.on_host else "none is known: set env.time_limit, or")
+            + " use false"
+        )
+
+    def init(keys: jax.Array) -> jax.Array:
+        keys = jax.vmap(jax.random.fold_in, (0, None))(keys, _LENGTH_STREAM)
+        return jax.vmap(lambda key: jax.random.randint(key, (), 1, limit + 1))(keys)
+
+    def truncate(remaining: jax.Array, timestep: TimeStep) -> tuple[jax.Array, TimeStep]:
+        truncated = timestep.truncated | ((remaining == 1) & ~timestep.terminated)
+        timestep = timestep._replace(truncated=truncated)
+        return jnp.where(truncated | timestep.terminated, 0, jnp.maximum(remaining - 1, 0)), timestep
+
+    return Stagger(init, truncate)

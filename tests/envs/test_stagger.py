@@ -1,0 +1,75 @@
+"""First episodes of different lengths."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from stoix_like.envs import EnvConfig, Vectorize, make
+from stoix_like.envs.auto_reset import FreshReset
+from stoix_like.envs.factory import AUTO_RESETS, ScenarioConfig
+from stoix_like.envs.stagger import make_stagger
+from stoix_like.envs.suites.probes import Outcome, Probe
+from stoix_like.envs.wrappers import RecordEpisode, TimeLimit
+from stoix_like.errors import ConfigError
+from stoix_like.schema import INT32_MAX
+
+N, LIMIT = 64, 5
+
+
+class Endless(Probe):
+    """Goes on until action 1 terminates it."""
+
+    truncates_after = INT32_MAX
+
+    def first_view(self, key):
+        return jnp.zeros(1)
+
+    def outcome(self, state, action):
+        return Outcome(1.0, action == 1, False, state.view + 1.0)
+
+    def optimal_value(self, view, gamma):
+        raise NotImplementedError
+
+
+def play(mode, actions):
+    """Return the time steps `[T, N]`, and the state before them."""
+    env = RecordEpisode(TimeLimit(Vectorize(Endless()), LIMIT))
+    resetting = AUTO_RESETS[mode](env, EnvConfig(pool_size=4))
+    resetting.stagger = make_stagger(True, env, None)
+    state, _ = resetting.reset(jax.random.split(jax.random.key(0), N))
+    keys = jax.random.split(jax.random.key(1), actions.shape)
+    return jax.jit(lambda: jax.lax.scan(lambda state, x: resetting.step(x[0], state, x[1]), state, (keys, actions)))()[1]
+
+
+@pytest.mark.parametrize("mode", ["fresh", "cached"])
+def test_only_first_episodes_are_truncated_early_and_they_are_not_reported(mode):
+    """Each length from 1 to the limit occurs; every later episode takes the limit, and is the only kind that counts."""
+    steps = play(mode, jnp.zeros((3 * LIMIT, N), jnp.int32))
+    truncated = np.asarray(steps.truncated)
+    first = truncated.argmax(0)
+    assert set(first) == set(range(LIMIT))
+    later = (np.arange(3 * LIMIT)[:, None] - first) % LIMIT == 0
+    np.testing.assert_array_equal(truncated, later & (np.arange(3 * LIMIT)[:, None] >= first))
+    assert not np.asarray(steps.terminated).any()
+    # The view of the true successor counts the steps of its episode.
+    assert set(np.asarray(steps.next_observation.agent_view)[first, np.arange(N), 0]) == set(range(1, LIMIT + 1))
+    done, length = np.asarray(steps.episode.finished), np.asarray(steps.episode.episode_length)
+    assert (length[done] == LIMIT).all()
+
+
+def test_a_first_episode_that_terminates_is_not_followed_by_a_truncated_one():
+    actions = jnp.zeros((2 * LIMIT, N), jnp.int32).at[0].set(1)
+    steps = play("fresh", actions)
+    assert np.asarray(steps.terminated)[0].all()
+    np.testing.assert_array_equal(np.asarray(steps.truncated).argmax(0), LIMIT)
+
+
+def test_without_it_the_state_holds_nothing():
+    state, _ = FreshReset(Vectorize(Endless())).reset(jax.random.split(jax.random.key(0), 2))
+    assert jax.tree.leaves(state.remaining) == []
+
+
+def test_environments_without_a_time_limit_are_refused():
+    with pytest.raises(ConfigError, match=r"env.staggered_starts=true .* none is known: set env.time_limit, or use false"):
+        make(EnvConfig("probe", ScenarioConfig("value"), staggered_starts=True))
