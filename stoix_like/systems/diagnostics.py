@@ -21,6 +21,7 @@ DORMANT_THRESHOLD = 0.025
 """Score up to which a unit counts as dormant."""
 _MAX_ROWS = 256
 _RANK_FRACTION = 0.99
+_ADAM_B2 = 0.999
 
 
 def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: Any) -> Metrics:
@@ -34,8 +35,8 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
         observation: observations `[B, ...]` that the system learns from, see `resets.batch_of`.
 
     Returns:
-        Scalars by `network/name`: `weight_norm`, `update_ratio`, and of networks with declared units `dormant_units`,
-        `feature_norm`, `effective_rank` and `srank`; see `docs/guides/plasticity.md`.
+        Scalars by `network/name`: `weight_norm`, `update_ratio`, with Adam `gradient_norm`, and of networks with
+        declared units `dormant_units`, `feature_norm`, `effective_rank` and `srank`; see `docs/guides/plasticity.md`.
     """
     found: dict[str, list[jax.Array]] = defaultdict(list)
     old, new = _weights(before.params), _weights(after.params)
@@ -43,6 +44,8 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
         norm, change = optax.tree.norm(leaves), optax.tree.norm(jax.tree.map(jnp.subtract, leaves, old[network]))
         found[f"{network}/weight_norm"].append(norm)
         found[f"{network}/update_ratio"].append(change / jnp.maximum(norm, 1e-12))
+    for network, value in gradient_norms(after).items():
+        found[f"{network}/gradient_norm"].append(value)
     places = {id(leaf): path for path, leaf in jax.tree.leaves_with_path(after.params)}
     for record in record_units(system, after, observation):
         path = places.get(id(jax.tree.leaves(record.variables)[0]), ())
@@ -59,6 +62,27 @@ def _weights(params: Any) -> dict[str, list[jax.Array]]:
         if dict_path(path) and not is_target(path):
             found[network_of(path) or "network"].append(leaf)
     return dict(found)
+
+
+def gradient_norms(shared: Any) -> dict[str, jax.Array]:
+    """Compute the root mean squares of the norms of gradients after clipping, from the second moments of each Adam.
+
+    Args:
+        shared: the shared state of an agent.
+
+    Returns:
+        By network, the norm over about the last 1,000 gradient steps: `max_grad_norm` where all of them were clipped.
+    """
+
+    def is_adam(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByAdamState)
+
+    states = jax.tree.leaves_with_path(shared, is_leaf=is_adam)
+    adams = {network_of(path) or "network": state for path, state in states if is_adam(state)}
+    return {
+        name: jnp.sqrt(optax.tree.sum(adam.nu) / jnp.maximum(1.0 - _ADAM_B2**adam.count, 1e-12))
+        for name, adam in adams.items()
+    }
 
 
 def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[str, list[jax.Array]]:

@@ -32,14 +32,14 @@ class GradientConfig(SystemConfig):
 
     Attributes:
         decay_learning_rates: whether learning rates decay linearly to zero over the run.
-        max_grad_norm: largest global norm of the gradients of each optimiser.
+        max_grad_norm: largest global norm of the gradients of each optimiser; None: they are not clipped.
         adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
         optimiser: `adam`, `adamw` or `muon`, see `make_transform`.
         weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     """
 
     decay_learning_rates: bool
-    max_grad_norm: Annotated[float, above(0.0)]
+    max_grad_norm: Annotated[float | None, above(0.0)]
     adam_eps: Annotated[float, above(0.0)] = 1e-8
     optimiser: Annotated[str, one_of("adam", "adamw", "muon")] = "adam"
     weight_decay: Annotated[float, at_least(0.0)] = 0.0
@@ -96,7 +96,8 @@ def make_optimiser(
             return schedule(count * period)
 
     step = make_transform(config, rate, b1) if transform is None else transform(rate)
-    return optax.chain(clip_by_global_norm(config.max_grad_norm), step)
+    clip = optax.identity() if config.max_grad_norm is None else clip_by_global_norm(config.max_grad_norm)
+    return optax.chain(clip, step)
 
 
 def make_transform(config: GradientConfig, rate: Any, b1: Scalar = 0.9) -> optax.GradientTransformation:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import stoix_like
@@ -13,6 +14,7 @@ from stoix_like.networks.base import FeedForwardCritic
 from stoix_like.networks.heads import ScalarCriticHead
 from stoix_like.networks.torso import MLPTorso
 from stoix_like.systems import diagnostics
+from stoix_like.utils.training import clip_by_global_norm
 
 
 class Params(NamedTuple):
@@ -29,6 +31,22 @@ def test_ranks_of_singular_values():
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     np.testing.assert_allclose(diagnostics.effective_rank(jnp.asarray([1.0, 3.0])), np.exp(entropy), rtol=1e-5)
     assert [diagnostics.srank(jnp.asarray(v)) for v in ([98.0, 2.0], [995.0, 5.0])] == [2.0, 1.0]
+
+
+def test_the_norm_of_clipped_gradients():
+    """Two steps with the gradient (3, 4), of norm 5, which is clipped to 2; a constant norm is its own mean."""
+
+    class States(NamedTuple):
+        q_opt_state: Any
+
+    for limit, norm in ((2.0, 2.0), (7.0, 5.0)):
+        optim = optax.chain(clip_by_global_norm(limit), optax.adam(1e-3))
+        state, gradient = optim.init(jnp.zeros(2)), jnp.asarray([3.0, 4.0])
+        for _ in range(2):
+            _, state = optim.update(gradient, state)
+        found = diagnostics.gradient_norms({"states": States(state)})
+        assert list(found) == ["q"]
+        np.testing.assert_allclose(found["q"], norm, rtol=1e-4)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

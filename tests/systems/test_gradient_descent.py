@@ -58,6 +58,14 @@ def step_of(config, params, grads):
     return optim.update(grads, optim.init(params), params)[0]
 
 
+def test_without_a_largest_norm_gradients_are_not_clipped_and_nothing_is_computed():
+    params, config = {"kernel": jnp.ones((2, 2))}, config_of(max_grad_norm=None)
+    optim, adam = make_optimiser(config, None, 0.1), optax.adam(0.1)
+    states = optim.init(params), adam.init(params)
+    ours, theirs = (jax.make_jaxpr(x.update)(params, state) for x, state in zip((optim, adam), states, strict=True))
+    assert str(ours) == str(theirs)
+
+
 def test_adamw_decays_weights_alone():
     """The first step of Adam is lr * sign(g) = 0.1; a weight of 2 also loses lr * decay * 2 = 0.1."""
     params = {"kernel": jnp.full((2, 2), 2.0), "bias": jnp.full(2, 2.0)}
