@@ -150,6 +150,10 @@ class ActorCriticNetworks:
         """Compute the output of the critic, by default values."""
         return self.critic.apply(self.critic_params(params), obs)
 
+    def values(self, params: ActorCriticParams, obs: Any) -> jax.Array:
+        """Compute values, the means of what the critic puts out."""
+        return self.output.value(self.value(params, obs))
+
     def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, Any]:
         """Compute the policy and the output of the critic, in one pass where they share cells or have like torsos."""
         if self.shared or on_cpu() or not alike(self.actor, self.critic):
@@ -184,7 +188,7 @@ class ActorCriticNetworks:
             pieces: on accelerators, how many pieces the rollout is evaluated in, which need less memory than the whole.
         """
         steps = trajectory.transitions
-        value = in_pieces(lambda obs: self.output.value(self.value(params, obs)), pieces, len(steps.reward))
+        value = in_pieces(partial(self.values, params), pieces, len(steps.reward))
         v_tm1, values = value(steps.observation), value(steps.next_observation)
         return local, Values(steps.observation, v_tm1, successor_values(values, v_tm1, steps.truncated))
 

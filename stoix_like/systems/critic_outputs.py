@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Metrics
-from stoix_like.networks.requirements import VALUE_ATOMS, VALUE_QUANTILES, HeadRequirement
+from stoix_like.networks.requirements import VALUE_ATOMS, VALUE_DISTRIBUTION, VALUE_QUANTILES, HeadRequirement
+from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.loss import (
     baseline_loss_per_example,
     hl_gauss_loss_per_example,
     is_outside,
     quantile_regression_loss,
 )
+from stoix_like.utils.scales import two_hot
 
 
 class CriticOutput(NamedTuple):
@@ -38,9 +42,9 @@ def _hl_gauss(output: Any, target: jax.Array) -> jax.Array:
     return hl_gauss_loss_per_example(logits, atoms, target.reshape(-1)).reshape(target.shape)
 
 
-def _clipped(output: Any, target: jax.Array) -> Metrics:
+def _clipped(atoms: jax.Array, target: jax.Array) -> Metrics:
     """Compute which targets lie outside of the atoms."""
-    return {"clipped_targets": is_outside(target, output[2])}
+    return {"clipped_targets": is_outside(target, atoms)}
 
 
 def _quantiles(output: Any, target: jax.Array) -> jax.Array:
@@ -50,10 +54,34 @@ def _quantiles(output: Any, target: jax.Array) -> jax.Array:
     return losses.reshape(target.shape) / quantiles.shape[-1]
 
 
+def two_hot_loss(distribution: Any, *targets: jax.Array, weights: Sequence[Scalar] = (1.0,)) -> jax.Array:
+    """Compute the weighted sum of the cross-entropies of value distributions and each of their targets.
+
+    On a CPU, one sum of targets over one set of atoms is several times faster than `two_hot_loss_per_example`.
+
+    Args:
+        distribution: a distribution `[...]` over the same atoms everywhere.
+        *targets: `[...]` each.
+        weights: those of the targets.
+
+    Returns:
+        The losses (nats), `[...]`.
+    """
+    logits, values = distribution.logits, distribution.values
+    # A slice, which is free; indices would gather.
+    atoms = values[(slice(1),) * (values.ndim - 1)].reshape(-1)
+    pairs = zip(weights, targets, strict=True)
+    probs = functools.reduce(operator.add, [weight * two_hot(target, atoms) for weight, target in pairs])
+    return -jnp.sum(probs * logits, axis=-1)
+
+
 SCALAR = CriticOutput(lambda output: output, baseline_loss_per_example)
 """A value, learned by half its squared error."""
 _DISTRIBUTIONS = {
-    VALUE_ATOMS: CriticOutput(lambda output: output[0], _hl_gauss, _clipped),
+    VALUE_DISTRIBUTION: CriticOutput(
+        lambda output: output.mean(), two_hot_loss, lambda output, target: _clipped(output.values, target)
+    ),
+    VALUE_ATOMS: CriticOutput(lambda output: output[0], _hl_gauss, lambda output, target: _clipped(output[2], target)),
     VALUE_QUANTILES: CriticOutput(lambda output: jnp.mean(output[0], axis=-1), _quantiles),
 }
 

@@ -38,8 +38,8 @@ def play(mode, actions):
     resetting = AUTO_RESETS[mode](env, EnvConfig(pool_size=4))
     resetting.stagger = make_stagger(True, env, None)
     state, _ = resetting.reset(jax.random.split(jax.random.key(0), N))
-    keys = jax.random.split(jax.random.key(1), actions.shape)
-    return jax.jit(lambda: jax.lax.scan(lambda state, x: resetting.step(x[0], state, x[1]), state, (keys, actions)))()[1]
+    inputs = jax.random.split(jax.random.key(1), actions.shape), actions
+    return jax.jit(lambda: jax.lax.scan(lambda state, x: resetting.step(x[0], state, x[1]), state, inputs))()[1]
 
 
 @pytest.mark.parametrize("mode", ["fresh", "cached"])
@@ -71,5 +71,5 @@ def test_without_it_the_state_holds_nothing():
 
 
 def test_environments_without_a_time_limit_are_refused():
-    with pytest.raises(ConfigError, match=r"env.staggered_starts=true .* none is known: set env.time_limit, or use false"):
+    with pytest.raises(ConfigError, match=r"staggered_starts=true .* none is known: set env.time_limit, or use false"):
         make(EnvConfig("probe", ScenarioConfig("value"), staggered_starts=True))

@@ -10,7 +10,12 @@ from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
-from stoix_like.networks.heads import DistributionalContinuousQNetwork, QuantileCriticHead, ScalarCriticHead
+from stoix_like.networks.heads import (
+    DistributionalContinuousQNetwork,
+    QuantileCriticHead,
+    ScalarCriticHead,
+    SymexpCriticHead,
+)
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.systems.critic_outputs import SCALAR, critic_output
@@ -18,11 +23,15 @@ from stoix_like.systems.critic_outputs import SCALAR, critic_output
 ATOMS = DistributionalContinuousQNetwork(num_atoms=21, vmin=-2.0, vmax=2.0)
 
 
-@pytest.mark.parametrize("head", [ATOMS, QuantileCriticHead(num_quantiles=8)], ids=["atoms", "quantiles"])
-def test_the_mean_of_a_distribution_converges_to_its_targets(head):
+@pytest.mark.parametrize(
+    ("head", "scale"),
+    [(ATOMS, 1.0), (QuantileCriticHead(num_quantiles=8), 1.0), (SymexpCriticHead(), 1.0), (SymexpCriticHead(), 1e3)],
+    ids=["atoms", "quantiles", "two_hot", "two_hot_of_large_returns"],
+)
+def test_the_mean_of_a_distribution_converges_to_its_targets(head, scale):
     """Two states with the targets 0.7 and -1.2, of which the second is seen as a sequence, `[L, S]`."""
     output, embedding = critic_output(head), jnp.eye(2)[:, None]
-    target = jnp.asarray([[0.7], [-1.2]])
+    target = scale * jnp.asarray([[0.7], [-1.2]])
     params, optim = head.init(jax.random.key(0), embedding), optax.adam(0.1)
 
     def loss(params):
@@ -36,7 +45,7 @@ def test_the_mean_of_a_distribution_converges_to_its_targets(head):
         return (optax.apply_updates(params, updates), state), ()
 
     (params, _), _ = jax.lax.scan(step, (params, optim.init(params)), length=300)
-    np.testing.assert_allclose(output.value(head.apply(params, embedding)), target, atol=0.05)
+    np.testing.assert_allclose(output.value(head.apply(params, embedding)), target, atol=0.05 * scale)
 
 
 def test_targets_outside_of_the_atoms_are_counted():

@@ -50,8 +50,23 @@ def test_experiment_reaches_the_minimum_return(experiment, minimum_return):
     train(experiment, minimum_return)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "env", "steps", "minimum_return"),
+    [
+        ("ppo/ff_ppo", "pendulum", 500_000, -250.0),
+        ("ppo/ff_ppo_penalty", "pendulum", 500_000, -250.0),
+        ("search/ff_sampled_az", "pendulum", 50_000, -400.0),
+    ],
+)
+def test_defaults_learn_without_knowing_the_scale_of_rewards(system, env, steps, minimum_return):
+    """Returns are about -1,200 at first, and the best -140; see also `scripts/defaults.py`."""
+    train(None, minimum_return, f"system={system}", f"env=gymnax/{env}", f"arch.total_timesteps={steps}")
+
+
 def train(experiment, minimum_return, *more):
-    overrides = [f"+experiment={experiment}", "arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
+    overrides = ["arch.seed=0", "arch.compile_cache=false", "arch.num_devices=1", *more]
+    overrides += [f"+experiment={experiment}"] if experiment else []
     loop = TrainingLoop(set_up(parse_config(compose_config(overrides))), MultiLogger([]))
     loop.train()
     assert loop.summary()["absolute/episode_return_mean"] >= minimum_return

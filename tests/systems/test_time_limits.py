@@ -183,7 +183,7 @@ def state_values(networks, shared, hyperparams):
     """Compute the values of the states."""
     del hyperparams
     networks = make_networks(networks)
-    return networks.output.value(networks.value(shared.params, Observation(VIEWS)))
+    return networks.values(shared.params, Observation(VIEWS))
 
 
 def model_values(networks, shared, hyperparams):
@@ -194,7 +194,7 @@ def model_values(networks, shared, hyperparams):
     )
     space = Box(-1.0, 1.0, (1,)) if "num_samples" in hyperparams else Discrete(2)
     model = make_world_model(config, SimpleNamespace(networks=networks, action_space=space))
-    return model.value(shared.params, Observation(VIEWS))
+    return model.values(shared.params, Observation(VIEWS))
 
 
 def dreamed_values(networks, shared, hyperparams):

@@ -5,9 +5,7 @@ Shape letters: T time, B sequences, S starts of imagination, H imagined steps.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -25,12 +23,12 @@ from stoix_like.networks.latents import mode, sample_straight_through
 from stoix_like.networks.rssm import RSSM, Latent
 from stoix_like.networks.world_model import decoded_view, decoder_loss
 from stoix_like.schema import at_least, between
+from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.mpo.actions import as_vector
-from stoix_like.utils.jax_utils import Scalar, prepend_dims
+from stoix_like.utils.jax_utils import prepend_dims
 from stoix_like.utils.loss import kl_balance_loss
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import StreamBatch
-from stoix_like.utils.scales import two_hot
 
 Policy = Callable[[Latent, jax.Array | None, jax.Array], jax.Array]
 """`(latents [S], action mask [S, A] or None, key) -> actions [S, ...]`."""
@@ -387,27 +385,6 @@ def action_vector(space: Any, action: jax.Array) -> jax.Array:
     centre = np.broadcast_to((np.add(space.low, space.high) / 2.0) if space.bounded else 0.0, space.shape)
     scaled = (vector - prepend_dims(centre, vector.ndim)) / prepend_dims(space.half_width, vector.ndim)
     return scaled.astype(vector.dtype).reshape(*vector.shape[: vector.ndim - len(space.shape)], -1)
-
-
-def two_hot_loss(distribution: Any, *targets: jax.Array, weights: Sequence[Scalar] = (1.0,)) -> jax.Array:
-    """Compute the weighted sum of the cross-entropies of value distributions and each of their targets.
-
-    On a CPU, one sum of targets over one set of atoms is several times faster than `two_hot_loss_per_example`.
-
-    Args:
-        distribution: a distribution `[...]` over the same atoms everywhere.
-        *targets: `[...]` each.
-        weights: those of the targets.
-
-    Returns:
-        The losses (nats), `[...]`.
-    """
-    logits, values = distribution.logits, distribution.values
-    # A slice, which is free; indices would gather.
-    atoms = values[(slice(1),) * (values.ndim - 1)].reshape(-1)
-    pairs = zip(weights, targets, strict=True)
-    probs = functools.reduce(operator.add, [weight * two_hot(target, atoms) for weight, target in pairs])
-    return -jnp.sum(probs * logits, axis=-1)
 
 
 def make_world_model(config: WorldModelConfig, spec: SystemSpec) -> WorldModel:

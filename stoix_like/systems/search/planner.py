@@ -147,8 +147,8 @@ class Planner(Algorithm, Generic[ConfigT]):
 
     def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`, without a search."""
-        pi, value = self.networks.both(shared.params, self.normalizer.apply(shared.statistics, observation))
-        return NetworkOutputs(pi, value)
+        observation = self.normalizer.apply(shared.statistics, observation)
+        return NetworkOutputs(*self.networks.first(shared.params, observation))
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Add the rollout to the replay buffer, with the values of true successors, and to the statistics.
@@ -158,7 +158,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         """
         steps, shared = trajectory.transitions, agent.shared
         found: Found = steps.extras.extras
-        values = self.networks.value(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
+        values = self.networks.values(shared.params, self.normalizer.apply(shared.statistics, steps.next_observation))
         beyond = successor_values(values, found.value, steps.truncated)
         found = found._replace(value=following_values(found.value, beyond, steps.truncated))
         steps = steps._replace(extras=Remembered((), found))

@@ -108,12 +108,12 @@ class WorldModel:
         """Compute the policy at observations `[B, ...]`."""
         return self.policy_at(params, self.represent(params, observation), observation.action_mask)
 
-    def both(self, params: Any, observation: Observation) -> tuple[Any, jax.Array]:
+    def first(self, params: Any, observation: Observation) -> tuple[Any, jax.Array]:
         """Return the policy and the values `[...]` of observations."""
         latent = self.represent(params, observation)
         return self.policy_at(params, latent, observation.action_mask), self.value_at(params, latent)
 
-    def value(self, params: Any, observation: Observation) -> jax.Array:
+    def values(self, params: Any, observation: Observation) -> jax.Array:
         """Compute the values `[...]` of observations."""
         return self.value_at(params, self.represent(params, observation))
 

@@ -16,7 +16,8 @@ from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks.distributions import DiscreteValuedTfpDistribution
 from stoix_like.run.setup import set_up
-from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model, two_hot_loss
+from stoix_like.systems.critic_outputs import two_hot_loss
+from stoix_like.systems.dreamer.world_model import Observed, WorldModel, action_vector, make_world_model
 from stoix_like.utils.replay import Stream, StreamBatch
 
 OBSERVATION, STARTS = Observation(jnp.ones((2, 4))), jnp.array([False, True])

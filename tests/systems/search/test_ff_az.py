@@ -15,9 +15,14 @@ from stoix_like.utils.packing import unpack
 from stoix_like.utils.replay import SequenceBatch, Step
 
 
-def test_the_loss_is_a_cross_entropy_and_half_a_squared_error():
-    """A uniform policy has the cross-entropy log 2, and values are off by 3; importance weights are one half."""
-    _, az = prepare("env=probe/policy", "system.vf_coef=0.5", "system.n_step=1", "system.normalize_observations=false")
+@pytest.mark.parametrize(("network", "value_loss"), [("mlp", 4.5), ("mlp_symexp", np.log(255.0))])
+def test_the_loss_is_a_cross_entropy_and_that_of_the_critic(network, value_loss):
+    """A uniform policy has the cross-entropy log 2; values are off by 3, or all of 255 atoms are equally likely.
+
+    Importance weights are one half.
+    """
+    overrides = ("env=probe/policy", "system.vf_coef=0.5", "system.n_step=1", "system.normalize_observations=false")
+    _, az = prepare(f"network={network}", *overrides)
     agent = az.init(jax.random.key(0), timestep([0] * 4, [False] * 4))
     params = jax.tree.map(jnp.zeros_like, agent.shared.params)
     no, nothing = jnp.zeros((2, 4), bool), jnp.zeros((2, 4))
@@ -26,8 +31,8 @@ def test_the_loss_is_a_cross_entropy_and_half_a_squared_error():
     batch = SequenceBatch(Step(view, nothing, nothing + 3.0, no, no, None, found), no, (), jnp.full((1, 4), 0.5), None)
     loss, (metrics, errors) = az.loss(params, (), batch, jax.random.key(1))
     assert float(metrics["policy_loss"]) == pytest.approx(0.5 * np.log(2.0))
-    assert float(metrics["value_loss"]) == pytest.approx(0.5 * 4.5)
-    assert float(loss) == pytest.approx(0.5 * np.log(2.0) + 0.25 * 4.5)
+    assert float(metrics["value_loss"]) == pytest.approx(0.5 * value_loss)
+    assert float(loss) == pytest.approx(0.5 * np.log(2.0) + 0.25 * value_loss)
     np.testing.assert_allclose(errors, 3.0)
 
 

@@ -33,7 +33,7 @@ def test_successors_are_worth_what_the_next_search_found_except_beyond_the_end(t
     """
     _, az = prepare("env=probe/value", "arch.total_num_envs=1", "system.total_batch_size=1")
     networks = dataclasses.replace(az.networks)
-    object.__setattr__(networks, "value", lambda params, observation: 10.0 * observation.agent_view[..., 0])
+    object.__setattr__(networks, "values", lambda params, observation: 10.0 * observation.agent_view[..., 0])
     added = []
     replay = az.replay._replace(add=lambda local, trajectory: added.append(trajectory.transitions.extras.extras.value))
     az = dataclasses.replace(az, networks=networks, replay=replay)
@@ -73,7 +73,8 @@ def test_searches_normalise_observations_at_the_root_and_in_the_tree():
         root = az.simulation.root(params, state, first, key)
         output, _ = az.simulation.step(params, key, action, root.embedding)
         _, after = model.step(jax.random.split(key, 4), model.state_of(state.env_state), action)
-        expected = [az.networks.value(params[0], az.normalizer.apply(params[1], x)) for x in (first, after.observation)]
+        views = (az.normalizer.apply(params[1], x) for x in (first, after.observation))
+        expected = [az.networks.values(params[0], view) for view in views]
         return (root.value, output.value), expected
 
     np.testing.assert_allclose(*values(jax.random.key(0)), rtol=1e-4, atol=1e-6)

@@ -37,6 +37,7 @@ from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import at_least, between
+from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
     DreamerShared,
@@ -47,7 +48,7 @@ from stoix_like.systems.dreamer.dreamer_types import (
     make_return_scale,
 )
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
-from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model, two_hot_loss
+from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model
 from stoix_like.systems.gradient_descent import gradient_step
 from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import replay_epochs

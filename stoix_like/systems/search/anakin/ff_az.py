@@ -19,6 +19,7 @@ from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import make_networks
+from stoix_like.systems.critic_outputs import with_distributions
 from stoix_like.systems.gradient_descent import make_optimiser
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.search.candidates import Candidates, all_actions
@@ -39,10 +40,12 @@ class Config(PlannerConfig, SequenceConfig):
         critic_lr: Adam learning rate of the critic.
     """
 
-    network_heads: ClassVar[Mapping[str, HeadRequirement]] = {
-        "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
-        "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
-    }
+    network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(
+        {
+            "actor_network.action_head": HeadRequirement(STOCHASTIC_POLICY),
+            "critic_network.critic_head": HeadRequirement(VALUE, shares_torso_of="actor_network"),
+        }
+    )
     needs_model: ClassVar[bool] = True
     actor_lr: Annotated[float, above(0.0)]
     critic_lr: Annotated[float, above(0.0)]
@@ -59,14 +62,16 @@ class AlphaZero(Planner[ConfigT]):
     ) -> tuple[jax.Array, Losses]:
         """Compute the losses of policy and critic on sequences `[W, B]`; also the absolute errors of values."""
         config, steps, found = self.config, batch.steps, batch.steps.extras
-        pi, value = self.networks.both(params, self.normalizer.apply(statistics, steps.observation))
-        error = self.value_target(batch) - value
+        pi, output = self.networks.both(params, self.normalizer.apply(statistics, steps.observation))
+        critic, target = self.networks.output, self.value_target(batch)
+        value = critic.value(output)
         policy_loss = jnp.mean(batch.weight * self.policy_loss(pi, found))
-        value_loss = jnp.mean(batch.weight * 0.5 * jnp.square(error))
+        value_loss = jnp.mean(batch.weight * critic.loss(output, target))
         entropy = jnp.mean(batch.weight * pi.entropy(seed=key))
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "value": jnp.mean(value)}
-        return loss, (metrics, jnp.abs(error))
+        metrics |= jax.tree.map(jnp.mean, critic.metrics(output, target))
+        return loss, (metrics, jnp.abs(target - value))
 
 
 def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System:
@@ -76,7 +81,7 @@ def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System
 
     def expand(params: Any, observation: Observation, key: jax.Array) -> Expansion:
         network_params, statistics = params
-        pi, value = networks.both(network_params, parts["normalizer"].apply(statistics, observation))
+        pi, value = networks.first(network_params, parts["normalizer"].apply(statistics, observation))
         prior_logits, actions = candidates.choose(pi, key)
         return Expansion(prior_logits, value, actions)
 
