@@ -439,6 +439,7 @@ MUZERO = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("reward", "actor", "critic")),
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("representation", "dynamics")),
     *(*ATOMS, "system.unroll_steps=2", "system.n_step=2", "system.num_simulations=4", "system.lr=3e-3"),
+    "system.normalize_observations=false",
 ]
 CASES |= {
     "search/ff_mz": Case(MUZERO, model_values, atol=0.1),

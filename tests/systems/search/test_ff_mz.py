@@ -21,6 +21,7 @@ from stoix_like.utils.replay import SequenceBatch, Step
 
 SMALL = [
     *("system.unroll_steps=3", "system.n_step=2", "system.gamma=0.5", "system.total_batch_size=8"),
+    "system.normalize_observations=false",
     *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("representation", "dynamics", "reward")),
     *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
 ]

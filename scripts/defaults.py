@@ -1,0 +1,116 @@
+"""Train every system by its defaults on CartPole or Pendulum, and write the returns as one table.
+
+A system trains with its own hyperparameters and network; the environment and the budget are all that is set. Runs that
+are finished are not repeated, and those that were interrupted resume; `--table` only reads them.
+
+    python scripts/defaults.py runs/defaults --into docs/defaults.md
+    python scripts/defaults.py runs/defaults --systems ppo/ff_ppo search/ff_az
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import results
+
+from stoix_like.composition import compose_config, group_choices
+from stoix_like.config import parse_config
+from stoix_like.envs.spaces import Discrete
+from stoix_like.errors import ConfigError
+from stoix_like.storage.recorded_runs import FINISHED, read_run
+from stoix_like.systems.off_policy import OffPolicyConfig
+
+SEEDS = 3
+# What a policy that has learned the task returns, and a random one does not: 23 and -1,230.
+LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
+# Environment steps of each seed, where those of the kind would take too long.
+STEPS = {
+    "dreamer/dreamer_v3": 8_000,
+    "search/ff_mz": 100_000,
+    "search/ff_sampled_mz": 100_000,
+}
+# Reasons why the defaults of a system are not measured here, or do not learn.
+NOTES = {
+    "disco_rl/ff_disco103": "not measured: the weights of the update rule are a download",
+}
+
+
+class Task(NamedTuple):
+    """What the defaults of a system are measured on."""
+
+    environment: str
+    steps: int
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train what is missing, and print the table or write it into a page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="of the runs, one for each system")
+    parser.add_argument("--systems", nargs="+", choices=group_choices("system"), default=group_choices("system"))
+    parser.add_argument("--table", action="store_true", help="only write the table of the finished runs")
+    parser.add_argument("--into", type=Path, help="page whose text between the markers of results.py is replaced")
+    args = parser.parse_args(argv)
+    for system in () if args.table else args.systems:
+        train(args.directory, system)
+    text = table(args.directory, args.systems)
+    results.replace_block(args.into, text) if args.into else print(text)
+
+
+def task_of(system: str) -> Task:
+    """Choose the environment that fits the actions of a system, and the budget."""
+    config = parse_config(compose_config([f"system={system}"])).system
+    off_policy = isinstance(config, OffPolicyConfig)
+    if Discrete in getattr(config, "action_spaces", (Discrete,)):
+        return Task("cartpole", STEPS.get(system, 50_000 if off_policy else 100_000))
+    return Task("pendulum", STEPS.get(system, 10_000 if off_policy else 200_000))
+
+
+def command_of(system: str) -> list[str]:
+    """Return the arguments of `stoix-like` that train the seeds of a system."""
+    task = task_of(system)
+    budget = [f"arch.total_timesteps={task.steps}", "arch.num_evaluation=5", "arch.absolute_metric=false"]
+    seeds = [f"arch.population.size={SEEDS}", "arch.seed=0", "arch.num_devices=1"]
+    return ["train", f"system={system}", f"env=gymnax/{task.environment}", *budget, *seeds]
+
+
+def train(directory: Path, system: str) -> None:
+    """Train the seeds of a system, unless its run is finished; a failure is reported, and the next one continues."""
+    run = directory / system
+    if system in NOTES or (run.exists() and read_run(run).status == FINISHED):
+        return
+    resumed = (run / "checkpoints").exists()
+    given = ["resume", str(run)] if resumed else [*command_of(system), f"hydra.run.dir={run}"]
+    print(shlex.join(["stoix-like", *given]), flush=True)
+    subprocess.run([sys.executable, "-m", "stoix_like", *given], check=False, stdout=subprocess.DEVNULL)
+
+
+def table(directory: Path, systems: Sequence[str]) -> str:
+    """Return the markdown table: the final return of each seed, and whether all of them have learned the task."""
+    lines = [["system", "environment", "env steps", "final return of each seed", "learned"], ["---"] * 5]
+    for system in systems:
+        lines.append([f"`{system}`", *_cells(directory, system)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(directory: Path, system: str) -> list[str]:
+    task = task_of(system)
+    try:
+        members = results.read_members(directory / system)
+    except ConfigError:
+        return [task.environment, "", "", NOTES.get(system, "")]
+    finals = np.asarray([member.final for member in members])
+    learned = int(np.sum(finals >= LEARNED[task.environment]))
+    steps = results.format_steps(members[0].run.summary["env_steps"])
+    verdict = "yes" if learned == len(finals) else f"{learned} of {len(finals)}"
+    return [task.environment, steps, ", ".join(f"{final:.1f}" for final in finals), verdict]
+
+
+if __name__ == "__main__":
+    main()
