@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stoix_like.errors import require
-from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs
+from stoix_like.storage.recorded_runs import Member, Run, evolves, members, read_runs, task_names
 from stoix_like.storage.run_files import METRICS, UPDATES, read_records
 
 if TYPE_CHECKING:
@@ -40,18 +40,19 @@ def load(run_dirs: str | Path | Iterable[str | Path], updates: bool = False) -> 
     for problem in problems:
         print(f"leaving out a run: {problem}", file=sys.stderr)
     records = UPDATES if updates else METRICS
-    rows = [row for run in runs for row in _rows(run, list(read_records(run.directory / records)))]
+    named = zip(runs, task_names(runs), strict=True)
+    rows = [row for run, task in named for row in _rows(run, task, list(read_records(run.directory / records)))]
     table: pd.DataFrame = pandas.DataFrame(rows)
     return table
 
 
-def _rows(run: Run, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rows(run: Run, task: str, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     system = {name: value for name, value in run.config["system"].items() if name not in _NAMES and _is_scalar(value)}
     return [
         {
             "run": str(run.directory),
             "system": run.system,
-            "environment": run.environment,
+            "environment": task,
             "member": member.place,
             "seed": member.seed,
             **{f"system.{name}": value for name, value in {**system, **_hyperparams(member, record)}.items()},

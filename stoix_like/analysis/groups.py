@@ -14,14 +14,17 @@ from stoix_like.errors import ConfigError, nearest
 from stoix_like.storage.recorded_runs import (
     BEST_RETURN,
     RETURN,
+    TASK,
     Member,
     Run,
+    differing_keys,
     flatten,
     identity,
     is_below,
     read_runs,
     samples,
     settings,
+    task_names,
 )
 
 SCORES = ("final", "best")
@@ -42,7 +45,7 @@ class Algorithm(NamedTuple):
     Attributes:
         label: a short name, unique among the algorithms that are compared.
         settings: the settings in which the algorithms differ, by dotted key.
-        tasks: members by environment, each seed once.
+        tasks: members by task, an environment with its arguments, each seed once.
     """
 
     label: str
@@ -130,24 +133,25 @@ def group(members: Iterable[Member], by: Sequence[str] = ()) -> list[Algorithm]:
         ConfigError: a seed occurs twice in one group.
     """
     everyone = list(members)
+    on_tasks = task_names([member.run for member in everyone])
     settings: list[dict[str, Any]] = []
-    # Of the budgets, only those that tell the same seeds apart.
-    for hidden in (BUDGETS, BUDGETS[1:], ()):
+    # Of the budgets and of the wrappers of environments, only those that tell the same seeds apart.
+    for hidden in (("env", *BUDGETS), ("env", *BUDGETS[1:]), ("env",), TASK):
         settings = [_settings(member, by, hidden) for member in everyone]
         places = {
-            (identity(chosen), member.run.environment, member.seed)
-            for chosen, member in zip(settings, everyone, strict=True)
+            (identity(chosen), task, member.seed)
+            for chosen, task, member in zip(settings, on_tasks, everyone, strict=True)
         }
         if len(places) == len(everyone):
             break
     found: dict[str, tuple[dict[str, Any], dict[str, dict[int, Member]]]] = {}
-    for chosen, member in zip(settings, everyone, strict=True):
+    for chosen, task, member in zip(settings, on_tasks, everyone, strict=True):
         _, tasks = found.setdefault(identity(chosen), (chosen, {}))
-        seeds = tasks.setdefault(member.run.environment, {})
+        seeds = tasks.setdefault(task, {})
         if member.seed in seeds:
             raise ConfigError(_twice(seeds[member.seed], member))
         seeds[member.seed] = member
-    differing = _differing([chosen for chosen, _ in found.values()])
+    differing = differing_keys([chosen for chosen, _ in found.values()])
     labels = _labels(
         [{key: chosen.get(key) for key in differing} for chosen, _ in found.values()],
         [tasks for _, tasks in found.values()],
@@ -217,7 +221,7 @@ def sections(algorithms: Sequence[Algorithm]) -> list[list[Algorithm]]:
 
 def _settings(member: Member, by: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
     if not by:
-        return settings(member, without=("env", *without))
+        return settings(member, without)
     chosen = settings(member)
     return {key: value for key, value in chosen.items() if is_below(key, by)}
 
@@ -228,11 +232,6 @@ def _check_keys(by: Sequence[str], runs: Sequence[Run]) -> None:
     for key in by:
         if key not in known | parents:
             raise ConfigError(f"--by {key} is no key of these runs: {nearest(key, known | parents)}")
-
-
-def _differing(chosen: Sequence[dict[str, Any]]) -> list[str]:
-    keys = dict.fromkeys(key for one in chosen for key in one)
-    return [key for key in keys if len({identity({"value": one.get(key, "missing")}) for one in chosen}) > 1]
 
 
 def _labels(differences: Sequence[dict[str, Any]], found: Sequence[dict[str, dict[int, Member]]]) -> list[str]:

@@ -23,7 +23,7 @@ from stoix_like.loggers.formats import center_name
 from stoix_like.loggers.points import describe
 from stoix_like.storage import remote
 from stoix_like.storage.files import write_bytes
-from stoix_like.storage.recorded_runs import Member, Run, budget, flatten, identity, is_below, started
+from stoix_like.storage.recorded_runs import Member, Run, budget, differing_keys, flatten, is_below, started
 from stoix_like.storage.run_files import read_ladders
 
 _STYLE = """
@@ -195,11 +195,7 @@ def _differences(algorithms: Sequence[Algorithm]) -> str:
     hidden = ("arch.seed", "logger", "checkpoint", "arch.compile_cache")
     runs = _runs(algorithms)
     configs = [{key: value for key, value in flatten(run.config) if not is_below(key, hidden)} for run in runs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for config in configs for key in config)
-        if len({identity({"value": config.get(key, "missing")}) for config in configs}) > 1
-    ]
+    keys = differing_keys(configs)
     rows = [[key, *(_value(config, key) for config in configs)] for key in keys[:_MAX_DIFFERENCES]]
     more = f'<p class="note">{len(keys) - _MAX_DIFFERENCES} more keys</p>' if len(keys) > _MAX_DIFFERENCES else ""
     return _table(["key", *(run.directory.name for run in runs)], rows) + more if rows else ""

@@ -91,15 +91,18 @@ def run_lines(paths: Sequence[Path]) -> list[str]:
     Raises:
         ConfigError: a directory does not exist or holds no run that can be read.
     """
-    from stoix_like.storage.recorded_runs import read_runs, started
+    from stoix_like.storage.recorded_runs import read_runs, started, task_names
 
     found, problems = read_runs(paths)
     runs = sorted(found, key=started)
     head = ("started", "status", "system", "environment", "seeds", "mean return", "steps", "budget", "time")
-    return [*columns([(*head, "directory"), *map(_run_row, runs)]), *(f"unreadable: {problem}" for problem in problems)]
+    return [
+        *columns([(*head, "directory"), *map(_run_row, runs, task_names(runs))]),
+        *(f"unreadable: {problem}" for problem in problems),
+    ]
 
 
-def _run_row(run: Run) -> tuple[str, ...]:
+def _run_row(run: Run, task: str) -> tuple[str, ...]:
     from stoix_like.storage.recorded_runs import RETURN, budget, members, started
 
     last, own = run.last, members(run)
@@ -109,7 +112,7 @@ def _run_row(run: Run) -> tuple[str, ...]:
         f"{started(run):%Y-%m-%d %H:%M}",
         run.status,
         run.system,
-        run.environment,
+        task,
         _seeds([member.seed for member in own]),
         _mean(returns),
         f"{last.get('env_steps', 0):,}",

@@ -36,6 +36,8 @@ TRIALS = "population/trials"
 _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
+# What an environment is, apart from the wrappers around it.
+TASK = ("env.env_name", "env.scenario", "env._target_", "env.kwargs", "env.params")
 # Keys that change no result but through the seed.
 SEEDS_AND_OUTPUT = (
     "arch.seed",
@@ -344,6 +346,39 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
         # The other runs of a search are no setting: each run has different ones.
         found.pop("arch.population.halving.peers", None)
     return found | {f"system.{name}": value for name, value in member.hyperparams.items()}
+
+
+def task_names(runs: Sequence[Run]) -> list[str]:
+    """Name the task of each run: its environment, and the arguments and parameters that differ there between runs.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        Names such as `memory/t_maze length=8`, equal for runs of the same task.
+    """
+    by_run = [{key: value for key, value in flatten(run.config) if is_below(key, TASK)} for run in runs]
+    rivals: dict[str, list[dict[str, Any]]] = {}
+    for run, arguments in zip(runs, by_run, strict=True):
+        rivals.setdefault(run.environment, []).append(arguments)
+    differing = {environment: differing_keys(found) for environment, found in rivals.items()}
+    return [
+        " ".join(
+            [run.environment]
+            + [f"{_short(key)}={value}" for key, value in arguments.items() if key in differing[run.environment]]
+        )
+        for run, arguments in zip(runs, by_run, strict=True)
+    ]
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("env.").removeprefix("kwargs.").removeprefix("params.")
+
+
+def differing_keys(chosen: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not the same in all mappings, in the order of their first mapping."""
+    keys = dict.fromkeys(key for one in chosen for key in one)
+    return [key for key in keys if len({identity({"value": one.get(key, "missing")}) for one in chosen}) > 1]
 
 
 def identity(values: Mapping[str, Any]) -> str:

@@ -66,6 +66,39 @@ def test_a_seed_counts_once(tmp_path):
         analysis.read(tmp_path)
 
 
+def test_arguments_and_parameters_of_environments_make_tasks(tmp_path):
+    for length, penalty in ((8, 0.1), (32, 0.1), (8, None)):
+        for system in ("ppo/rec_ppo", "ppo/ff_ppo"):
+            params = {} if penalty is None else {"penalty": penalty}
+            kwargs = {"length": length, "steps": 9}
+            directory = tmp_path / f"{system}{length}{penalty}"
+            write_run(directory, system=system, env_kwargs=kwargs, env_params=params, env="maze")
+    tasks = ["gymnax/maze length=8 penalty=0.1", "gymnax/maze length=32 penalty=0.1", "gymnax/maze length=8"]
+    algorithms = analysis.read(tmp_path)
+    assert [(algorithm.label, set(algorithm.tasks)) for algorithm in algorithms] == [
+        ("ppo/ff_ppo", set(tasks)),
+        ("ppo/rec_ppo", set(tasks)),
+    ]
+    comparison = str(analysis.compare(algorithms))
+    assert all(task in comparison for task in tasks)
+    lines = run_lines([tmp_path])[1:]
+    assert all(sum(f" {task}  " in line for line in lines) == 2 for task in tasks)
+    assert set(analysis.load(tmp_path).environment) == set(tasks)
+    report.write([tmp_path], tmp_path / "report.html", animation=False)
+    assert all(task in (tmp_path / "report.html").read_text() for task in tasks)
+    # Alone, an environment needs no arguments in its name.
+    assert set(analysis.read(tmp_path / "ppo/rec_ppo8None")[0].tasks) == {"gymnax/maze"}
+
+
+def test_wrappers_of_environments_are_settings_where_they_tell_seeds_apart(tmp_path):
+    for stack in (1, 4):
+        write_run(tmp_path / f"{stack}", env_keys={"frame_stack": stack})
+    write_run(tmp_path / "other", seed=1, env_keys={"frame_stack": 1})
+    assert [algorithm.label for algorithm in analysis.read([tmp_path / "4", tmp_path / "other"])] == ["ppo/ff_ppo"]
+    labels = [algorithm.label for algorithm in analysis.read(tmp_path)]
+    assert labels == ["ppo/ff_ppo env.frame_stack=1", "ppo/ff_ppo env.frame_stack=4"]
+
+
 def test_the_seeds_of_a_grid_are_grouped_by_its_hyperparameters(tmp_path):
     run = write_run(tmp_path / "a", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
     summary = json.loads((run / "summary.json").read_text())

@@ -1,6 +1,8 @@
 """Returns over the length of a task."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -92,3 +94,28 @@ def test_runs_of_one_length_need_its_name(tmp_path, capsys):
     assert "no number in env.kwargs.* differs between these runs: name the length" in capsys.readouterr().err
     cli.main(["plot-memory", str(tmp_path), "--out", str(tmp_path / "x.png"), "--x", "env.kwargs.length"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+TINY_STUDY = (
+    "system=ppo/rec_ppo network=rnn_shared env=memory/t_maze env.kwargs.length=2,3"
+    " network.actor_network.rnn_layer.cell_type=gru,mingru arch.population.size=2 hydra.sweep.dir=runs/t_maze"
+    " arch.total_timesteps=512 arch.total_num_envs=8 arch.num_evaluation=1 arch.num_eval_episodes=8"
+    " system.rollout_length=16 system.num_minibatches=2 system.epochs=1"
+)
+
+
+@pytest.mark.slow
+def test_the_study_of_the_guide_is_reported_by_all_commands(tmp_path):
+    def run(*arguments):
+        command = [sys.executable, "-m", "stoix_like", *arguments]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    run("train", "-m", *TINY_STUDY.split())
+    tasks = ["memory/t_maze length=2", "memory/t_maze length=3"]
+    assert all(run("runs").count(task) == 2 for task in tasks)
+    compared = run("compare", "runs/t_maze")
+    assert all(text in compared for text in (*tasks, "cell_type=gru", "cell_type=mingru"))
+    run("plot", "runs/t_maze", "--out", "curves.png")
+    run("plot-memory", "runs/t_maze", "--out", "t_maze.svg")
+    run("report", "runs/t_maze", "--out", "report.html")
+    assert all(task in (tmp_path / "report.html").read_text() for task in tasks)

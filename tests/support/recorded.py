@@ -22,6 +22,8 @@ def write_run(
     finished=True,
     bests=None,
     env_kwargs=None,
+    env_params=None,
+    env_keys=None,
     cell=None,
     **system_keys,
 ):
@@ -35,7 +37,13 @@ def write_run(
     config = {
         "arch": {"seed": seed, "total_timesteps": 100 * (len(curves) - 1), "population": {"hyperparams": None}},
         "system": {"name": system, "module": "stoix_like.x", "actor_lr": 0.001, **system_keys},
-        "env": {"env_name": "gymnax", "scenario": {"name": env}, "kwargs": env_kwargs or {}},
+        "env": {
+            "env_name": "gymnax",
+            "scenario": {"name": env},
+            "kwargs": env_kwargs or {},
+            "params": env_params or {},
+            **(env_keys or {}),
+        },
         "network": {} if cell is None else {"actor_network": {"rnn_layer": {"cell_type": cell}}},
         "checkpoint": {"keep": 1},
         "logger": {"console": {"enabled": True}},
