@@ -110,6 +110,7 @@ def check_interface(env: VectorEnvironment, strict: bool = False) -> None:
     """
     # Each stage relies on the one before.
     _raise_any(_space_faults(env))
+    _raise_any(iter(env.unwrapped.faults if strict else ()))
     _raise_any(_interface_faults(env, strict))
 
 

@@ -32,6 +32,8 @@ class Environment(ABC):
     """See `VectorEnvironment.truncates_after`."""
     num_players: int = 1
     """See `VectorEnvironment.num_players`."""
+    faults: tuple[str, ...] = ()
+    """See `VectorEnvironment.faults`."""
 
     @abstractmethod
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
@@ -197,6 +199,11 @@ class VectorEnvironment(ABC):
         return 1
 
     @property
+    def faults(self) -> tuple[str, ...]:
+        """Sentences about what `unwrapped` declares and does not keep to, although it can be trained."""
+        return ()
+
+    @property
     def unwrapped(self) -> VectorEnvironment:
         """The environments of the suite, without wrappers."""
         return self
@@ -265,6 +272,11 @@ class Vectorize(VectorEnvironment):
     def num_players(self) -> int:
         """See `VectorEnvironment.num_players`."""
         return self.env.num_players
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """See `VectorEnvironment.faults`."""
+        return self.env.faults
 
     def reset(self, keys: jax.Array) -> tuple[State, TimeStep]:
         """See `VectorEnvironment.reset`."""

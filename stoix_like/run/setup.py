@@ -173,6 +173,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
     notes = (
         *plan.notes,
         *notes,
+        *env.unwrapped.faults,
         *unused_methods(env),
         *(
             f"{rate} has no effect: system={config.system_name} trains without dropout there"

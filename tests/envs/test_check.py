@@ -16,9 +16,12 @@ from stoix_like.base_types import Observation
 from stoix_like.envs import Box, Discrete, Environment, MultiDiscrete, Tuple, Vectorize, check, check_environment
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import restart, transition
-from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make_scenario
+from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_scenario
 from stoix_like.envs.suites import probes
 from stoix_like.errors import FaultyEnvironmentError
+
+
+NARROW = r"GymnaxNarrow returns observations of shape \[1\], but its observation_space has the shape \[2\]: make"
 
 
 class Sound(Environment):
@@ -229,6 +232,15 @@ def test_each_fault_is_one_sentence(env):
         check_environment(env(), num_steps=40)
     assert "\n" not in "".join(refused.value.faults)
     assert len(refused.value.faults) <= 2
+
+
+def test_a_declared_shape_is_compared_with_that_of_observations():
+    with pytest.raises(FaultyEnvironmentError, match=NARROW):
+        check_environment(own_envs.GymnaxNarrow())
+    # Training takes the observations as they are, and says so.
+    env = make(EnvConfig("own", _target_="own_envs.GymnaxNarrow"))
+    assert env.observation_space.shape == (1,)
+    assert [fault.startswith("GymnaxNarrow returns") for fault in env.unwrapped.faults] == [True]
 
 
 def test_an_environment_of_gymnasium_is_checked_as_well():

@@ -27,6 +27,11 @@ def test_dropout_without_effect_is_noted(system, noted):
     )
 
 
+def test_observations_of_another_shape_than_declared_are_noted():
+    setup = set_up(parse_config(compose_config(["env=own", "env._target_=own_envs.GymnaxNarrow"])))
+    assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
+
+
 @pytest.mark.slow
 def test_systems_of_one_seat_refuse_self_play():
     overrides = ["env=pgx/tic_tac_toe", "+env.kwargs.opponent=self", "system=ppo/ff_ppo"]

@@ -91,6 +91,14 @@ class GymnaxWalk(environment.Environment):
         return spaces.Box(0.0, 1.0, (1,))
 
 
+class GymnaxNarrow(GymnaxWalk):
+    """A walk whose observations are shorter than its space says."""
+
+    def observation_space(self, params):
+        """Return a space of two entries."""
+        return spaces.Box(jnp.zeros(2), jnp.ones(2), (2,))
+
+
 class Spot(Environment):
     """One step: an image of 6 x 6 pixels shows a spot, and the reward is minus the squared distance to its column."""
 

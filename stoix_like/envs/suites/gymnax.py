@@ -71,6 +71,12 @@ class GymnaxEnvironment(Environment):
         low, high = (0.0, 1.0) if self._num_classes is not None else (declared.low, declared.high)
         if name in _WRONG_BOUNDS:
             low, high = -np.inf, np.inf
+        if self._num_classes is None and tuple(declared.shape) != view.shape:
+            self.faults = (
+                f"{name} returns observations of shape {list(view.shape)}, but its observation_space has the shape"
+                f" {list(declared.shape)}: make them agree",
+            )
+            low, high = np.min(low), np.max(high)
         self.observation_space = Box(_bound(low), _bound(high), view.shape, view.dtype)
 
     def reset(self, key: jax.Array) -> tuple[State, TimeStep]:
