@@ -12,13 +12,13 @@ Or by configuration: `callbacks=[{_target_: stoix_like.callbacks.StopAtReturn, e
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoix_like.errors import ConfigError
+from stoix_like.user_code import import_object
 
 if TYPE_CHECKING:
     from stoix_like.loggers.base import RunInfo
@@ -186,8 +186,4 @@ def _imported(function: Any) -> Any:
                 f"function={function} cannot be called: use a function, or its path my_module.my_function"
             )
         return function
-    module, _, name = function.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"function={function} cannot be imported ({error}): use my_module.my_function") from error
+    return import_object(function, "function", "use the import path of a function, my_module.my_function")

@@ -21,6 +21,7 @@ from stoix_like.envs.own import check_same
 from stoix_like.errors import ConfigError, first_line, nearest
 from stoix_like.loggers import LoggerConfig
 from stoix_like.schema import INT32_MAX, Range, at_least, between, from_mapping, one_of
+from stoix_like.user_code import refusing
 
 Build = Callable[[Any, SystemSpec], System]
 
@@ -472,13 +473,9 @@ def import_build(module: str) -> Build:
     Raises:
         ConfigError: it cannot be imported, or has no `build`.
     """
-    try:
+    advice = "use the import path of a module with a function build(config, spec)"
+    with refusing(f"system.module={module} is not a system", advice):
         return importlib.import_module(module).build
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"system.module={module} is not a system ({error!s}): use the import path of a module with a function"
-            " build(config, spec)"
-        ) from error
 
 
 def schema_of(build: Build) -> type[SystemConfig]:

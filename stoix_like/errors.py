@@ -185,10 +185,17 @@ def naming(key: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {error}") from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of the message of an error, or the name of its class if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """Return what went wrong: the message of an error, after the name of its class unless that adds nothing."""
+    said = first_line(error)
+    spoken = isinstance(error, (ValueError, ImportError)) or said == type(error).__name__
+    return said if spoken else f"{type(error).__name__}: {said}"
 
 
 def raised_at(error: BaseException) -> str:

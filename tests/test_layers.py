@@ -12,7 +12,7 @@ import stoix_like
 ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
 LAYERS = (
-    ("errors", "interpreter", "overrides", "schema", "versions"),
+    ("errors", "interpreter", "overrides", "schema", "user_code", "versions"),
     ("call_thread", "processes", "signals", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.platform"),
     ("utils",),

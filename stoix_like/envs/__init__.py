@@ -3,6 +3,7 @@
 from stoix_like.envs.check import check_environment
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.factory import EnvConfig, ScenarioConfig, make, make_eval
+from stoix_like.envs.opponents import find_opponent
 from stoix_like.envs.spaces import (
     ActionSpace,
     Box,
@@ -32,6 +33,7 @@ __all__ = [
     "VectorEnvironment",
     "Vectorize",
     "check_environment",
+    "find_opponent",
     "list_scenarios",
     "make",
     "make_eval",

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stoix_like.errors import ConfigError, first_line, nearest, raised_at
+from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.schema import INT32_MAX, scalar
+from stoix_like.user_code import ERRORS
 
 T = TypeVar("T")
 
@@ -91,9 +92,8 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
             raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")
     try:
         return cls(*args, **kwargs)
-    except Exception as error:  # Constructors of users raise anything.
-        reason = first_line(error)
-        raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason}{raised_at(error)}") from error
+    except ERRORS as error:
+        raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
 
 
 def fit_params(

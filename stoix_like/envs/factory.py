@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from stoix_like.base_types import Model
-from stoix_like.envs import auto_reset, own, randomization, wrappers
+from stoix_like.envs import auto_reset, opponents, own, randomization, wrappers
 from stoix_like.envs.check import check_interface
 from stoix_like.envs.environment import VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
@@ -27,6 +27,7 @@ from stoix_like.envs.stagger import make_stagger
 from stoix_like.envs.suites import SUITES, load_suite
 from stoix_like.errors import ConfigError, nearest
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.user_code import refusing
 
 # Keys of wrappers that would mix the two players of a game.
 _FOR_ONE_PLAYER = (
@@ -254,7 +255,10 @@ def _make_episodes(
         raise ConfigError(f"{key} does not fit {config.env_name}, which resets itself: leave it out")
     if env.num_players == 2:
         _check_two_players(config)
-        env = env.against(config.eval_opponent) if evaluation else env
+        if evaluation:
+            problem, advice = f"{opponents.KEY}={config.eval_opponent} failed", "against must return the game with it"
+            with refusing(problem, advice):
+                env = env.against(config.eval_opponent)
     elif config.eval_opponent != EnvConfig.eval_opponent:
         raise ConfigError(
             f"env.eval_opponent={config.eval_opponent} has no effect: it is for games in which a system plays both"

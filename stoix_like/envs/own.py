@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,10 +17,12 @@ from stoix_like.envs.spaces import Box
 from stoix_like.envs.suites import load_suite
 from stoix_like.envs.wrappers import join_actions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError
+from stoix_like.user_code import import_object
 
 OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
 
+A_CLASS = "use the import path of a class, my_module.MyClass"
 _GYMNAX = ("reset_env", "step_env", "default_params")
 # Packages whose environments step on the host, one call at a time.
 _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
@@ -55,7 +56,7 @@ def make(
             "env._target_ is not set: use the import path of a class, env._target_=my_module.MyEnv; if the run was"
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
-    found, constructor = resolve(target, "env._target_") if env is None else env, None
+    found, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
     if is_constructor(found):
         constructor = partial(found, **kwargs)
         found = construct(found, kwargs, target or found.__name__)
@@ -126,7 +127,7 @@ def wrap(env: VectorEnvironment, wrappers: Sequence[Mapping[str, Any]]) -> Vecto
             raise ConfigError(
                 f"{key}={dict(wrapper)} has no _target_, an import path: write {{_target_: my_module.MyWrapper, …}}"
             )
-        wrapped = construct(resolve(target, f"{key}._target_"), kwargs, target, key, env)
+        wrapped = construct(import_object(target, f"{key}._target_", A_CLASS), kwargs, target, key, env)
         if not isinstance(wrapped, VectorEnvironment):
             raise ConfigError(
                 f"{key}._target_={target} returned a {type(wrapped).__name__}: use a subclass of"
@@ -156,28 +157,6 @@ def unused_methods(env: VectorEnvironment) -> tuple[str, ...]:
     )
 
 
-def resolve(target: str, key: str) -> Any:
-    """Import an object.
-
-    Args:
-        target: its import path, `my_module.MyEnv`.
-        key: the config key of the path, for messages.
-
-    Returns:
-        The object.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    module, _, name = target.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"{key}={target} cannot be imported ({error}): use the import path of a class, my_module.MyClass"
-        ) from error
-
-
 def build_target(entry: Any, key: str, example: str) -> Any:
     """Build an object from its block of the configuration.
 
@@ -196,7 +175,7 @@ def build_target(entry: Any, key: str, example: str) -> Any:
     if not isinstance(target, str):
         raise ConfigError(f"{key}={entry} has no _target_, an import path: write {{_target_: {example}, …}}")
     kwargs = {name: value for name, value in entry.items() if name != "_target_"}
-    return construct(resolve(target, f"{key}._target_"), kwargs, target, key)
+    return construct(import_object(target, f"{key}._target_", A_CLASS), kwargs, target, key)
 
 
 def import_path(env: Any) -> str | None:

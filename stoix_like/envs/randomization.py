@@ -10,13 +10,15 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import TimeStep
 from stoix_like.envs.environment import State, VectorEnvironment, Vectorize, strongly_typed
-from stoix_like.envs.own import resolve
 from stoix_like.envs.suites.physics import Physics, PhysicsEnvironment
 from stoix_like.envs.wrappers import Wrapper
-from stoix_like.errors import ConfigError, first_line, raised_at
+from stoix_like.errors import ConfigError
+from stoix_like.user_code import guarded, import_object, refusing
 
 KEY = "env.randomization"
 REGISTERED = "registered"
+_FORM = "(model, raw keys [N, 2]) -> (model, axes)"
+_A_FUNCTION = f"use the import path of a function {_FORM}"
 # By how often parameters are drawn, the modes of automatic reset whose start states fit them: those of `pool` and
 # `optimistic` were drawn for other environments, and `cached` ones keep the parameters they were drawn with.
 AUTO_RESETS: Mapping[str, tuple[str, ...]] = {
@@ -58,7 +60,8 @@ class Randomized(Vectorize):
         self, env: PhysicsEnvironment, physics: Physics, randomizer: Randomizer, every: str, name: str
     ) -> None:
         super().__init__(env)
-        self._physics, self._randomizer, self._every = physics, randomizer, every
+        self._physics, self._every = physics, every
+        self._randomizer = guarded(randomizer, KEY, name, _FORM, _fault)
         self.keeps_parameters = every != "reset"
         self._nominal, self._structure = jax.tree.flatten(physics.model)
         self._axes: list[int | None] = [None] * len(self._nominal)
@@ -122,19 +125,13 @@ class Randomized(Vectorize):
             unchanged = [leaf is nominal for leaf, nominal in zip(jax.tree.leaves(model), self._nominal, strict=True)]
             return model
 
-        try:
-            with jax.numpy_rank_promotion("allow"):
-                drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
+        with refusing(f"{KEY}={name} failed", f"it must be a function {_FORM}"), jax.numpy_rank_promotion("allow"):
+            drawn = jax.eval_shape(draw, jax.random.split(jax.random.key(0), num_envs))
             spread: list[int | None] = []
             # Axes may be those of subtrees, as in `jax.vmap`, and models have fields that are None themselves.
             jax.tree.map(
                 lambda axis, part: spread.extend([axis] * len(jax.tree.leaves(part))), axes, drawn, is_leaf=_is_none
             )
-        except Exception as error:  # Functions of users raise anything.
-            raise ConfigError(
-                f"{KEY}={name} failed: {first_line(error)}{raised_at(error)}; it must return (model, axes) from (model,"
-                " raw keys [N, 2])"
-            ) from error
         structure: Any
         leaves, structure = jax.tree.flatten(drawn)
         if structure != self._structure:
@@ -193,12 +190,9 @@ def randomize(
     if randomization == REGISTERED:
         randomizer = one.physics.registered()
         if randomizer is None:
-            raise ConfigError(
-                f"{KEY}={REGISTERED}: no randomisation is registered for {environment}: use the import path of a"
-                " function (model, keys) -> (model, axes)"
-            )
+            raise ConfigError(f"{KEY}={REGISTERED}: no randomisation is registered for {environment}: {_A_FUNCTION}")
     else:
-        randomizer = resolve(randomization, KEY)
+        randomizer = import_object(randomization, KEY, _A_FUNCTION)
     return env.rebased(Randomized(one, one.physics, randomizer, every, randomization))
 
 
@@ -212,6 +206,10 @@ def _check_wrappers(env: VectorEnvironment, every: str) -> None:
                 " override next_episodes, too, or use env.randomize_every=reset"
             )
         env = env.env
+
+
+def _fault(result: Any) -> str | None:
+    return None if isinstance(result, tuple) and len(result) == 2 else f"returns a {type(result).__name__}"
 
 
 def _is_none(leaf: Any) -> bool:

@@ -27,6 +27,7 @@ from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
+from stoix_like.user_code import refusing
 
 Activation = Callable[[Array], Array]
 """A function from arrays to arrays."""
@@ -173,8 +174,10 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
     Raises:
         ConfigError: see `_check_arguments`, a number of heads does not divide the width, or a range is empty.
     """
-    cell_type, kwargs = arguments["cell_type"], plain_kwargs(arguments["cell_kwargs"])
-    cell, key = parse_rnn_cell(cell_type), f"{key}.cell_kwargs"
+    cell_type, key = arguments["cell_type"], f"{key}.cell_kwargs"
+    if not isinstance(given := arguments["cell_kwargs"], Mapping | SimpleNamespace | None):
+        raise ConfigError(f"{key}={given} must be options by name: use {key}={{name: value}}, or null")
+    cell, kwargs = parse_rnn_cell(cell_type), plain_kwargs(given)
     fields = {} if cell.__module__.startswith("flax.") else {field.name: field for field in dataclasses.fields(cell)}
     hints = get_type_hints(cell, include_extras=True) if fields else {}
     converted = {}
@@ -502,10 +505,8 @@ def _positive(sizes: Any) -> bool:
 
 def _locate(path: Any, key: str) -> Callable[..., Any]:
     module_name, _, name = str(path).rpartition(".")
-    try:
+    with refusing(f"{key}._target_={path} cannot be imported", "use the import path of a class or function"):
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{key}._target_={path} cannot be imported: {error}") from error
     if not callable(getattr(module, name, None)):
         known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
         raise ConfigError(f"{key}._target_={path} does not exist: {nearest(name, known)}")

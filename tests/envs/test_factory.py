@@ -219,6 +219,26 @@ def test_the_opponent_of_evaluations_is_refused_where_none_plays():
         make(nim(step_count=True))
 
 
+@pytest.mark.parametrize(
+    ("opponent", "problem"),
+    [
+        ("nim.absent", r"cannot be imported \(AttributeError: module 'nim' has no attribute 'absent'\): it must be"),
+        ("nim.take", r"failed \(.*nim.py:\d+\): it must be a function \(key, game\) -> action, a scalar integer"),
+        ("sys.exit", r"failed \(.*\): it must be a function"),
+        ("builtins.print", "returns None: it must be a function"),
+    ],
+)
+def test_opponents_that_cannot_play_are_refused(opponent, problem):
+    with pytest.raises(ConfigError, match=rf"env.eval_opponent={opponent} {problem}"):
+        make_eval(nim(eval_opponent=opponent))
+
+
+def test_a_game_whose_method_against_fails_is_refused(monkeypatch):
+    monkeypatch.setattr(Nim, "against", lambda self, opponent: None)
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=random failed \(AttributeError: .*: against must return"):
+        make_eval(nim())
+
+
 def test_two_players_of_an_own_game_need_opponents():
     class Lonely(Nim):
         against = Environment.against

@@ -164,7 +164,7 @@ def test_an_error_of_a_constructor_names_its_line():
     def broken():
         return {}["absent"]
 
-    with pytest.raises(ConfigError, match=r"is invalid for broken: 'absent' \(.*test_own.py:\d+\)"):
+    with pytest.raises(ConfigError, match=r"is invalid for broken: KeyError: 'absent' \(.*test_own.py:\d+\)"):
         make(EnvConfig("own"), broken)
 
 

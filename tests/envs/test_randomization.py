@@ -121,7 +121,17 @@ class OwnStarts(Wrapper):
     [
         ({"randomization": "registered"}, "registered: no randomisation is registered for own/sliding: use the import"),
         ({"randomization": "randomized.mases"}, "env.randomization=randomized.mases cannot be imported"),
-        ({"randomization": "randomized.model_alone"}, "model_alone failed: .*it must return .model, axes"),
+        (
+            {"randomization": "randomized.model_alone"},
+            r"model_alone returns a Model: it must be a function .* -> \(model, axes\)",
+        ),
+        (
+            {"randomization": "randomized.leaves"},
+            r"randomized.leaves failed \(SystemExit: 0, .*: it must be a function",
+        ),
+        ({"randomization": "randomized.empty"}, "randomized.empty returns None: it must be a function"),
+        ({"randomization": "randomized.Model.mass"}, "randomized.Model.mass cannot be imported"),
+        ({"randomization": "randomized.__name__"}, "randomized.__name__ is not a function"),
         ({"randomization": "randomized.nothing"}, "randomized.nothing varies nothing: set the axes"),
         (
             {"randomization": "randomized.of_another_shape"},

@@ -215,6 +215,8 @@ def test_lists_of_convolutions_must_have_the_same_length():
         ("mlstm", {"num_heads": 3}, "cell_kwargs.num_heads=3 must divide hidden_state_dim=8: use a divisor"),
         ("mlstm", {"forget_gate": "tanh"}, "cell_kwargs.forget_gate=tanh is not known"),
         ("gru", {"window": 4}, "cell_kwargs.window is not an option of cell_type=gru: it has none"),
+        ("gru", 3, "cell_kwargs=3 must be options by name: use network.cell_kwargs={name: value}, or null"),
+        ("s5", "states", "cell_kwargs=states must be options by name"),
         ("s5", {"features": 4}, "cell_kwargs.features is not an option of cell_type=s5"),
         ("s5", {"dt_min": 1.0}, r"cell_kwargs.dt_min=1.0 must not exceed dt_max=0.1: use a smaller dt_min"),
     ],

@@ -11,3 +11,27 @@ def pendulum(view, action):
 def truncated(view, action):
     """Return a view that is too short."""
     return [(view[..., :1], action)]
+
+
+def leaves(view, action):
+    """End the process, without a word."""
+    raise SystemExit(0)
+
+
+def fails(view, action):
+    """Look for what is not there."""
+    return {}["absent"]
+
+
+def nothing(view, action):
+    """Return nothing."""
+
+
+def one_argument(view):
+    """Take other arguments."""
+    return []
+
+
+def pairs_of_numbers(view, action):
+    """Return no pairs of arrays."""
+    return 3

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Agent, Observation, System, SystemConfig, SystemSpec
-from stoix_like.envs import Box, Discrete, Environment
+from stoix_like.envs import Box, Discrete, Environment, find_opponent
 from stoix_like.envs.environment import restart, transition
-from stoix_like.envs.own import resolve
 
 
 class Heap(NamedTuple):
@@ -31,9 +30,12 @@ class Nim(Environment):
 
     def reset(self, key):
         """See `Environment.reset`: a coin decides who starts."""
-        heap = Heap(jnp.full((), self.size, jnp.int32), jax.random.bernoulli(key).astype(jnp.int32))
-        heap, _ = self.reply(key, heap, jnp.zeros(()))
+        heap, _ = self.reply(key, self.start(key), jnp.zeros(()))
         return heap, restart(self.observe(heap))
+
+    def start(self, key):
+        """Return a full heap."""
+        return Heap(jnp.full((), self.size, jnp.int32), jax.random.bernoulli(key).astype(jnp.int32))
 
     def step(self, key, state, action):
         """See `Environment.step`."""
@@ -42,8 +44,7 @@ class Nim(Environment):
 
     def against(self, opponent):
         """See `Environment.against`: the import path of a function (key, heap) -> action; `random` takes one stone."""
-        found = take_one if opponent == "random" else resolve(opponent, "env.eval_opponent")
-        return Nim(self.size, found)
+        return Nim(self.size, find_opponent(opponent, self.start, take_one))
 
     def reply(self, key, heap, reward):
         """Let the opponent move if there is one and it is its turn."""

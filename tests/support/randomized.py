@@ -96,6 +96,15 @@ def model_alone(model: Model, rng: jax.Array) -> Model:
     return masses(model, rng)[0]
 
 
+def leaves(model: Model, rng: jax.Array) -> tuple[Model, Model]:
+    """End the process."""
+    raise SystemExit(0)
+
+
+def empty(model: Model, rng: jax.Array) -> None:
+    """Return nothing."""
+
+
 def body_masses(model: Any, rng: jax.Array) -> tuple[Any, Any]:
     """Scale the masses of all bodies of a model of MuJoCo Playground."""
     mass = jax.vmap(lambda key: jax.random.uniform(key, model.body_mass.shape, minval=0.5, maxval=2.0))(rng)

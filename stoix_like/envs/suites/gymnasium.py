@@ -32,6 +32,7 @@ from stoix_like.envs.host_batches import CLOSE_SECONDS, HostBatch, HostOptions, 
 from stoix_like.envs.suites import load_suite
 from stoix_like.errors import ConfigError, HostEnvironmentError, first_line, nearest
 from stoix_like.interpreter import RUN_AGAIN, UNGUARDED, exit_if_run_again
+from stoix_like.user_code import refusing
 
 if importlib.util.find_spec("ale_py") is not None:
     import ale_py
@@ -416,14 +417,10 @@ def _check_pictures(env: gymnasium.Env[Any, Any], name: str) -> int:
 def _check_registered(name: str) -> None:
     """Import the module of `module:id`, and check that the id is registered."""
     module, _, registered = name.rpartition(":")
-    try:
+    problem = f"env.scenario.name={name!r}: the module {module} cannot be imported"
+    with refusing(problem, "install it, or add its directory to PYTHONPATH"):
         if module:
             importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"env.scenario.name={name!r}: the module {module} cannot be imported ({first_line(error)}): install it, or"
-            " add its directory to PYTHONPATH"
-        ) from error
     try:
         gymnasium.spec(registered)
     except gymnasium.error.Error as error:

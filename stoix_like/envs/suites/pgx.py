@@ -8,10 +8,9 @@ each step is a move of the player to move, see `VectorEnvironment.num_players`.
 from __future__ import annotations
 
 import functools
-import importlib
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +28,11 @@ from stoix_like.envs.environment import (
     strongly_typed,
     transition,
 )
+from stoix_like.envs.opponents import KEY, RANDOM, Opponent, find_opponent
 from stoix_like.envs.scenes import svg, views
 from stoix_like.envs.scenes.base import Scene
 from stoix_like.envs.spaces import Box, Discrete
 from stoix_like.errors import ConfigError, first_line
-
-Opponent = Callable[[jax.Array, Any], jax.Array]
-"""`(key, game) -> action`, with a typed PRNG key, a state of pgx, and a legal action of `game.current_player`."""
 
 # Games of pgx that are not supported here, with the reason.
 _UNSUPPORTED = {
@@ -113,7 +110,7 @@ class PgxEnvironment(Environment):
 
     def against(self, opponent: Any) -> PgxEnvironment:
         """See `Environment.against`."""
-        return PgxEnvironment(self._env, _find_opponent(opponent, self._env, "env.eval_opponent"))
+        return PgxEnvironment(self._env, _find_opponent(opponent, self._env))
 
     def scene(self) -> Scene | None:
         """See `Environment.scene`."""
@@ -226,31 +223,11 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     return Vectorize(PgxEnvironment(env, opponent))
 
 
-def _find_opponent(opponent: Any, env: Any, key: str) -> Opponent:
+def _find_opponent(opponent: Any, env: Any, key: str = KEY) -> Opponent:
     """Return the opponent of a game that a configuration key names."""
-    if opponent == "random":
-        return random_opponent
-    found = opponent if callable(opponent) else _import_opponent(opponent, key)
-    _check_opponent(found, env, f"{key}={opponent}")
-    return found
-
-
-def _import_opponent(opponent: Any, key: str) -> Opponent:
-    names = f"random, {_SELF}," if key == _KEY else "random"
-    key = f"{key}={opponent}"
-    wanted = f"it must be {names} or the import path of a function (key, game) -> action"
-    if not isinstance(opponent, str):
-        raise ConfigError(f"{key} is not an opponent: {wanted}")
     if opponent in typing.get_args(pgx.BaselineModelId):
-        raise ConfigError(f"{key} is not supported: pgx would download the model")
-    module, _, name = opponent.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{key} cannot be imported ({error}): {wanted}") from error
-    if not callable(found):
-        raise ConfigError(f"{key} is not a function: {wanted}")
-    return cast(Opponent, found)
+        raise ConfigError(f"{key}={opponent} is not supported: pgx would download the model")
+    return find_opponent(opponent, env.init, random_opponent, key, f"random, {_SELF}," if key == _KEY else RANDOM)
 
 
 def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
@@ -259,14 +236,3 @@ def _check_game(env: Any, arguments: Mapping[str, Any], name: str) -> None:
         jax.eval_shape(env.init, jax.random.key(0))
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise ConfigError(f"env.kwargs={dict(arguments)} is invalid for {name}: {first_line(error)}") from error
-
-
-def _check_opponent(opponent: Opponent, env: Any, key: str) -> None:
-    try:
-        with jax.numpy_rank_promotion("allow"):
-            action = jax.eval_shape(lambda key: opponent(key, env.init(key)), jax.random.key(0))
-    except TypeError as error:
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{key} cannot be called as a function (key, game) -> action: {reason}") from error
-    if getattr(action, "shape", None) != () or not jnp.issubdtype(action.dtype, jnp.integer):
-        raise ConfigError(f"{key} returns {action}: it must return an action, a scalar integer")

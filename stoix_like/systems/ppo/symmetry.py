@@ -8,13 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import Observation, PyTree, Transition
-from stoix_like.envs.own import resolve
+from stoix_like.envs.spaces import ObservationSpace, Space
 from stoix_like.errors import ConfigError
 from stoix_like.systems.actor_critic import OnPolicyTransition
+from stoix_like.user_code import guarded, import_object
 from stoix_like.utils.jax_utils import merge_leading_dims
 
 Symmetry = Callable[[PyTree, PyTree], list[tuple[PyTree, PyTree]]]
 """A function `(agent_view, action) -> [(mirrored view, mirrored action), ...]`, one pair per symmetry."""
+_KEY, _FORM = "system.symmetry", "(agent_view, action) -> [(view, action), ...] that keeps shapes"
 
 
 def no_symmetry(view: PyTree, action: PyTree) -> list[tuple[PyTree, PyTree]]:
@@ -23,7 +25,7 @@ def no_symmetry(view: PyTree, action: PyTree) -> list[tuple[PyTree, PyTree]]:
     return []
 
 
-def make_symmetry(path: str | None) -> Symmetry:
+def make_symmetry(path: str | None, observation_space: ObservationSpace, action_space: Space) -> Symmetry:
     """Import the function that mirrors steps.
 
     A policy that is symmetric takes the mirrored action where the original step has the action. So PPO learns from the
@@ -34,28 +36,36 @@ def make_symmetry(path: str | None) -> Symmetry:
     Args:
         path: import path of a function `(agent_view, action) -> [(view, action), ...]` of arrays with any leading axes;
             views are those of the environment, before normalisation. None for no copies.
+        observation_space: the space of views.
+        action_space: the space of actions.
 
     Returns:
-        The function, which checks the shapes.
+        The function.
 
     Raises:
-        ConfigError: the function cannot be imported or called.
+        ConfigError: the function cannot be imported, fails, or returns other shapes.
     """
     if path is None:
         return no_symmetry
-    function = resolve(path, "system.symmetry")
-    if not callable(function):
-        raise ConfigError(f"system.symmetry={path} is not a function of an observation and an action: name one")
+    function = import_object(path, _KEY, f"it must be the import path of a function {_FORM}")
 
     def mirror(view: PyTree, action: PyTree) -> list[tuple[PyTree, PyTree]]:
-        pairs = [tuple(pair) for pair in function(view, action)]
         wanted = jax.tree.map(jnp.shape, (view, action))
-        for pair in pairs:
-            found = jax.tree.map(jnp.shape, pair)
-            if found != wanted:
-                raise ConfigError(f"system.symmetry={path} returns shapes {found}, not {wanted}: keep the shapes")
-        return pairs
 
+        def fault(pairs: list[tuple[PyTree, PyTree]]) -> str | None:
+            if not isinstance(pairs, list | tuple):
+                return f"returns a {type(pairs).__name__}"
+            found = [jax.tree.map(jnp.shape, tuple(pair)) for pair in pairs]
+            wrong = [shapes for shapes in found if shapes != wanted]
+            return f"returns shapes {wrong[0]}, not {wanted}" if wrong else None
+
+        return [tuple(pair) for pair in guarded(function, _KEY, path, _FORM, fault)(view, action)]
+
+    def sample(space: ObservationSpace | Space) -> PyTree:
+        return jax.vmap(jax.vmap(space.sample))(jax.random.split(jax.random.key(0), (2, 3)))
+
+    # Refused before anything compiles.
+    jax.eval_shape(lambda: mirror(sample(observation_space), sample(action_space)))
     return mirror
 
 

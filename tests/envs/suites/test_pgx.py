@@ -189,6 +189,11 @@ def test_constructor_arguments_and_import_paths():
     assert make(env_config("pgx", "go_9x9", kwargs={"komi": 5.5})).observation_space.shape == (9, 9, 17)
 
 
+def leaves(key, game):
+    """End the process."""
+    raise SystemExit(0)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
@@ -203,7 +208,23 @@ def test_constructor_arguments_and_import_paths():
         ("go_9x9", {"kwargs": {"opponent": "go_9x9_v0"}}, "env.kwargs.opponent=go_9x9_v0.*download"),
         ("hex", {"kwargs": {"opponent": "nobody"}}, "opponent=nobody cannot be imported.*must be random, self, or"),
         ("hex", {"kwargs": {"opponent": "numpy.pi"}}, "env.kwargs.opponent=numpy.pi is not a function"),
-        ("hex", {"kwargs": {"opponent": "math.sin"}}, "env.kwargs.opponent=math.sin cannot be called"),
+        (
+            "hex",
+            {"kwargs": {"opponent": "math.sin"}},
+            r"opponent=math.sin failed \(TypeError: .*\): it must be a function",
+        ),
+        (
+            "hex",
+            {"kwargs": {"opponent": ".bots.best"}},
+            r"opponent=.bots.best cannot be imported \(TypeError: the 'pack",
+        ),
+        (
+            "hex",
+            {"kwargs": {"opponent": leaves}},
+            r"failed \(SystemExit: 0, .*test_pgx.py:\d+\): it must be a function",
+        ),
+        ("hex", {"kwargs": {"opponent": lambda key, game: None}}, "returns None: it must be a function .key, game."),
+        ("hex", {"kwargs": {"opponent": "self"}, "eval_opponent": leaves}, r"env.eval_opponent=.* failed \(SystemEx"),
         ("backgammon", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent=self does not fit backgammon.*chess, co"),
         ("2048", {"kwargs": {"opponent": "self"}}, "env.kwargs.opponent='self' has no effect: 2048 is single"),
         ("hex", {"kwargs": {"opponent": "self"}, "frame_stack": 2}, "env.frame_stack=2 mixes the two players of hex"),
@@ -213,9 +234,13 @@ def test_constructor_arguments_and_import_paths():
             "env.sticky_actions=0.1 mixes the two players of hex",
         ),
         ("2048", {"kwargs": {"opponent": "random"}}, "env.kwargs.opponent='random' has no effect: 2048 is single"),
-        ("hex", {"kwargs": {"opponent": lambda key, game: game.rewards}}, "must return an action, a scalar integer"),
+        (
+            "hex",
+            {"kwargs": {"opponent": lambda key, game: game.rewards}},
+            r"returns float32\[2\]: it must .* a scalar integer",
+        ),
     ],
 )
 def test_invalid_arguments_raise(name, changes, message):
     with pytest.raises(ConfigError, match=message):
-        make(env_config("pgx", name, **changes))
+        make_eval(env_config("pgx", name, **changes)), make(env_config("pgx", name, **changes))

@@ -8,6 +8,7 @@ import pytest
 from stoix_like.base_types import Observation, Transition
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
+from stoix_like.envs import Box, Discrete
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import MultiLogger
 from stoix_like.run.setup import set_up
@@ -35,12 +36,26 @@ def test_mirrored_steps_are_normalised_and_keep_the_targets_of_the_originals():
         append_mirrored(mirrors.pendulum, masked, batch, normalize)
 
 
-def test_functions_that_cannot_mirror_raise():
-    assert make_symmetry(None) is no_symmetry
-    with pytest.raises(ConfigError, match=r"system.symmetry=mirrors.absent cannot be imported"):
-        make_symmetry("mirrors.absent")
-    with pytest.raises(ConfigError, match=r"system.symmetry=mirrors.truncated returns shapes"):
-        make_symmetry("mirrors.truncated")(jnp.zeros((2, 3)), jnp.zeros((2, 1)))
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("absent", r"cannot be imported \(AttributeError: module 'mirrors' has no attribute 'absent'\): it must be"),
+        ("truncated", "returns shapes "),
+        ("leaves", r"failed \(SystemExit: 0, .*mirrors.py:\d+\): it must be a function \(agent_view, action\) ->"),
+        ("fails", r"failed \(KeyError: 'absent', .*mirrors.py:\d+\): "),
+        ("nothing", "returns None: it must be a function"),
+        ("one_argument", r"failed \(TypeError: one_argument\(\) takes 1 positional argument but 2 were given"),
+        ("pairs_of_numbers", "returns a int"),
+        ("__name__", "is not a function"),
+    ],
+)
+def test_functions_that_cannot_mirror_are_refused(name, problem):
+    with pytest.raises(ConfigError, match=rf"system.symmetry=mirrors.{name} {problem}"):
+        make_symmetry(f"mirrors.{name}", Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (1,)))
+
+
+def test_no_symmetry_is_the_default_and_cells_have_none():
+    assert make_symmetry(None, Box(-1.0, 1.0, (3,)), Discrete(2)) is no_symmetry
     with pytest.raises(ConfigError, match=r"system.symmetry=a.b: states of cells have no mirrored copies"):
         set_up(parse_config(compose_config(["system=ppo/rec_ppo", "+system.symmetry=a.b"])))
     with pytest.raises(ConfigError, match=r"system.target_kl .* mirrored steps of system.symmetry=mirrors.pendulum"):

@@ -242,7 +242,8 @@ def assemble(
             " too, and stop every update at its start: use system.desired_kl, or null"
         )
     rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
-    parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": make_symmetry(config.symmetry)}
+    symmetry = make_symmetry(config.symmetry, spec.observation_space, spec.action_space)
+    parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": symmetry}
     return make_system(algorithm(**parts), spec)
 
 

@@ -1,0 +1,91 @@
+"""Code of users: objects imported by their path, and functions that a configuration names.
+
+Whatever such code raises, `SystemExit` included, is a refusal that names the key, the object and what went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+from stoix_like.errors import ConfigError, raised_at, reason
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ERRORS = (Exception, SystemExit)
+"""What code of users may raise; Ctrl-C is for the program."""
+
+
+def import_object(path: Any, key: str, wanted: str) -> Any:
+    """Import an object.
+
+    Args:
+        path: its import path, `my_module.MyEnv`.
+        key: the config key of the path, for messages.
+        wanted: what the path must be, for messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, name = str(path).rpartition(".")
+    with refusing(f"{key}={path} cannot be imported", wanted):
+        return getattr(importlib.import_module(module), name)
+
+
+@contextlib.contextmanager
+def refusing(problem: str, advice: str) -> Iterator[None]:
+    """Turn whatever code of users raises into a refusal `{problem} ({reason}): {advice}`.
+
+    Args:
+        problem: key, value, and what cannot be done.
+        advice: what would work.
+
+    Raises:
+        ConfigError: the refusal, or one that the code raised itself.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ERRORS as error:
+        place = raised_at(error).strip(" ()")
+        raise ConfigError(f"{problem} ({', '.join(filter(None, (reason(error), place)))}): {advice}") from error
+
+
+def guarded(
+    function: Callable[P, R], key: str, name: Any, form: str, fault: Callable[[R], str | None]
+) -> Callable[P, R]:
+    """Return a function that refuses what a function of a user raises, and results that are not what it must return.
+
+    Args:
+        function: the function.
+        key: the config key that names it.
+        name: the value of that key.
+        form: arguments and result, `(key, game) -> action`, for messages.
+        fault: says what is wrong with a result, as in `returns a list`; None if nothing is.
+
+    Returns:
+        The function, which raises `ConfigError`.
+
+    Raises:
+        ConfigError: it is no function.
+    """
+    advice = f"it must be a function {form}"
+    if not callable(function):
+        raise ConfigError(f"{key}={name} is not a function: {advice}")
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with refusing(f"{key}={name} failed", advice):
+            result = function(*args, **kwargs)
+            wrong = "returns None" if result is None else fault(result)
+        if wrong is not None:
+            raise ConfigError(f"{key}={name} {wrong}: {advice}")
+        return result
+
+    return call

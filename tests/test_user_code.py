@@ -1,0 +1,89 @@
+"""Imports and calls of what users bring, refused in one sentence whatever they raise."""
+
+import sys
+
+import own_envs
+import pytest
+
+from stoix_like import callbacks
+from stoix_like.composition import compose_config
+from stoix_like.config import import_build, parse_config
+from stoix_like.envs import Discrete
+from stoix_like.envs.factory import EnvConfig, make
+from stoix_like.errors import ConfigError
+from stoix_like.networks.utils import build_networks
+from stoix_like.user_code import guarded, import_object, refusing
+
+MODULES = {
+    "raises": "raise LookupError('the file of the map is missing')",
+    "leaves": "import sys\nsys.exit()",
+    "unreadable": "def broken(:\n",
+}
+
+
+@pytest.fixture(params=MODULES)
+def module(request, tmp_path, monkeypatch):
+    name = f"user_{request.param}"
+    (tmp_path / f"{name}.py").write_text(MODULES[request.param])
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (".", "Empty module name"),
+        (".envs.Env", "TypeError: the 'package' argument is required"),
+        ("", "Empty module name"),
+        ("Env", "Empty module name"),
+        ("json.", "AttributeError: module 'json' has no attribute ''"),
+        ("absent.Env", "No module named 'absent'"),
+        (None, "Empty module name"),
+    ],
+)
+def test_paths_that_name_nothing(path, reason):
+    with pytest.raises(ConfigError) as refused:
+        import_object(path, "env._target_", "use a class")
+    start, end = f"env._target_={path} cannot be imported ({reason}", "): use a class"
+    assert str(refused.value).startswith(start)
+    assert str(refused.value).endswith(end)
+
+
+def test_every_import_by_path_is_guarded(module):
+    path = f"{module}.thing"
+    imports = {
+        f"env._target_={path} cannot be imported": lambda: make(EnvConfig("own", _target_=path)),
+        f"system.module={path} is not a system": lambda: import_build(path),
+        f"function={path} cannot be imported": lambda: callbacks.EvaluatePolicy(path),
+        f"network.a._target_={path} cannot be imported": lambda: build_networks({"a": {"_target_": path}}, Discrete(2)),
+        f"env.scenario.name='{module}:X-v0': the module {module} cannot": lambda: make(
+            parse_config(compose_config(["env=gymnasium", f"env.scenario.name={module}:X-v0"])).env
+        ),
+    }
+    for problem, attempt in imports.items():
+        with pytest.raises(ConfigError) as refused:
+            attempt()
+        assert str(refused.value).startswith(problem)
+        assert any(reason in str(refused.value) for reason in ("LookupError: the file", "SystemExit", "SyntaxError"))
+
+
+def test_guarded_functions_pass_on_what_they_return_and_refusals_of_their_own():
+    function = guarded(lambda *numbers: sum(numbers), "key", "f", "(a, b) -> c", lambda result: None)
+    assert function(1, 2) == 3
+    with pytest.raises(ConfigError, match="^mine$"), refusing("problem", "advice"):
+        raise ConfigError("mine")
+    with pytest.raises(KeyboardInterrupt), refusing("problem", "advice"):
+        raise KeyboardInterrupt
+
+
+def test_constructors_and_methods_that_leave_the_process_are_refused(monkeypatch):
+    def leave(*_):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(own_envs.Corridor, "step", leave)
+    with pytest.raises(ConfigError, match="step cannot be compiled with jit and vmap: SystemExit: 0"):
+        make(EnvConfig("own", _target_="own_envs.Corridor"))
+    monkeypatch.setattr(own_envs.Corridor, "__init__", leave)
+    with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for own_envs.Corridor: SystemExit: 0"):
+        make(EnvConfig("own", _target_="own_envs.Corridor"))
