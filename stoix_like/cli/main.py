@@ -226,8 +226,8 @@ def _check_env(args: argparse.Namespace) -> None:
     env = config.env
     try:
         # On its own first: wrappers would report its faults as their own. Evaluation starts no process per environment.
-        checked = check_environment(make_scenario(env, evaluation=True), args.steps)
-        check_environment(make_eval(env), args.steps)
+        check_environment(make_scenario(env, evaluation=True), args.steps)
+        checked = check_environment(make_eval(env), args.steps)
     except FaultyEnvironmentError as error:
         show(str(error))
         sys.exit(FAILED)
