@@ -14,14 +14,55 @@ from tiny_runs import Bench, Done, Outcome, Reference, complaints, differences, 
 
 MAX_KILLS = 3
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+CARTPOLE = ("env=gymnax/cartpole", "env.time_limit=15")
+PENDULUM = ("env=brax/inverted_pendulum", "env.time_limit=15", "env.randomization=kills.draw_gravity")
+VARIED = (
+    "arch.population.size=4",
+    "arch.population.mode=random",
+    "arch.population.hyperparams={actor_lr: {log_uniform: [0.001, 0.1]}}",
+)
+CELLS = ("optimised_lstm", "mingru", "lru", "s5", "mlstm", "gtrxl")
+# Runs of options that have state of their own: a system, and what is added to its tiny run.
+OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    *(("ppo/ff_ppo", (f"system.intrinsic={kind}",)) for kind in ("rnd", "e3b")),
+    ("ppo/ff_ppo", (*CARTPOLE, "env.staggered_starts=true", "env.random_start_steps=3")),
+    ("ppo/ff_ppo", ("system.normalize_observations=true", "system.normalize_rewards=true", "system.desired_kl=0.01")),
+    *(
+        ("q_learning/ff_dqn", ("system.reset_every=5", f"system.reset={kind}"))
+        for kind in ("full", "last_layers", "redo")
+    ),
+    ("sac/ff_sac", ("system.reset_every=5", "system.normalize_observations=true")),
+    *(
+        ("ppo/rec_ppo", tuple(f"network.{part}_network.rnn_layer.cell_type={cell}" for part in ("actor", "critic")))
+        for cell in CELLS
+    ),
+    ("ppo/ff_ppo", (*CARTPOLE, "env.observation_noise=0.1", "env.observation_delay=2", "env.observation_flicker=0.2")),
+    ("ppo/ff_ppo", (*CARTPOLE, "env.observe_last_action=true", "env.observe_last_reward=true", "env.frame_stack=2")),
+    ("ppo/ff_ppo", (*CARTPOLE, "env.sticky_actions=0.3", "env.action_repeat=2", "env.time_in_observation=true")),
+    *(("ppo/ff_ppo", (*CARTPOLE, f"env.auto_reset={mode}")) for mode in ("pool", "optimistic", "cached")),
+    *(("sac/ff_sac", (*PENDULUM, f"env.randomize_every={period}")) for period in ("reset", "rollout", "run")),
+    ("ppo/ff_ppo", (*VARIED, "arch.population.pbt.every_evals=2")),
+    ("ppo/ff_ppo", (*VARIED, "arch.population.halving.rounds=2")),
+)
 # A process that still runs for this part of a whole run after a signal has ignored it.
 IGNORED = 0.5
 
 
 def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
-    """Kill one run a few times."""
-    system = systems()[index % len(systems())]
-    return survive(bench, rng, system, functools.partial(next_command, overrides(system)), bench.digest)
+    """Kill one run a few times: one of each system, then one of each option."""
+    runs = [*((system, ()) for system in systems()), *OPTIONS]
+    system, options = runs[index % len(runs)]
+    command = functools.partial(next_command, (*overrides(system), *options))
+    return survive(bench, rng, " ".join((system, *options)), command, bench.digest)
+
+
+def draw_gravity(model: Any, keys: Any) -> tuple[Any, Any]:
+    """Draw the gravity of physics models; see `env.randomization`."""
+    import jax
+
+    strength = jax.vmap(lambda key: jax.random.uniform(key, minval=0.8, maxval=1.2))(keys)
+    axes = jax.tree.map(lambda _: None, model)
+    return model.replace(gravity=strength[:, None] * model.gravity), axes.replace(gravity=0)
 
 
 def survive(

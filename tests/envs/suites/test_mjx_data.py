@@ -1,0 +1,67 @@
+"""A user's own environment whose state is an `mjx.Data`, trained, killed, resumed, evaluated and exported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import mjx_hinge
+import numpy as np
+import pytest
+from comparisons import without_times
+
+import stoix_like
+from stoix_like.storage import checkpoint
+from stoix_like.storage.run_files import METRICS, read_records
+
+# mjx broadcasts arrays of different ranks.
+pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.usefixtures("without_type_checks")]
+COMMAND = str(Path(sys.executable).parent / "stoix-like")
+RUN = [
+    *("system=ppo/ff_ppo", "env._target_=mjx_hinge.Hinge", "system.rollout_length=16", "system.num_minibatches=2"),
+    *("arch.total_num_envs=8", "arch.total_timesteps=2e4", "arch.num_evaluation=20", "arch.num_eval_episodes=4"),
+]
+
+
+def stored(run_dir):
+    """Return the last checkpoint, and the checksums of its arrays."""
+    step = checkpoint.steps(run_dir)[-1]
+    text = json.loads((run_dir / "checkpoints" / str(step) / "host_state" / "metadata").read_text())["text"]
+    return step, json.loads(text)["checksums"]
+
+
+def test_runs_on_mjx_data_are_resumed_evaluated_and_exported(tmp_path):
+    state, _ = mjx_hinge.Hinge().reset(jax.random.key(0))
+    assert any(leaf.size == 0 for leaf in jax.tree.leaves(state))
+    support = str(Path(mjx_hinge.__file__).parent)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([support, str(Path(stoix_like.__file__).parents[1])]),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+    }
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([COMMAND, "train", *RUN, f"hydra.run.dir={whole}"], env=variables, check=True)
+    with subprocess.Popen([COMMAND, "train", *RUN, f"hydra.run.dir={killed}"], env=variables) as process:
+        end = time.monotonic() + 500
+        while not (killed.exists() and checkpoint.steps(killed)):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    subprocess.run([COMMAND, "resume", str(killed), "--trust"], env=variables, check=True)
+    assert stored(killed) == stored(whole)
+    histories = [without_times(list(read_records(run_dir / METRICS))) for run_dir in (whole, killed)]
+    assert histories[0] == histories[1]
+
+    subprocess.run([COMMAND, "evaluate", str(killed), "--episodes", "2", "--trust"], env=variables, check=True)
+    policy = stoix_like.load_policy(killed, trust=True)
+    policy.export(tmp_path / "policy.onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    view = np.asarray([0.1, 0.99, -0.2], np.float32)
+    (action,) = session.run(None, {session.get_inputs()[0].name: view[None]})
+    np.testing.assert_allclose(action[0], policy(view), atol=1e-5)
