@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,7 +54,8 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     runs = [*((system, ()) for system in systems()), *OPTIONS]
     system, options = runs[index % len(runs)]
     command = functools.partial(next_command, (*overrides(system), *options))
-    return survive(bench, rng, " ".join((system, *options)), command, bench.digest)
+    # The name is part of a path.
+    return survive(bench, rng, "-".join([system, *re.findall(r"[\w.]+", " ".join(options))]), command, bench.digest)
 
 
 def draw_gravity(model: Any, keys: Any) -> tuple[Any, Any]:
