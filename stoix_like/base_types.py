@@ -354,6 +354,15 @@ class SystemConfig:
         del updates, num_updates
         return {}
 
+    def notes(self, action_space: Any) -> tuple[str, ...]:
+        """Return notes for the user about hyperparameters that do not suit the environment.
+
+        Args:
+            action_space: of the environment.
+        """
+        del action_space
+        return ()
+
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check that the sizes are compatible.
 

@@ -179,6 +179,7 @@ def _set_up(config: RunConfig, devices: RunDevices, started: float, device_memor
             f"{rate} has no effect: system={config.system_name} trains without dropout there"
             for rate in unused_dropout(spec.networks, config.system)
         ),
+        *config.system.notes(env.action_space),
         *left_out,
         *memory.check_estimate(config, plan, mesh, num_members, env.observation_space, shapes, device_memory),
     )

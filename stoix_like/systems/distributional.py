@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
+from stoix_like.envs.spaces import Box
 from stoix_like.errors import ConfigError
 from stoix_like.schema import between, one_of
 from stoix_like.systems.off_policy import TargetConfig
@@ -41,6 +43,27 @@ class AtomsConfig(SystemConfig):
     def support(self) -> dict[str, Any]:
         """Attributes of a distributional head by name; the values may be traced."""
         return {"num_atoms": self.num_atoms, "vmin": self.vmin, "vmax": self.vmax}
+
+    def entropy_notes(self, name: str, gamma: float, action_space: Box) -> tuple[str, ...]:
+        """Return a note if the entropy of random actions is worth more than the support holds.
+
+            alpha |A| ln 2 / (1 - gamma) > vmax
+
+        Args:
+            name: key of the temperature alpha.
+            gamma: discount per step.
+            action_space: of |A| entries; the entropy is that of the uniform policy, in units of half their range.
+        """
+        alpha, size = getattr(self, name), math.prod(action_space.shape)
+        bonus = alpha * size * math.log(2.0)
+        if bonus <= self.vmax * (1.0 - gamma):
+            return ()
+        worth = f"{bonus / (1.0 - gamma):,.3g}" if gamma < 1.0 else "any number"
+        return (
+            f"system.{name}={alpha:g}: the entropy of random actions is worth {worth} in soft returns, above"
+            f" system.vmax={self.vmax:g}: targets are clipped until the temperature has fallen. Lower it, or raise"
+            " system.vmax",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from optax.contrib import MuonDimensionNumbers
 from stoix_like.base_types import Axes, PyTree, SystemConfig, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.hyperspherical import project_weights
-from stoix_like.schema import above, at_least, one_of
+from stoix_like.schema import Range, above, at_least, one_of
 from stoix_like.utils.jax_utils import Scalar
 from stoix_like.utils.packing import unpack
 from stoix_like.utils.training import clip_by_global_norm, make_learning_rate_schedule, on_trees
@@ -31,14 +31,14 @@ class GradientConfig(SystemConfig):
     """Hyperparameters of gradient descent.
 
     Attributes:
-        decay_learning_rates: whether learning rates decay linearly to zero over the run.
+        decay_learning_rates: whether learning rates decay linearly to zero over the run; or to this share of them.
         max_grad_norm: largest global norm of the gradients of each optimiser; None: they are not clipped.
         adam_eps: constant that Adam adds to the root mean square of the gradients, in their units.
         optimiser: `adam`, `adamw` or `muon`, see `make_transform`.
         weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     """
 
-    decay_learning_rates: bool
+    decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True)]
     max_grad_norm: Annotated[float | None, above(0.0)]
     adam_eps: Annotated[float, above(0.0)] = 1e-8
     optimiser: Annotated[str, one_of("adam", "adamw", "muon")] = "adam"
@@ -54,6 +54,12 @@ class GradientConfig(SystemConfig):
             )
 
     @property
+    def final_rate(self) -> float:
+        """Learning rates at the end of the run, as a share of the initial ones."""
+        decay = self.decay_learning_rates
+        return float(not decay) if isinstance(decay, bool) else decay
+
+    @property
     def gradient_steps(self) -> int:
         """Gradient steps per update."""
         raise NotImplementedError
@@ -63,7 +69,7 @@ class GradientConfig(SystemConfig):
         others = super().schedules(updates, num_updates)
         if not self.decay_learning_rates:
             return others
-        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1)(updates))
+        rate = float(make_learning_rate_schedule(1.0, num_updates, 1, 1, self.final_rate)(updates))
         return {"learning rates (fraction of the initial ones)": rate, **others}
 
 
@@ -90,7 +96,7 @@ def make_optimiser(
     """
     rate: Any = lr
     if config.decay_learning_rates:
-        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1)
+        schedule = make_learning_rate_schedule(lr, spec.num_updates, config.gradient_steps, 1, config.final_rate)
 
         def rate(count: Any) -> jax.Array:
             return schedule(count * period)

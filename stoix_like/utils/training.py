@@ -15,16 +15,19 @@ Schedule = Callable[[int | Int[Array, ""]], Float[Array, ""]]
 """A function from the number of gradient steps taken to a learning rate."""
 
 
-def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int) -> Schedule:
-    """Build a learning rate that decays linearly to zero, once per update.
+def make_learning_rate_schedule(
+    init_lr: Scalar, num_updates: int, num_epochs: int, num_minibatches: int, final: Scalar = 0.0
+) -> Schedule:
+    """Build a learning rate that decays linearly, once per update.
 
-        lr(k) = init_lr * max(0, 1 - floor(k / (num_epochs * num_minibatches)) / num_updates)
+        lr(k) = init_lr * max(final, 1 - (1 - final) floor(k / (num_epochs * num_minibatches)) / num_updates)
 
     Args:
         init_lr: learning rate of the first update, per gradient step.
         num_updates: updates of the run.
         num_epochs: passes over the data of one update.
         num_minibatches: gradient steps per pass.
+        final: share of the initial learning rate at the end of the run.
 
     Returns:
         The learning rate as a function of k, the number of gradient steps taken.
@@ -40,7 +43,7 @@ def make_learning_rate_schedule(init_lr: Scalar, num_updates: int, num_epochs: i
     def schedule(count: int | Int[Array, ""]) -> Float[Array, ""]:
         fraction_done = (count // (num_epochs * num_minibatches)) / num_updates
         # A negative rate after the last update would ascend the loss.
-        return init_lr * jnp.maximum(0.0, 1.0 - fraction_done)
+        return init_lr * jnp.maximum(final, 1.0 - (1.0 - final) * fraction_done)
 
     return schedule
 

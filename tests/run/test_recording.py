@@ -176,10 +176,10 @@ def test_unfinished_episodes_and_clipped_targets_are_reported_once(capsys):
     setup = SimpleNamespace(config=config, processes=SimpleNamespace(index=0))
     recording = Recording(setup, Progress(), MultiLogger([]), Clock(), None)
     finished = np.array([[True, True], [False, True]])
-    recording.advise({"train/clipped_targets": 0.01}, np.ones((2, 2), bool))
+    recording.advise({"train/clipped_targets": 0.05}, np.ones((2, 2), bool))
     assert capsys.readouterr().err == ""
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     recording.advise({"train/clipped_targets": [0.0, 0.25]}, finished)
     cut, clipped = capsys.readouterr().err.splitlines()
     assert cut.startswith("1 of 4 evaluation episodes did not end within arch.max_eval_steps=100,000: truncate them")
-    assert clipped.startswith("train/clipped_targets=0.250: 25% of the value targets lie outside of system.vmin=")
+    assert clipped.startswith("train/clipped_targets=0.250: 25% of the probability of value targets lies outside of")

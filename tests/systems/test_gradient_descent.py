@@ -10,6 +10,8 @@ import pytest
 from off_policy_runs import set_up_small
 
 from stoix_like.base_types import Axes
+from stoix_like.composition import compose_config
+from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.systems.gradient_descent import GradientConfig, gradient_step, make_optimiser
 from stoix_like.utils import packing
@@ -46,6 +48,17 @@ def test_learning_rate_decay_counts_the_steps_of_the_system():
             update, state = optim.update(jnp.asarray(0.5), state)
             steps.append(-float(update))
         assert steps == pytest.approx(rates, rel=1e-4)
+
+
+def test_learning_rates_may_end_at_a_share():
+    others = {"rollout_length": 1, "max_grad_norm": 1.0}
+    for decay, shares in ((True, [0.5, 0.0]), (0.5, [0.75, 0.5]), (1.0, [1.0, 1.0])):
+        config = GradientConfig(decay_learning_rates=decay, **others)
+        assert [*config.schedules(2, 4).values(), *config.schedules(4, 4).values()] == shares
+    assert GradientConfig(decay_learning_rates=False, **others).schedules(2, 4) == {}
+    for share in (0.0, 1.5):
+        with pytest.raises(ConfigError, match=f"system.decay_learning_rates={share}"):
+            parse_config(compose_config([f"system.decay_learning_rates={share}"]))
 
 
 def config_of(**values):

@@ -29,6 +29,12 @@ def test_the_learning_rate_decays_linearly_per_update():
     np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(jnp.asarray(steps)), expected)
 
 
+def test_the_learning_rate_decays_to_a_share_of_itself():
+    """To a half, by an eighth in each of the 4 updates."""
+    schedule = make_learning_rate_schedule(1.0, 4, 2, 3, final=0.5)
+    np.testing.assert_allclose([schedule(step) for step in (0, 6, 12, 24, 1000)], [1.0, 0.875, 0.75, 0.5, 0.5])
+
+
 def test_the_initial_learning_rate_may_be_traced():
     members = jax.jit(jax.vmap(lambda lr: make_learning_rate_schedule(lr, 4, 2, 3)(6)))(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(members, [0.75, 1.5])

@@ -220,7 +220,7 @@ class Search:
         model_state = self.model.state_of(state.env_state)
         model_state, observation, value = jax.tree.map(repeat, (model_state, observation, value))
         root, nothing = jnp.broadcast_to(jnp.arange(num_particles)[None], shape), jnp.zeros(shape)
-        return Particles(model_state, observation, value, root, *[nothing] * 3, jnp.ones(shape, bool))
+        return Particles(model_state, observation, value, root, nothing, nothing, nothing, jnp.ones(shape, bool))
 
     def _step(
         self, networks: Networks, temperature: jax.Array, particles: Particles, steps: jax.Array, key: jax.Array

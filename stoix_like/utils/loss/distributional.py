@@ -158,13 +158,44 @@ def _scatter(atoms: Array, probs: Array, support: Array) -> Array:
     return projected.at[rows, below + 1].add(above_probs, mode="promise_in_bounds")
 
 
+# Shares of the support within which rounding can push an atom that ought to stay inside.
+_ROUNDING = 1e-5
+
+
+def clipped_probability(
+    r_t: Float[Array, "*B"], d_t: Float[Array, "*B"], atoms: Float[Array, "*B atoms"], probs_t: Float[Array, "*B atoms"]
+) -> Float[Array, "*B"]:
+    """Compute the probability of a Bellman target that lies outside of the atoms, which the projection clips.
+
+        P(Z < atoms_1 or Z > atoms_K),  Z = r_t + d_t * atoms_i with probability probs_t_i
+
+    The mean of a distribution on the atoms cannot leave them, so that the mean of Z hides it where rewards are small.
+
+    Args:
+        r_t: `[*B]` rewards.
+        d_t: `[*B]` discounts.
+        atoms: `[*B, atoms]` values of the atoms, ascending.
+        probs_t: `[*B, atoms]` their probabilities at the successor.
+
+    Returns:
+        `[*B]` probabilities; the mean is the clipped share of all targets.
+    """
+    check_shapes("r_t[*B] d_t[*B] atoms[*B,K] probs_t[*B,K]", (r_t, d_t, atoms, probs_t))
+    low, high = atoms[..., :1], atoms[..., -1:]
+    slack = _ROUNDING * (high - low)
+    target = r_t[..., None] + d_t[..., None] * atoms
+    return jnp.sum(jnp.where((target < low - slack) | (target > high + slack), probs_t, 0.0), axis=-1)
+
+
 def is_outside(target: Float[Array, "*B"], atoms: Float[Array, "*B atoms"]) -> Float[Array, "*B"]:
     """Compute which value targets lie outside of the atoms, and are clipped by the projection onto them.
 
         y_i = 1[target_i < atoms_i1 or target_i > atoms_iK]
 
+    Targets are numbers; of distributions, see `clipped_probability`.
+
     Args:
-        target: `[*B]` means of the targets.
+        target: `[*B]` the targets.
         atoms: `[*B, atoms]` values of the atoms, ascending.
 
     Returns:

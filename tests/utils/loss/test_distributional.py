@@ -174,6 +174,17 @@ def test_targets_outside_of_the_atoms_are_counted():
     np.testing.assert_array_equal(ls.is_outside(targets, atoms), [1.0, 0.0, 0.0, 0.0, 1.0])
 
 
+def test_the_clipped_probability_is_that_of_atoms_pushed_outside():
+    """Atoms -1, 0, 1 with a discount of 1/2: a reward of 0.6 makes 0.1, 0.6, 1.1, one of -2 makes -2.5, -2 and -1.5.
+
+    All mean targets of the first row lie inside. A reward of 0.5 makes 1 of the last atom, which rounding may exceed.
+    """
+    probs = jnp.asarray([[0.1, 0.2, 0.7], [0.1, 0.2, 0.7], [0.0, 0.0, 1.0], [0.2, 0.3, 0.5]])
+    atoms, reward = jnp.tile(jnp.asarray([-1.0, 0.0, 1.0]), (4, 1)), jnp.asarray([0.6, -2.0, 0.5 + 1e-7, 1.5])
+    discount = jnp.asarray([0.5, 0.5, 0.5, 0.0])
+    np.testing.assert_allclose(ls.clipped_probability(reward, discount, atoms, probs), [0.7, 1.0, 0.0, 1.0], rtol=1e-6)
+
+
 def test_critics_learn_their_own_target_or_the_one_with_the_smallest_mean():
     """Two critics on the atoms 0, 1: means 0.2 and 0.6 in the first row, 0.9 and 0.5 in the second.
 

@@ -19,7 +19,7 @@ from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.distributional import MEAN, CategoricalConfig, Reduction, configure_head
 from stoix_like.systems.launch import entry_points
-from stoix_like.utils.loss import categorical_critics_loss_per_example, is_outside
+from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
 from stoix_like.utils.replay import Batch
 
 
@@ -48,14 +48,15 @@ class D4PG(ff_ddpg.DDPG[Config]):
     def critic_loss(self, q_params: Any, params: DDPGParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected target distributions (equation 4, algorithm 1)."""
         action = self.target_action(params.actor_params.target, batch.next_observation, key)
-        q_t, logits_t, _ = self.distribution(params.q_params.target, batch.next_observation, action)
+        _, logits_t, _ = self.distribution(params.q_params.target, batch.next_observation, action)
         q_tm1, logits_tm1, atoms_tm1 = self.distribution(q_params, batch.observation, batch.action)
         atoms, clipped_double = atoms_tm1[..., 0], self.reduction.clipped_double
         losses = categorical_critics_loss_per_example(
             logits_tm1, atoms, batch.reward, batch.discount, logits_t, clipped_double
         )
         loss = jnp.mean(batch.weight * losses)
-        clipped = jnp.mean(is_outside(batch.reward + batch.discount * self.reduction.value(q_t), atoms))
+        probs_t = jnp.mean(jax.nn.softmax(logits_t, axis=1), axis=-1)
+        clipped = jnp.mean(clipped_probability(batch.reward, batch.discount, atoms, probs_t))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
     def q_values(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:

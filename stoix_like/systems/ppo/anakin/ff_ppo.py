@@ -119,7 +119,7 @@ class Config(MinibatchConfig, ActorCriticConfig):
     def check(self, num_envs: int, num_shards: int) -> None:
         """Check sizes, and that one rule sets the learning rates; see `SystemConfig.check`."""
         super().check(num_envs, num_shards)
-        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.decay_learning_rates)
+        check_kl_rate(self.desired_kl, (self.min_lr, self.max_lr), self.decay_learning_rates is not False)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -14,7 +14,7 @@ from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.systems.distributional import CategoricalConfig, configure_head
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
-from stoix_like.utils.loss import categorical_double_q_learning, is_outside
+from stoix_like.utils.loss import categorical_double_q_learning, clipped_probability
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
@@ -48,8 +48,15 @@ class C51(ff_dqn.BaseDQN[Config]):
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t
         )
-        clipped = is_outside(batch.reward + batch.discount * jnp.max(q_t, axis=-1), atoms_tm1)
+        clipped = clipped_targets(batch, logits_t, q_t, atoms_t)
         return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
+
+
+def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, atoms: jax.Array) -> jax.Array:
+    """Compute the probabilities `[B]` of targets outside of the atoms, for the best actions of a selector `[B, A]`."""
+    greedy = jnp.argmax(q_t_selector, axis=-1)[:, None, None]
+    probs_t = jax.nn.softmax(jnp.take_along_axis(logits_t, greedy, axis=1)[:, 0])
+    return clipped_probability(batch.reward, batch.discount, atoms, probs_t)
 
 
 def build(config: Config, spec: SystemSpec) -> System:

@@ -4,9 +4,9 @@ Lambda-returns of rollouts with annealed noise, and neither replay buffer nor ta
 the trust region of the policy stand in for them.
 
 Source: Gallici et al. 2024 (PQN), arXiv:2407.04811, and their code, github.com/mttga/purejaxql,
-`pqn_mujoco_playground.py`. Three things differ here. Truncated steps bootstrap, where they take truncations for
+`pqn_mujoco_playground.py`. Four things differ here. Truncated steps bootstrap, where they take truncations for
 terminations. Each step bootstraps from its own successor, where the last but one of their rollouts takes that of the
-last. Changes of actions are measured in units of half the action range, which theirs are on [-1, 1].
+last. Changes of actions are measured in units of half the action range; theirs is [-1, 1]. Heads start near zero.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
-from stoix_like.utils.jax_utils import Scalar, merge_leading_dims
+from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss.common import squared_or_huber
 from stoix_like.utils.multistep import batch_lambda_returns
 from stoix_like.utils.normalizer import Normalizer, RewardNormalizer, make_normalizer, make_reward_normalizer
@@ -133,9 +133,9 @@ class ContinuousPQN(Algorithm):
         noise = self.noise(shared) * jax.random.normal(key, action.shape)
         return (), self.actions.add_noise(action, noise), action
 
-    def noise(self, shared: ContinuousPQNShared) -> Scalar:
+    def noise(self, shared: ContinuousPQNShared) -> jax.Array:
         """Return the standard deviation of the noise, in units of half the action range."""
-        return self.config.at(shared.updates, self.num_updates).exploration_noise
+        return jnp.asarray(self.config.at(shared.updates, self.num_updates).exploration_noise)
 
     def inspect(self, shared: ContinuousPQNShared, observation: Observation) -> NetworkOutputs:
         """Return the policy, and the values of its actions."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
@@ -18,7 +17,7 @@ from stoix_like.schema import at_least
 from stoix_like.systems.distributional import configure_head
 from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
-from stoix_like.utils.loss import categorical_double_q_learning, is_outside
+from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions
 from stoix_like.utils.replay import Batch
 
@@ -50,13 +49,12 @@ class Rainbow(ff_dqn.BaseDQN[Config]):
         """
         keys = jax.random.split(key, 3)
         q_tm1, logits_tm1, atoms_tm1 = self.q(params.online, batch.observation, keys[0])
-        q_t, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
+        _, logits_t, atoms_t = self.q(params.target, batch.next_observation, keys[1])
         q_t_selector, *_ = self.q(params.online, batch.next_observation, keys[2])
         losses = categorical_double_q_learning(
             logits_tm1, atoms_tm1, batch.action, batch.reward, batch.discount, logits_t, atoms_t, q_t_selector
         )
-        target = batch.reward + batch.discount * values_of_actions(q_t, jnp.argmax(q_t_selector, axis=-1))
-        clipped = is_outside(target, atoms_tm1)
+        clipped = ff_c51.clipped_targets(batch, logits_t, q_t_selector, atoms_t)
         return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
 
 

@@ -89,6 +89,10 @@ class Config(AtomsConfig, MinibatchConfig):
     normalize_observations: bool
     self_prediction_coef: Annotated[float | None, at_least(0.0)] = None
 
+    def notes(self, action_space: Any) -> tuple[str, ...]:
+        """See `entropy_notes`."""
+        return self.entropy_notes("init_alpha", self.gamma, action_space) if isinstance(action_space, Box) else ()
+
 
 @dataclass(frozen=True)
 class REPPO(Algorithm):

@@ -22,7 +22,7 @@ from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
-from stoix_like.utils.loss import categorical_critics_loss_per_example, is_outside
+from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
 from stoix_like.utils.replay import Batch
 
 
@@ -39,6 +39,10 @@ class Config(ff_sac.BaseConfig, CategoricalCriticsConfig):
         "q_network.critic_head": HeadRequirement(VALUE_ATOMS, ("num_atoms", "vmin", "vmax"), dropout=True),
     }
 
+    def notes(self, action_space: Any) -> tuple[str, ...]:
+        """See `entropy_notes`."""
+        return self.entropy_notes("init_alpha" if self.autotune else "ent_coef", self.gamma, action_space)
+
 
 class CategoricalSAC(ff_sac.SAC[Config]):
     """SAC whose critics learn the distribution of soft returns."""
@@ -46,7 +50,7 @@ class CategoricalSAC(ff_sac.SAC[Config]):
     def critic_loss(self, q_params: Any, params: SACParams, batch: Batch, key: jax.Array) -> tuple[jax.Array, Metrics]:
         """Compute cross-entropies to the projected soft returns `r + d (Z - alpha log pi)` of the successor."""
         target, reduction = params.q_params.target, self.config.reduction
-        (q_t, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
+        (_, logits_t, _), log_prob_t = super().evaluate_policy(params, target, batch.next_observation, key)
         q_tm1, logits_tm1, atoms_tm1 = self.q_taken(q_params, batch, key)
         reward = batch.reward - batch.discount * self.temperature(params) * log_prob_t
         atoms, clipped_double = atoms_tm1[..., 0], reduction.clipped_double
@@ -54,7 +58,8 @@ class CategoricalSAC(ff_sac.SAC[Config]):
             logits_tm1, atoms, reward, batch.discount, logits_t, clipped_double
         )
         loss = jnp.mean(batch.weight * losses)
-        clipped = jnp.mean(is_outside(reward + batch.discount * reduction.value(q_t), atoms))
+        probs_t = jnp.mean(jax.nn.softmax(logits_t, axis=1), axis=-1)
+        clipped = jnp.mean(clipped_probability(reward, batch.discount, atoms, probs_t))
         return loss, {"q_loss": loss, "q_value": jnp.mean(q_tm1), "clipped_targets": clipped}
 
     def value(self, params: SACParams, observation: Observation, action: jax.Array) -> jax.Array:
