@@ -44,7 +44,7 @@ class OffPolicyActorCriticConfig(OffPolicyConfig):
         actor_lr: Adam learning rate of the policy.
         q_lr: Adam learning rate of the critics.
         policy_frequency: gradient steps of the critics per step of the policy; also delays the temperature (SAC) or all
-            target parameters (DDPG and its variants).
+            target parameters (DDPG and its variants but FastTD3).
         noise_correlation: correlation of the exploration noise between successive steps.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation; the replay buffer stores them as they are.

@@ -170,7 +170,7 @@ def test_the_loss_of_an_example_equals_that_of_a_batch_of_one(name):
     shapes |= {"B quantiles_selector A": (B, K, A), "B quantiles C": (B, K, C), "B quantiles_t": (B, K)}
     batched, others = {}, {}
     for seed, (argument, hint) in enumerate(inspect.get_annotations(mean, eval_str=True).items()):
-        if argument == "return":
+        if argument == "return" or hint is bool:
             continue
         dims = getattr(hint, "dim_str", None)
         if dims is None:
