@@ -16,6 +16,7 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.run import records
+from stoix_like.run.setup import set_up
 
 ROOT = Path(__file__).parent.parent
 specification = importlib.util.spec_from_file_location("results", ROOT / "scripts/results.py")
@@ -256,6 +257,29 @@ def test_a_page_without_both_markers_is_not_changed(text, tmp_path):
 def test_every_experiment_matches_its_types(name):
     run = parse_config(compose_config([f"+experiment={name}"]))
     assert name.startswith(run.system_name.rpartition("/")[2].removeprefix("ff_").replace("rec_r2d2", "r2d2"))
+
+
+def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    defaults = importlib.import_module("defaults")
+    for system, finals in (("search/ff_az", (500.0, 450.0)), ("sac/ff_sac", (-140.0, -1200.0))):
+        write_run(tmp_path / system, [f"system={system}"], finals, env_steps=1000)
+    table = defaults.table(tmp_path, ["search/ff_az", "sac/ff_sac", "ppo/ff_ppo", "disco_rl/ff_disco103"]).splitlines()
+    assert table[2] == "| `search/ff_az` | cartpole | 1k | 500.0, 450.0 | yes |"
+    assert table[3] == "| `sac/ff_sac` | pendulum | 1k | -140.0, -1200.0 | 1 of 2 |"
+    assert table[4] == "| `ppo/ff_ppo` | cartpole |  |  |  |"
+    assert table[5].startswith("| `disco_rl/ff_disco103` | cartpole |  |  | not measured")
+
+
+@pytest.mark.slow
+def test_the_defaults_of_every_system_are_measured_on_an_environment_that_fits(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    defaults = importlib.import_module("defaults")
+    for system in group_choices("system"):
+        train, *overrides = defaults.command_of(system)
+        assert train == "train"
+        if system not in defaults.NOTES:
+            set_up(parse_config(compose_config(overrides)))
 
 
 @pytest.mark.slow

@@ -4,9 +4,11 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-PPO_SMALL = ("system=ppo/ff_ppo", "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
+# As the peers: rewards as they are.
+PPO = ("system=ppo/ff_ppo", "system.normalize_rewards=false")
+PPO_SMALL = (*PPO, "env=gymnax/cartpole", "network=mlp", "arch.total_num_envs=4")
 PPO_WIDE = (
-    *PPO_SMALL[:3],
+    *PPO_SMALL[:4],
     "arch.total_num_envs=512",
     "arch.total_timesteps=2e6",
     "system.num_minibatches=16",
@@ -15,7 +17,7 @@ PPO_WIDE = (
 )
 # Minibatches of 256 images of 10 x 10 pixels.
 PPO_PIXELS = (
-    "system=ppo/ff_ppo",
+    *PPO,
     "env=gymnax/breakout",
     "network=cnn",
     "arch.total_num_envs=8",
@@ -59,7 +61,7 @@ def recurrent_ppo(network: str, *names: str) -> tuple[str, ...]:
     parts = ("pre_torso.layer_sizes=[128]", "rnn_layer.hidden_state_dim=128", "post_torso.layer_sizes=[128]")
     return (
         *("system=ppo/rec_ppo", "env=gymnax/cartpole", f"network={network}", "arch.total_num_envs=4"),
-        *("arch.total_timesteps=5e4", "system.num_minibatches=4"),
+        *("arch.total_timesteps=5e4", "system.num_minibatches=4", "system.normalize_rewards=false"),
         *(f"network.{name}_network.{part}" for name in names for part in parts),
     )
 
@@ -282,7 +284,7 @@ SCENARIOS |= {
     for env, name in STEPPED.items()
 }
 # Training on the host's environments, which both sides step; and what a call costs beyond stepping 16 of them.
-HOST_PPO = (*PPO_SMALL[:1], *PPO_SMALL[2:], "arch.total_timesteps=50_000")
+HOST_PPO = (*PPO, *PPO_SMALL[3:], "arch.total_timesteps=50_000")
 HOST_SAC = (*SAC[:1], *SAC[2:], "arch.total_timesteps=10_000", "env=gymnasium/pendulum")
 HOSTS = {
     "host_ppo_sync": (*HOST_PPO, "env=gymnasium/cartpole"),
@@ -316,7 +318,7 @@ SEARCHED = {"cartpole": ("gymnax", "CartPole-v1", 64, 200), "connect_four": ("pg
 SCENARIOS |= {
     f"search_{env}": Scenario(
         (
-            *("system=search/ff_az", f"env={suite}/{env}", f"arch.total_num_envs={num_envs}"),
+            *("system=search/ff_az", "network=mlp", f"env={suite}/{env}", f"arch.total_num_envs={num_envs}"),
             *(f"system.rollout_length={num_steps}", "system.warmup_steps=0", "system.sequence_period=4"),
             *(
                 "system.total_buffer_size=1e5",
