@@ -69,7 +69,7 @@ def task_of(system: str) -> Task:
     off_policy = isinstance(config, OffPolicyConfig)
     if Discrete in getattr(config, "action_spaces", (Discrete,)):
         return Task("cartpole", STEPS.get(system, 50_000 if off_policy else 100_000))
-    return Task("pendulum", STEPS.get(system, 10_000 if off_policy else 200_000))
+    return Task("pendulum", STEPS.get(system, 6_000 if off_policy else 200_000))
 
 
 def command_of(system: str) -> list[str]:

@@ -43,7 +43,7 @@ def test_parameters_and_statistics_are_those_of_the_other_run(pendulum):
     source = warm_start.find(setup)
     assert (source.item, source.member, source.env_steps) == ("best", None, other.env_steps)
     arrays = source.read()
-    assert {path.partition(".")[0] for path in arrays} == {"params", "statistics"}
+    assert {path.partition(".")[0] for path in arrays} == {"params", "statistics", "return_statistics"}
     leaves = jax.tree_util.tree_leaves_with_path(other.shared._replace(opt_states=()))
     assert len(leaves) == len(arrays)
     for path, leaf in leaves:

@@ -63,6 +63,8 @@ class Config(AtomsConfig, MinibatchConfig):
         init_alpha: initial temperature.
         target_kl: bound of the divergence from the behaviour policy, in nats.
         init_kl_multiplier: initial multiplier of this constraint, in units of the values per nat.
+        min_alpha: smallest temperature; 0 for none.
+        min_kl_multiplier: smallest multiplier; 0 for none.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         self_prediction_coef: weight of the auxiliary loss, see `make_self_prediction`; None for none.
@@ -86,6 +88,8 @@ class Config(AtomsConfig, MinibatchConfig):
     init_alpha: Annotated[float, above(0.0)]
     target_kl: Annotated[float, above(0.0)]
     init_kl_multiplier: Annotated[float, above(0.0)]
+    min_alpha: Annotated[float, at_least(0.0)]
+    min_kl_multiplier: Annotated[float, at_least(0.0)]
     normalize_observations: bool
     self_prediction_coef: Annotated[float | None, at_least(0.0)] = None
 
@@ -190,7 +194,10 @@ class REPPO(Algorithm):
         duals, dual_opt_state, dual_metrics = gradient_step(
             self.dual_loss, self.dual_optim, self.axes, duals, opt_states.dual_opt_state, metrics, target_entropy
         )
-        params = REPPOParams(actor_params, q_params, *duals)
+        # While its bound is not active, a dual falls without end, and takes as long to rise again once it is needed.
+        floors = (self.config.min_alpha, self.config.min_kl_multiplier)
+        floored = (jnp.maximum(dual, jnp.log(floor)) for dual, floor in zip(duals, floors, strict=True))
+        params = REPPOParams(actor_params, q_params, *floored)
         opt_states = REPPOOptStates(actor_opt_state, q_opt_state, dual_opt_state)
         return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
 
