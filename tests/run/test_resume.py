@@ -34,6 +34,7 @@ SMALL = [
     "network.critic_network.pre_torso.layer_sizes=[8]",
     "system.normalize_observations=true",
     "system.rollout_length=16",
+    "env.staggered_starts=true",
     "arch.total_num_envs=4",
     "arch.total_timesteps=76800",
     "arch.num_evaluation=40",
