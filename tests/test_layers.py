@@ -20,7 +20,7 @@ LAYERS = (
     ("networks",),
     ("systems",),
     ("architectures",),
-    ("loggers", "storage.files"),
+    ("loggers", "storage.contents", "storage.files"),
     ("config", "composition", "foreign_keys"),
     ("storage",),
     ("rendering",),

@@ -60,6 +60,7 @@ def _rows(run: Run, task: str, records: Iterable[dict[str, Any]]) -> list[dict[s
         }
         for member in members(run)
         for record in records
+        if "env_steps" in record
     ]
 
 

@@ -220,13 +220,13 @@ def _best_points(algorithms: Sequence[Algorithm]) -> str:
     """Name the best hyperparameter setting of each population that varies any."""
     name, lines = "eval/episode_return", []
     for run in _runs(algorithms):
-        point = run.summary.get("population/best_point")
-        if point is None:
+        point, points = run.summary.get("population/best_point"), run.summary.get("population/points")
+        if not point or not points:
             continue
         ends = [point[f"{name}_{end}"] for end in ("ci_low", "ci_high")]
         interval = "" if None in ends else f" [{', '.join(map(_number, ends))}]"
         lines.append(
-            f"<p>Best of {len(run.summary['population/points'])} hyperparameter settings of"
+            f"<p>Best of {len(points)} hyperparameter settings of"
             f" <code>{html.escape(str(run.directory))}</code>: {html.escape(describe(point))},"
             f" {center_name(len(point['seeds']))}"
             f" {_number(point[f'{name}_iqm'])}{interval} over {len(point['seeds'])} seed(s).</p>"
@@ -306,7 +306,10 @@ def _phases(algorithms: Sequence[Algorithm]) -> str:
 def _versions(algorithms: Sequence[Algorithm]) -> str:
     runs = [run for run in _runs(algorithms) if run.summary]
     names = dict.fromkeys(name for run in runs for name in run.summary.get("versions", {}))
-    rows = [[name, ", ".join(dict.fromkeys(str(run.summary["versions"].get(name)) for run in runs))] for name in names]
+    rows = [
+        [name, ", ".join(dict.fromkeys(str(run.summary.get("versions", {}).get(name)) for run in runs))]
+        for name in names
+    ]
     return _table(["package", "version"], rows) if rows else ""
 
 

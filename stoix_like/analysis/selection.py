@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any, NamedTuple
 
 from stoix_like.loggers.formats import center_name
 from stoix_like.run.records import aggregate
-from stoix_like.storage.files import read_bytes, write_json
+from stoix_like.storage.contents import NUMBER, read_json
+from stoix_like.storage.files import write_json
 
 SELECTED = "best.json"
+_FORM: dict[str, Any] = {"trials": int, "trial": int, "value": int | float, "params": {}, "fresh_returns": [NUMBER]}
 _MAX_BYTES = 2**24
 
 
@@ -48,8 +49,8 @@ def read_selected(directory: Path) -> Selected | None:
     Returns:
         The setting; None if there is none that can be read.
     """
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        found = json.loads(read_bytes(directory / SELECTED, _MAX_BYTES))
+    with contextlib.suppress(OSError, ValueError):
+        found = read_json(directory / SELECTED, _MAX_BYTES, _FORM)
         fresh = [math.nan if one is None else one for one in found.pop("fresh_returns")]
         return Selected(**found, fresh_returns=fresh)
     return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoix_like import weights
-from stoix_like.errors import ConfigError
+from stoix_like.errors import ConfigError, reason
 from stoix_like.storage.files import write_bytes
 
 _SECONDS = 60
@@ -70,7 +70,7 @@ def _download(url: str, limit: int) -> bytes:
             content: bytes = response.read(limit + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise ConfigError(
-            f"--url={url} cannot be downloaded ({error}): check the connection, or give another --url"
+            f"--url={url} cannot be downloaded ({reason(error)}): check the connection, or give another --url"
         ) from error
     return content
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from stoix_like.errors import ConfigError
 from stoix_like.policies.contract import path_of
+from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes
 
 _MAX_BYTES = 2**24
@@ -29,11 +29,11 @@ def read(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        described: Any = json.loads(read_bytes(path_of(path), _MAX_BYTES))
+        described: Any = read_json(path_of(path), _MAX_BYTES)
         digest = hashlib.sha256(read_bytes(path, _MAX_FILE_BYTES)).hexdigest()
     except OSError as error:
         raise ConfigError(f"path={path}: cannot read {error.filename}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"path={path}: {path_of(path).name} is no description of a policy: {error}") from error
     if not isinstance(described, dict) or described.get("sha256") != digest:
         raise ConfigError(f"path={path} is not the file that {path_of(path).name} describes: export the policy again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from stoix_like.errors import ConfigError, MissingExtraError, first_line
+from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
-from stoix_like.storage.files import read_bytes
+from stoix_like.storage.contents import read_json, reading
 from stoix_like.storage.run_files import CONFIG, METRICS, SUMMARY, check_is_run
 
 SCHEME = "hf://"
@@ -158,12 +157,8 @@ stoix-like evaluate {SCHEME}{repo}
 
 def _written_of(summary: Mapping[str, Any], repo: str, directory: Path) -> tuple[str, str]:
     """Return the model card of a run and the message of its upload, before anything is created on the Hub."""
-    try:
+    with reading(f"run_dir={directory}: {SUMMARY}", "push a run that is complete"):
         return card(summary, repo), f"{summary['system']} on {summary['environment']}"
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"run_dir={directory}: {SUMMARY} has no usable {first_line(error)}: push a run that is complete"
-        ) from error
 
 
 def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
@@ -183,7 +178,7 @@ def _return(summary: Mapping[str, Any]) -> tuple[str, str]:
 
 def _summary(directory: Path) -> dict[str, Any]:
     try:
-        summary: dict[str, Any] = json.loads(read_bytes(directory / SUMMARY, _MAX_SUMMARY_BYTES))
+        summary: dict[str, Any] = read_json(directory / SUMMARY, _MAX_SUMMARY_BYTES, {})
     except (OSError, ValueError) as error:
         raise ConfigError(f"run_dir={directory}: {SUMMARY} cannot be read: push a run that is complete") from error
     return summary

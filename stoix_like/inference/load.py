@@ -26,6 +26,7 @@ from stoix_like.run.saved_state import lacks_best
 from stoix_like.run.trials import interquartile_means
 from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
+from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
@@ -171,7 +172,8 @@ def load_shared(run: TrainedRun, which: str = "best") -> TrainedState:
         raise ConfigError(f"which={which} is unknown: use best, last, or one of {', '.join(map(str, steps))}")
     for step in reversed(steps) if which in ("best", "last") else [int(which)]:
         try:
-            return _read(run, step, which)
+            with reading(run_dir):
+                return _read(run, step, which)
         except DamagedError as error:
             print(f"skipping the damaged checkpoint at {step:,} env steps: {error}", file=sys.stderr)
     raise ConfigError(f"which={which}: all matching checkpoints of {run_dir} are damaged: use another one")

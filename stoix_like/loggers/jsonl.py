@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stoix_like.loggers.base import RunInfo, plain
+from stoix_like.storage.contents import parse_json
 from stoix_like.storage.files import open_regular, read_bytes, write_text
 
 _MAX_BYTES = 2**32
@@ -153,10 +154,10 @@ def _up_to(path: pathlib.Path, env_steps: int) -> str:
     kept = []
     try:
         for line in read_bytes(path, _MAX_BYTES).decode().splitlines(keepends=True):
-            if json.loads(line)["env_steps"] > env_steps:
+            if parse_json(line, {"env_steps": int})["env_steps"] > env_steps:
                 break
             kept.append(line)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError):
         pass
     return "".join(kept)
 

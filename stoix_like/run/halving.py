@@ -8,6 +8,7 @@ on `arch.seed` and its number.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from stoix_like.run.population import KEY, Population, bounded, convert_values, 
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
 from stoix_like.run.trials import PEERS, Rules, Trials, interquartile_means
+from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
 from stoix_like.storage.run_files import METRICS, read_records
 
@@ -100,7 +102,9 @@ class Halving:
         found = []
         for peer, directory in enumerate(self._run.arch.population.halving.peers):
             records = list(read_records(Path(directory) / METRICS))
-            found += self._trials.news(peer, Trials(self._trials.rules).take(records))
+            # Of a run that is damaged meanwhile, there are no news.
+            with contextlib.suppress(ConfigError), reading(directory):
+                found += self._trials.news(peer, Trials(self._trials.rules).take(records))
         return found
 
     def _restart(self, population: Population, slots: Sequence[int], numbers: Sequence[int]) -> Population:
@@ -235,10 +239,15 @@ def _check_peers(run: RunConfig) -> None:
     """Refuse runs that have other trials; those that have not started yet have no records."""
     seeds = run.arch.population.seeds
     for directory in run.arch.population.halving.peers:
+        if not directory:
+            raise ConfigError(f"{_HALVING}.peers has an empty path: use directories of runs, or omit it")
         record = next(read_records(Path(directory) / METRICS), None)
         if record is None:
             continue
-        if len(np.atleast_1d(record["eval/episode_return_mean"])) != seeds * len(record.get(TRIALS, ())):
+        with reading(f"{_HALVING}.peers: {directory}", "omit it"):
+            members = len(np.atleast_1d(record["eval/episode_return_mean"]))
+            others = members != seeds * len(record.get(TRIALS, ()))
+        if others:
             raise ConfigError(
                 f"{_HALVING}.peers: {directory} is no run of successive halving with {KEY}.seeds={seeds}: omit it"
             )

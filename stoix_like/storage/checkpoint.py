@@ -26,6 +26,7 @@ from stoix_like.errors import ConfigError, DamagedError
 from stoix_like.processes import ALONE, Processes
 from stoix_like.storage import orbax
 from stoix_like.storage.checksums import checksums
+from stoix_like.storage.contents import parse_json
 from stoix_like.storage.files import check_directory
 from stoix_like.storage.run_files import CHECKPOINTS
 
@@ -422,12 +423,10 @@ def _read_text(run_dir: Path, step: int) -> dict[str, Any]:
     if not isinstance(stored, dict) or zlib.crc32(str(stored.get("text")).encode()) != stored.get("crc32"):
         raise _damaged(run_dir, step, f"{HOST_STATE} differs from what was written")
     try:
-        text = json.loads(stored["text"])
-        if isinstance(text[HOST_STATE], dict) and isinstance(text["checksums"], dict):
-            return text
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pass
-    raise _damaged(run_dir, step, f"{HOST_STATE} is not that of a run")
+        text: dict[str, Any] = parse_json(stored["text"], {HOST_STATE: {}, "checksums": {}})
+    except (ValueError, TypeError) as error:
+        raise _damaged(run_dir, step, f"{HOST_STATE} is not that of a run") from error
+    return text
 
 
 def _restore(run_dir: Path, step: int, args: dict[str, Any]) -> dict[str, Any]:

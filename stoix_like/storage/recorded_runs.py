@@ -15,9 +15,11 @@ from stoix_like.errors import ConfigError
 from stoix_like.schema import from_mapping
 from stoix_like.storage import remote
 from stoix_like.storage.config_file import plain_config, without_network_defaults
+from stoix_like.storage.contents import NUMBER, check_form, reading
 from stoix_like.storage.run_files import (
     CONFIG,
     METRICS,
+    SUMMARY,
     UPDATES,
     is_locked,
     read_failure,
@@ -36,6 +38,31 @@ TRIALS = "population/trials"
 _PARTS = ("checkpoints", "checkpoints-damaged", "evaluations", "tensorboard", "wandb", ".hydra")
 # A mapping that one override sets as a whole.
 WHOLE = "arch.population.hyperparams"
+_STATISTICS = ("mean", "iqm", "ci_low", "ci_high")
+_POINT = {
+    "members": [int],
+    "seeds": [int],
+    **{f"eval/episode_return_{name}": NUMBER for name in _STATISTICS},
+    **{f"absolute/episode_return_{name}?": NUMBER for name in _STATISTICS},
+    "*": int | float,  # hyperparameters
+}
+# Form of what listings, statistics and reports read of a summary, see `storage.contents`; nulls count as missing.
+_SUMMARY = {
+    "environment?": str,
+    "wall_seconds?": NUMBER,
+    "compile_seconds?": NUMBER,
+    "steps_per_second?": NUMBER,
+    "devices?": [str],
+    "versions?": {},
+    "timing?": {"*": int | float},
+    "population/varied?": [str],
+    "population/members?": [{"seed": int, "failure?": str | None}],
+    "population/best?": {"member": int},
+    "population/points?": [_POINT],
+    "population/best_point?": _POINT,
+    f"{TRIALS}?": [{}],
+}
+_LAST = {"env_steps": int, RETURN: (NUMBER, [NUMBER])}
 # What an environment is, apart from the wrappers around it.
 TASK = ("env.env_name", "env.scenario", "env._target_", "env.kwargs", "env.params")
 # Keys that change no result but through the seed.
@@ -222,13 +249,15 @@ def read_run(directory: Path) -> Run:
     if TRIALS in summary:
         # The results of successive halving are those of its best trials, which may have ended long before the run.
         last |= {name: value for name, value in summary.items() if name.startswith("eval/")}
-    run = Run(directory, plain_config(directory), last, summary)
-    try:
-        # Everything that listings and statistics read of any run.
-        _ = run.system, run.environment, int(run.config["arch"]["total_timesteps"]), samples(run)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{directory} cannot be read as a run of this version ({reason})") from error
+    run = Run(directory, plain_config(directory), last, {k: value for k, value in summary.items() if value is not None})
+    with reading(directory):
+        check_form(_SUMMARY, run.summary, SUMMARY)
+        if last:
+            check_form(_LAST, last, METRICS)
+        # Everything else that listings and statistics read of any run.
+        _ = run.system, run.environment, int(run.config["arch"]["total_timesteps"]), budget(run)
+        if not list(map(settings, samples(run))):
+            raise ValueError("it has no members")
     return run
 
 
@@ -246,7 +275,7 @@ def members(run: Run) -> list[Member]:
         # Selections change them on the way: they are no settings of a member.
         varied = [] if evolves(run) else run.summary.get("population/varied", [])
         return [
-            Member(run, index, found["seed"], {name: found[name] for name in varied}, found.get("failure"))
+            Member(run, index, found["seed"], {name: float(found[name]) for name in varied}, found.get("failure"))
             for index, found in enumerate(run.summary["population/members"])
         ]
     if run.summary or not any(isinstance(value, list) for value in run.last.values()):

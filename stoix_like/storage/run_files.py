@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO
 import filelock
 
 from stoix_like.errors import ConfigError
+from stoix_like.storage.contents import NUMBER, parse_json, read_json
 from stoix_like.storage.files import open_regular, read_bytes
 
 # pathlib turns the two slashes into one. A single letter is a drive.
@@ -29,6 +29,12 @@ PARAMETERS = "parameters.npz"
 EVALUATIONS = "evaluations"
 LADDER = "ladder"
 """The first part of the names of ladders in `EVALUATIONS`."""
+_PLAYER = {"elo": int | float, "elo_ci_low": int | float, "elo_ci_high": int | float, "score": int | float}
+_LADDER = (
+    {"of": str, "players": [{"env_steps": int, **_PLAYER}]},
+    {"of": str, "players": [{"member": int, **_PLAYER}]},
+)
+_RECORD = {"env_steps?": int, "wall_seconds?": NUMBER}
 _MAX_SUMMARY_BYTES = 2**28
 _MAX_LADDER_BYTES = 2**26
 _MAX_FAILURE_BYTES = 2**20
@@ -81,8 +87,8 @@ def read_ladders(run_dir: Path) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     paths = [path for path in (run_dir / EVALUATIONS).glob(f"{LADDER}-*.json") if path.is_file()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            record = json.loads(read_bytes(path, _MAX_LADDER_BYTES))
+        with contextlib.suppress(OSError, ValueError):
+            record = read_json(path, _MAX_LADDER_BYTES, _LADDER)
             found[record["of"]] = record
     return list(found.values())
 
@@ -130,10 +136,10 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
         The summary; empty if it does not exist or cannot be read.
     """
     try:
-        found = json.loads(read_bytes(run_dir / SUMMARY, _MAX_SUMMARY_BYTES))
-    except (OSError, ValueError, RecursionError):
+        found: dict[str, Any] = read_json(run_dir / SUMMARY, _MAX_SUMMARY_BYTES, {})
+    except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -191,7 +197,7 @@ def _opened(path: Path) -> BinaryIO:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record: dict[str, Any] = parse_json(line, _RECORD)
+    except ValueError:
         return None
-    return record if isinstance(record, dict) else None
+    return record

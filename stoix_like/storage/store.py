@@ -7,7 +7,6 @@ A store holds the files of a run directory under the same names. A checkpoint th
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from stoix_like.call_thread import CallThread
 from stoix_like.errors import ConfigError, MissingExtraError
+from stoix_like.storage.contents import parse_json
 from stoix_like.storage.run_files import ADDRESS, CHECKPOINTS
 
 T = TypeVar("T")
@@ -148,9 +148,9 @@ class Store:
     def marker(self, step: int) -> Marker | None:
         """Read the marker of a complete checkpoint; None if it is damaged, or removed meanwhile."""
         try:
-            values = json.loads(self.read(marker_name(step)))
-            marker = Marker(str(values["identity"]), {str(name): int(size) for name, size in values["files"].items()})
-        except (*UNREADABLE, AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError):
+            values = parse_json(self.read(marker_name(step)), {"identity": str, "files": {"*": int}})
+            marker = Marker(values["identity"], values["files"])
+        except (*UNREADABLE, ValueError):
             return None
         for name in marker.files:
             _checked(name)

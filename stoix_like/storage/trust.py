@@ -20,6 +20,7 @@ import flax.linen as nn
 from stoix_like.envs import wrappers
 from stoix_like.errors import ConfigError
 from stoix_like.loggers import sending_loggers
+from stoix_like.storage.contents import read_json
 from stoix_like.storage.files import read_bytes, write_text
 
 _MAX_RECORD_BYTES = 2**20
@@ -146,7 +147,7 @@ def _recorded(pairs: Iterable[tuple[str, Any]]) -> _Record | None:
         path = _record_of(pairs)
         if not (_is_own(path.parent) and _is_own(path)):
             return None
-        found = json.loads(read_bytes(path, _MAX_RECORD_BYTES))
+        found = read_json(path, _MAX_RECORD_BYTES)
         # Earlier versions recorded the directories alone.
         return _Record(found, {}) if isinstance(found, list) else _Record(**found)
     except (OSError, RuntimeError, TypeError, ValueError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import logging
 import sys
 import time
@@ -27,6 +26,7 @@ from stoix_like.run.plan import make_plan
 from stoix_like.run.population import float_fields
 from stoix_like.run.setup import RunSetup
 from stoix_like.schema import at_least, between, from_mapping, one_of
+from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import write_json
 from stoix_like.storage.recorded_runs import flatten
 from stoix_like.tuning.confirm import FINALISTS, FRESH, train_again
@@ -285,7 +285,8 @@ class Sweep:
         changeable = _CHANGEABLE_IN_HALVING if self.config.sampler in HALVING else _CHANGEABLE
         fixed = {name: value for name, value in settings.items() if name not in changeable}
         if path.exists():
-            before = json.loads(path.read_text())
+            with reading(path, "choose another directory"):
+                before = parse_json(path.read_text(), {}, SETTINGS)
             changed = [name for name, value in fixed.items() if before.get(name) != value]
             if changed:
                 raise ConfigError(

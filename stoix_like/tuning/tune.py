@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from stoix_like.run.population import float_fields
 from stoix_like.run.setup import RunSetup, set_up
 from stoix_like.run.trials import interquartile_means
 from stoix_like.storage.config_file import flatten
+from stoix_like.storage.contents import parse_json, reading
 from stoix_like.storage.files import write_json, write_text
 from stoix_like.tuning import budget as budgets
 from stoix_like.tuning.budget import SEEDS, Budget, Plan
@@ -327,13 +327,14 @@ def _read_plan(directory: Path, request: Request, slots: int | None) -> Plan | N
     """Return the plan that the directory holds; None if it holds nothing."""
     path = directory / REQUEST
     if path.exists():
-        before = json.loads(path.read_text())
+        with reading(path, "choose another directory"):
+            before = parse_json(path.read_text(), {"request": {}, "plan": {}}, REQUEST)
+            plan = Plan(**before["plan"])
         if before["request"] != request._asdict():
-            changed = [name for name, value in request._asdict().items() if before["request"][name] != value]
+            changed = [name for name, value in request._asdict().items() if before["request"].get(name) != value]
             raise ConfigError(
                 f"{directory} holds another search, with another {' and '.join(changed)}: choose another directory"
             )
-        plan = Plan(**before["plan"])
         if slots not in (None, plan.slots):
             raise ConfigError(
                 f"{directory} holds a search with slots={plan.slots}, not {slots}: choose another directory"

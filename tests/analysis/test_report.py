@@ -64,6 +64,8 @@ def test_ladders_are_drawn(tmp_path):
         ladder_of(["member"] * 2, [0, 1], "members")
     )
     (tmp_path / "a/evaluations/ladder-torn.json").write_text("{")
+    (tmp_path / "a/evaluations/ladder-deep.json").write_text("[" * 100_000)
+    (tmp_path / "a/evaluations/ladder-other.json").write_text('{"of": "checkpoints", "players": [{"env_steps": "x"}]}')
     write_run(tmp_path / "b/a", seed=1)
     shutil.copytree(tmp_path / "a/evaluations", tmp_path / "b/a/evaluations")
     report.write([tmp_path], tmp_path / "report.html", animation=False)

@@ -81,6 +81,20 @@ def test_a_download_that_fails_is_reported(served, capsys, url):
     assert "Traceback" not in message
 
 
+def test_redirections_without_end_are_reported_in_one_line(served, capsys, monkeypatch):
+    _, address, _ = served
+
+    def redirect(handler):
+        handler.send_response(302)
+        handler.send_header("Location", f"{address}/again")
+        handler.end_headers()
+
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "do_GET", redirect)
+    message = refusal(capsys, "--url", f"{address}/again")
+    assert "cannot be downloaded (HTTPError: HTTP Error 302: " in message
+    assert message.count("\n") == 1
+
+
 def test_a_place_that_cannot_be_written_is_reported(served, capsys, tmp_path):
     directory, _, _ = served
     (tmp_path / "file").write_text("")

@@ -60,7 +60,7 @@ def test_push_refuses_an_odd_summary_before_it_creates_a_repository(tmp_path, mo
     write_config(tmp_path, {})
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     monkeypatch.setattr(hub.checkpoint, "steps", lambda directory: [1])
-    with pytest.raises(ConfigError, match="summary.json has no usable .*: push a run that is complete"):
+    with pytest.raises(ConfigError, match="summary.json cannot be read.*: push a run that is complete"):
         hub.push(tmp_path, "me/policy")
 
 

@@ -1,8 +1,10 @@
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from toy_runs import train_toy
 from trained_runs import select_untrained, train_members, train_pendulum
 
@@ -36,6 +38,19 @@ def test_which_selects_the_parameters(pendulum):
         load_policy(pendulum, "7")
     with pytest.raises(ConfigError, match="holds no run"):
         load_policy(pendulum.parent)
+
+
+def test_a_run_whose_configuration_is_another_ones_is_refused(members, tmp_path):
+    """Its metrics lack the trials of successive halving."""
+    edited = shutil.copytree(members, tmp_path / "edited")
+    config = OmegaConf.load(edited / "config.yaml")
+    config.arch.population.halving.rounds = 2
+    config.arch.population.halving.peers = ["runs/other"]
+    OmegaConf.save(config, edited / "config.yaml")
+    with pytest.raises(
+        ConfigError, match=r"edited cannot be read as a run of this version \(KeyError: 'population/tri"
+    ):
+        load_policy(edited)
 
 
 @pytest.mark.parametrize("which", ["best", "last"])

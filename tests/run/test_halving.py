@@ -101,6 +101,11 @@ def test_runs_without_such_trials_are_refused_as_peers(tmp_path):
     check(*overrides, "arch.population.seeds=2")
     with pytest.raises(ConfigError, match="is no run of successive halving with arch.population.seeds=1: omit it"):
         check(*overrides)
+    (tmp_path / "metrics.jsonl").write_text('{"population/trials": 3}\n')
+    with pytest.raises(ConfigError, match=r"peers: .* cannot be read as a run .*\(KeyError: .*\): omit it"):
+        check(*overrides)
+    with pytest.raises(ConfigError, match=r"peers has an empty path: use directories of runs, or omit it"):
+        check(VARIED, "arch.population.halving.peers=['']")
 
 
 def test_results_have_the_failures_of_the_trials_that_they_are_about():

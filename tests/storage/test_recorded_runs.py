@@ -1,5 +1,6 @@
 """Recorded runs: their status, members and settings."""
 
+import json
 import math
 
 import pytest
@@ -52,6 +53,38 @@ def test_damaged_runs_and_those_of_earlier_versions_do_not_end_a_listing(tmp_pat
     assert "leaving out a run: " in said.err
     with pytest.raises(ConfigError, match="older cannot be read"):
         read_runs([older])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("wall_seconds", "long", "ValueError: summary.json: wall_seconds is 'long'"),
+        ("devices", ["cpu", None], r"summary.json: devices\[1\] is None"),
+        ("timing", {"training": "x"}, "summary.json: timing: training is 'x'"),
+        ("versions", "1.0", "summary.json: versions is '1.0'"),
+        ("environment", 3, "summary.json: environment is 3"),
+        ("population/members", [], "it has no members"),
+        ("population/members", [{"seed": None}, {"seed": 1}], r"members\[0\]: seed is None"),
+        ("population/members", [{"seed": 1, "actor_lr": "high"}], "could not convert string to float: 'high'"),
+        ("population/varied", ["clip_eps"], "KeyError: 'clip_eps'"),
+        ("population/points", [{"seeds": [0]}], r"population/points\[0\] has no members"),
+        ("population/best_point", {}, "population/best_point has no members"),
+    ],
+)
+def test_summaries_of_another_form_are_named_and_left_out(tmp_path, key, value, problem):
+    run = write_run(tmp_path / "run", (1.0, 2.0), varied={"actor_lr": [0.1, 0.2]})
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, key: value}))
+    with pytest.raises(ConfigError, match=rf"run cannot be read as a run of this version \(.*{problem}"):
+        read_run(run)
+
+
+def test_nulls_of_a_summary_are_missing_values(tmp_path):
+    run = write_run(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(dict.fromkeys(summary)))
+    assert read_run(run).summary == {}
+    assert read_run(run).environment == "gymnax/CartPole-v1"
 
 
 def test_runs_are_not_searched_for_below_the_parts_of_runs(tmp_path):
