@@ -25,7 +25,7 @@ from stoix_like.errors import ConfigError, nearest
 from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
-from stoix_like.networks.recurrent import GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
+from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
 from stoix_like.user_code import refusing
 
@@ -172,7 +172,8 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
     """Convert the further arguments of recurrent cells; see `ScannedRNN`.
 
     Raises:
-        ConfigError: see `_check_arguments`, a number of heads does not divide the width, or a range is empty.
+        ConfigError: see `_check_arguments`, a number of heads does not divide the width, a range is empty, or a state
+            is too large.
     """
     cell_type, key = arguments["cell_type"], f"{key}.cell_kwargs"
     if not isinstance(given := arguments["cell_kwargs"], Mapping | SimpleNamespace | None):
@@ -191,10 +192,18 @@ def _check_cell_kwargs(arguments: Mapping[str, Any], key: str) -> FrozenDict[str
         smallest, largest = (converted.get(name, getattr(cell, name, 0.0)) for name in (low, high))
         if smallest > largest:
             raise ConfigError(f"{key}.{low}={smallest} must not exceed {high}={largest}: use a smaller {low}")
-    heads = converted.get("num_heads", getattr(cell, "num_heads", 1))
-    if arguments["hidden_state_dim"] % heads:
+    width, heads = arguments["hidden_state_dim"], converted.get("num_heads", getattr(cell, "num_heads", 1))
+    if width % heads:
+        raise ConfigError(f"{key}.num_heads={heads} must divide hidden_state_dim={width}: use a divisor of it")
+    # What a cell computes on the host must be small whatever the memory of the device is.
+    if cell is S5Cell and converted.get("states") is None and width > 2 * MAX_STATES:
         raise ConfigError(
-            f"{key}.num_heads={heads} must divide hidden_state_dim={arguments['hidden_state_dim']}: use a divisor of it"
+            f"{key}.states=null is half of hidden_state_dim={width}: set {key}.states to at most {MAX_STATES}"
+        )
+    if cell is GTrXLCell and (window := converted.get("window", cell.window)) * width > MAX_STATE:
+        raise ConfigError(
+            f"{key}.window={window} times hidden_state_dim={width} numbers are the state of a cell: use at most"
+            f" {MAX_STATE} in all"
         )
     return FrozenDict(converted)
 

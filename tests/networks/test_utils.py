@@ -208,6 +208,34 @@ def test_lists_of_convolutions_must_have_the_same_length():
 
 
 @pytest.mark.parametrize(
+    ("cell", "width", "message"),
+    [
+        ("s5", 10**9, "cell_kwargs.states=null is half of hidden_state_dim=1000000000: set network.cell_kwargs.states"),
+        ("s5", 10**4, "cell_kwargs.states=null is half of hidden_state_dim=10000: set network.cell_kwargs.states to"),
+        (
+            "gtrxl",
+            10**9,
+            "cell_kwargs.window=32 times hidden_state_dim=1000000000 numbers are the state of a cell: use",
+        ),
+    ],
+)
+def test_widths_at_which_the_host_computes_for_minutes_are_refused(cell, width, message):
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": cell, "hidden_state_dim": width}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        instantiate(node)
+
+
+def test_shapes_of_a_wide_cell_take_no_time():
+    """The check of the memory, which follows, refuses what does not fit."""
+    kwargs = {"states": 8}
+    node = {"_target_": "stoix_like.networks.base.ScannedRNN", "cell_type": "s5", "hidden_state_dim": 10**9}
+    rnn = instantiate({**node, "cell_kwargs": kwargs})
+    inputs = jnp.zeros((1, 1, 4)), jnp.zeros((1, 1), bool)
+    shapes = jax.eval_shape(rnn.init, jax.random.key(0), rnn.initialize_carry(1), inputs)
+    assert max(leaf.size for leaf in jax.tree.leaves(shapes)) == 10**18
+
+
+@pytest.mark.parametrize(
     ("cell", "kwargs", "message"),
     [
         ("gtrxl", {"windw": 4}, "cell_kwargs.windw is not an option of cell_type=gtrxl: did you mean 'window'"),

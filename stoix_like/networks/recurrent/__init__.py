@@ -1,13 +1,15 @@
 """Recurrent cells: gated, linear in their state, with a matrix as memory, or attending to the last steps."""
 
 from stoix_like.networks.recurrent.gru import step_gru, unroll_gru
-from stoix_like.networks.recurrent.gtrxl import GTrXLCell
+from stoix_like.networks.recurrent.gtrxl import MAX_STATE, GTrXLCell
 from stoix_like.networks.recurrent.linear import LinearCell, LRUCell, MinGRUCell, linear_recurrence
 from stoix_like.networks.recurrent.mlstm import MLSTMCell
 from stoix_like.networks.recurrent.parallel import ParallelCell
-from stoix_like.networks.recurrent.s5 import S5Cell
+from stoix_like.networks.recurrent.s5 import MAX_STATES, S5Cell
 
 __all__ = [
+    "MAX_STATE",
+    "MAX_STATES",
     "GTrXLCell",
     "LRUCell",
     "LinearCell",

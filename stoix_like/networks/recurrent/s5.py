@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array, Complex, Float
+from scipy import special
 
 from stoix_like.networks.recurrent.linear import LinearCell, State
 from stoix_like.networks.recurrent.parallel import match_width
@@ -21,12 +22,26 @@ from stoix_like.utils.jax_utils import restore_float32
 _MAX_REAL = -1e-4
 
 
-@functools.cache
-def hippo_eigenvalues(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Diagonalise the normal part of the HiPPO-LegS matrix.
+# Beyond, the initialisation takes minutes, and the gigabytes of the eigenvectors.
+MAX_STATES = 2**12
+# Of Newton's method, which takes 2 log2(P) steps to the largest eigenvalue and a few more to all its digits.
+_NEWTON_STEPS = 40
+
+
+@functools.lru_cache(maxsize=4)
+def hippo_eigenvalues(size: int) -> np.ndarray:
+    """Compute the eigenvalues of the normal part of the HiPPO-LegS matrix.
 
         A^N = A + p p^T,   p_n = sqrt(n + 1/2),
         A_nk = -sqrt((2n + 1)(2k + 1)) for n > k,   -(n + 1) for n = k,   0 otherwise
+
+    The matrix is -1/2 on the diagonal and -+r_n r_k / 2 below and above, r_n^2 = 2n + 1. So differences of successive
+    rows of (A^N + 1/2) v = i m v are a recurrence in v_n, see `hippo_eigenvectors`, whose two ends fit together where
+
+        sum_n atan(2m / r_n^2) = (k + 1/2) pi,   k = 0, 1, ...
+
+    The sum is Im log Gamma(P + 1/2 + i m) - Im log Gamma(1/2 + i m), concave for m > 0: Newton's method converges
+    from 0. In matrices, it would be a computation of the order of P^3.
 
     Source: Smith et al. 2023, arXiv:2208.04933, appendix B.1.1.
 
@@ -34,17 +49,35 @@ def hippo_eigenvalues(size: int) -> tuple[np.ndarray, np.ndarray]:
         size: P, an even number of rows.
 
     Returns:
-        `[P / 2]`, the eigenvalues with a positive imaginary part, and `[P, P / 2]`, their eigenvectors of length one;
-        the others are their complex conjugates.
+        `[P / 2]`, the eigenvalues -1/2 + i m with m > 0, ascending; the others are their complex conjugates.
     """
-    n = np.arange(size)
-    root = np.sqrt(2.0 * n + 1.0)
-    matrix = np.diag(n) - np.tril(np.outer(root, root))
-    normal = matrix + np.outer(root, root) / 2.0
-    # The matrix is skew-symmetric but for the diagonal of -1/2: times -i, it is Hermitian.
-    imaginary, vectors = np.linalg.eigh(-1j * (normal + 0.5 * np.eye(size)))
-    half = size // 2
-    return -0.5 + 1j * imaginary[half:], vectors[:, half:]
+    wanted, imaginary = np.pi * (np.arange(size // 2) + 0.5), np.zeros(size // 2)
+    for _ in range(_NEWTON_STEPS):
+        low = 0.5 + 1j * imaginary
+        angles, slopes = (function(low + size) - function(low) for function in (special.loggamma, special.digamma))
+        imaginary = imaginary - (angles.imag - wanted) / slopes.real
+    return -0.5 + 1j * imaginary
+
+
+@functools.lru_cache(maxsize=4)
+def hippo_eigenvectors(size: int) -> np.ndarray:
+    """Compute the eigenvectors that belong to `hippo_eigenvalues`.
+
+        v_n = (-1)^n exp(-2i sum_{j < n} atan(2m / r_j^2)) / (r_n (1/2 + i m / r_n^2))   but for their length
+
+    Args:
+        size: P, an even number of rows.
+
+    Returns:
+        `[P, P / 2]`, columns of length one.
+    """
+    squares = (2.0 * np.arange(size) + 1.0)[:, None]
+    ratio = hippo_eigenvalues(size).imag / squares
+    angle = np.arctan(2.0 * ratio)
+    vectors = np.exp(1j * (np.pi * np.arange(size)[:, None] - 2.0 * (np.cumsum(angle, 0) - angle)))
+    vectors /= np.sqrt(squares) * (0.5 + 1j * ratio)
+    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=0)
+    return found
 
 
 class S5Cell(LinearCell):
@@ -61,13 +94,13 @@ class S5Cell(LinearCell):
     2023, arXiv:2303.03982, section 3.2.
 
     Attributes:
-        states: number of complex states; None: half of `features`, rounded up.
+        states: number of complex states; None: half of `features`, rounded up, which must be in the range, too.
         dt_min: shortest initial time step Delta, in units of the time scale of Lambda.
         dt_max: longest initial time step.
         prenorm: whether to normalise the inputs; otherwise, the sum of the residual connection is normalised.
     """
 
-    states: Annotated[int, between(1, 2**14)] | None = None
+    states: Annotated[int, between(1, MAX_STATES)] | None = None
     dt_min: Annotated[float, above(0.0)] = 1e-3
     dt_max: Annotated[float, above(0.0)] = 1e-1
     prenorm: bool = True
@@ -79,7 +112,7 @@ class S5Cell(LinearCell):
 
     def setup(self) -> None:
         """Create the parameters and layers."""
-        eigenvalues, self.vectors = hippo_eigenvalues(2 * self.num_states)
+        eigenvalues = hippo_eigenvalues(2 * self.num_states)
         for name, values in (("real", eigenvalues.real), ("imaginary", eigenvalues.imag)):
             setattr(self, name, self.param(name, lambda _, values=values: jnp.asarray(values, jnp.float32)))
         low, high = np.log(self.dt_min), np.log(self.dt_max)
@@ -96,15 +129,17 @@ class S5Cell(LinearCell):
 
     def _init_encoder(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
         """Draw B in the coordinates of the eigenvectors; real and imaginary parts side by side."""
-        inputs = initializers.lecun_normal()(key, (shape[0], len(self.vectors)), dtype) @ self.vectors.conj()
+        vectors = hippo_eigenvectors(2 * self.num_states)
+        inputs = initializers.lecun_normal()(key, (shape[0], len(vectors)), dtype) @ vectors.conj()
         return jnp.concatenate([inputs.real, inputs.imag], -1).astype(dtype)
 
     def _init_decoder(self, key: Array, shape: tuple[int, ...], dtype: Any = float) -> Array:
         """Draw 2 C in the coordinates of the eigenvectors, for real parts above negative imaginary parts."""
-        real, imaginary = initializers.lecun_normal()(key, (len(self.vectors), 2 * shape[1]), dtype).T.reshape(
+        vectors = hippo_eigenvectors(2 * self.num_states)
+        real, imaginary = initializers.lecun_normal()(key, (len(vectors), 2 * shape[1]), dtype).T.reshape(
             2, shape[1], -1
         )
-        outputs = 2.0 * (real + 1j * imaginary) @ self.vectors
+        outputs = 2.0 * (real + 1j * imaginary) @ vectors
         return jnp.concatenate([outputs.real, outputs.imag], -1).T.astype(dtype)
 
     def _inputs(self, x: Array) -> tuple[Array, Array]:
