@@ -81,14 +81,14 @@ class Signals:
         if Signals._active is not self:
             return
         Signals._active = None
+        self._finished = self._owns_process
         if self._wake_up is not None and self._watch is not None:
             signal.set_wakeup_fd(self._previous_wake_up)
             self._wake_up[1].shutdown(socket.SHUT_RDWR)  # also where a forked process has a copy
             self._watch.join()
             for end in self._wake_up:
                 end.close()
-        if self._owns_process:
-            self._finished = True
+        if self._finished:
             return
         while self._previous:
             number, handler = self._previous.popitem()

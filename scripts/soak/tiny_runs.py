@@ -168,7 +168,9 @@ def _be_child(job: dict[str, Any]) -> None:
         resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
     sys.argv = ["stoix-like", *job["arguments"]]
     module, function = job["call"].split(":")
-    getattr(importlib.import_module(module), function)(job["arguments"])
+    # A command reads `sys.argv`, and owns the process, as for users.
+    arguments = () if function == "main" else (job["arguments"],)
+    getattr(importlib.import_module(module), function)(*arguments)
 
 
 def _virtual_memory() -> int:
