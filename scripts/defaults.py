@@ -32,6 +32,7 @@ SEEDS = 3
 LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
 # Environment steps of each seed, where those of the kind would take too long.
 STEPS = {
+    "awr/ff_awr": 200_000,
     "dreamer/dreamer_v3": 8_000,
     "search/ff_mz": 100_000,
     "search/ff_sampled_mz": 100_000,

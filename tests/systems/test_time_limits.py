@@ -257,7 +257,7 @@ ON_POLICY = [
     *("arch.total_timesteps=24000", "system.rollout_length=8", "system.critic_lr=1e-2", "system.max_grad_norm=10"),
     *(f"network.{name}_network.pre_torso.layer_sizes=[32]" for name in ("actor", "critic")),
 ]
-PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false"]
+PPO = [*ON_POLICY, "system.num_minibatches=1", "system.clip_value=false", "system.normalize_rewards=false"]
 OPTIONS = [
     *("network=mlp_gsde", "system.sde_sample_freq=2", "system.target_kl=1", "system.standardize_advantages=minibatch"),
     *("system.final_clip_eps=0.1", "system.final_ent_coef=0"),

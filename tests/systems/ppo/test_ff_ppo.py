@@ -35,6 +35,7 @@ PROBE = [
     "system.rollout_length=16",
     "system.num_minibatches=2",
     "system.clip_value=false",
+    "system.normalize_rewards=false",
     "system.max_grad_norm=10",
     "system.actor_lr=1e-2",
     "system.critic_lr=1e-2",
