@@ -285,7 +285,7 @@ REPPO = [
     *("arch.total_timesteps=24000", "system.rollout_length=16", "system.num_minibatches=2", "system.q_lr=3e-3"),
     *("system.vmin=-3", "system.vmax=3", "system.init_alpha=1e-3", "system.normalize_observations=false"),
     *("network.actor_network.pre_torso.layer_sizes=[16]", "network.q_network.pre_torso.layer_sizes=[32]"),
-    *("system.max_grad_norm=10", "+env.kwargs.continuous=true"),
+    *("system.max_grad_norm=10", "+env.kwargs.continuous=true", "system.normalize_rewards=false"),
 ]
 SEARCH = [
     *("arch.total_timesteps=16000", "system.rollout_length=8", "system.critic_lr=1e-2", "system.max_grad_norm=10"),

@@ -26,6 +26,7 @@ SMALL = [
     *(f"network.{name}_network.pre_torso.layer_sizes=[16]" for name in ("actor", "q")),
     *("arch.total_num_envs=16", "arch.num_evaluation=1", "system.rollout_length=16", "system.num_minibatches=2"),
     *("system.vmin=-5", "system.vmax=5", "system.num_atoms=51", "system.normalize_observations=false"),
+    "system.normalize_rewards=false",
 ]
 
 
