@@ -30,12 +30,16 @@ from stoix_like.systems.off_policy import OffPolicyConfig
 SEEDS = 3
 # What a policy that has learned the task returns, and a random one does not: 23 and -1,230.
 LEARNED = {"cartpole": 450.0, "pendulum": -250.0}
-# Environment steps of each seed, where those of the kind would take too long.
+# Environment steps of each seed, where those of the kind would take too long or are too few.
 STEPS = {
     "awr/ff_awr": 200_000,
+    "ddpg/ff_ddpg": 10_000,
     "dreamer/dreamer_v3": 8_000,
-    "search/ff_mz": 100_000,
-    "search/ff_sampled_mz": 100_000,
+    "sac/ff_sac": 10_000,
+    "sac/ff_tqc": 10_000,
+    "search/ff_az": 50_000,
+    "search/ff_sampled_az": 50_000,
+    "spo/ff_spo": 50_000,
 }
 # Reasons why the defaults of a system are not measured here, or do not learn.
 NOTES = {
@@ -69,7 +73,7 @@ def task_of(system: str) -> Task:
     config = parse_config(compose_config([f"system={system}"])).system
     off_policy = isinstance(config, OffPolicyConfig)
     if Discrete in getattr(config, "action_spaces", (Discrete,)):
-        return Task("cartpole", STEPS.get(system, 50_000 if off_policy else 100_000))
+        return Task("cartpole", STEPS.get(system, 100_000))
     return Task("pendulum", STEPS.get(system, 6_000 if off_policy else 200_000))
 
 
