@@ -149,6 +149,6 @@ class RecurrentPolicy(Policy):
 
 def _random_like(key: jax.Array, leaf: jax.Array) -> jax.Array:
     """Draw numbers, or of integers, such as the last action, and of flags, 0 and 1."""
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf + jax.random.normal(key, leaf.shape, leaf.dtype)
     return jax.random.bernoulli(key, 0.5, leaf.shape).astype(leaf.dtype)

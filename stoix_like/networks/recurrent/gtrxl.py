@@ -155,7 +155,8 @@ class GTrXLCell(ParallelCell):
         before = jnp.moveaxis(state, -2, 0)
         x = self._embed(inputs)
         rows = jnp.concatenate([before, jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1)])
-        episode = jnp.cumsum(resets, 0)
+        # A single step, as in a rollout and in an exported policy, needs no sum.
+        episode = resets.astype(jnp.int32) if len(inputs) == 1 else jnp.cumsum(resets, axis=0)
         # Rows without a step belong to no episode.
         episodes = jnp.concatenate([jnp.where(before[..., -1] > 0.5, 0, -1), episode])
         normed = self.norms[0](rows[..., :-1])
@@ -227,9 +228,8 @@ def _attend(sequence: _Sequence, positions: Array, biases: Array) -> Float[Array
     """Return what queries find in their own steps and in the M steps before, by encoded distances and both biases."""
     query, own, episode, keys, episodes = sequence
     num_steps, window, dtype = len(query), len(positions) - 1, query.dtype
-    for_keys, for_positions = (
-        query + bias.astype(dtype).reshape((1,) * (query.ndim - 2) + bias.shape) for bias in biases
-    )
+    biases = biases.astype(dtype).reshape(2, *(1,) * (query.ndim - 2), *biases.shape[1:])
+    for_keys, for_positions = query + biases[0], query + biases[1]
     # Keys lie in the order of time: the first of a row is the farthest.
     at_distance = product("t...hd,mhd->...htm", for_positions, positions[::-1])
     scores = product("t...hd,s...hd->...hts", for_keys, keys[..., 0, :, :]) + skew(at_distance[..., :-1])

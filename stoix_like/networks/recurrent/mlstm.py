@@ -90,7 +90,7 @@ def _weights(start: MatrixMemory, steps: _Steps, rows: Array) -> _Weights:
         steps: T steps.
         rows: `[R]` integers, the steps r.
     """
-    decay, episode = jnp.cumsum(steps.log_forget, -1), jnp.cumsum(steps.reset, -1)
+    decay, episode = jnp.cumsum(steps.log_forget, axis=-1), jnp.cumsum(steps.reset, axis=-1)
     decay_after, episode_of = jnp.take(decay, rows, -1), jnp.take(episode, rows, -1)
     is_past = rows[:, None] >= jnp.arange(decay.shape[-1])[None]
     seen = is_past.reshape((1,) * (decay.ndim - 1) + is_past.shape)

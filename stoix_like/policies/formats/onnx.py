@@ -5,20 +5,26 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 from jax.interpreters import partial_eval
 
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.policies.exportable import Exportable
+from stoix_like.policies.formats.reals import as_reals, real_form, real_shape
 
 # Runtimes of the last two years support it.
 _OPSET = 21
+# Level of the log of onnxruntime, which warns of the shapes that converters leave open.
+_FATAL = 4
+# That of the converter loses axes where a layer has several of them.
+_DENSE_GENERAL = nn.DenseGeneral.__call__
 
 
 def encode(policy: Exportable) -> bytes:
@@ -29,6 +35,7 @@ def encode(policy: Exportable) -> bytes:
 
     Returns:
         The content of a file; inputs are named as in `Policy.argument_shapes`, outputs `action`, `next_state.0`, ….
+        Complex ones are real, with a last axis of their real and imaginary parts.
 
     Raises:
         ConfigError: the policy samples, or holds an operation that cannot be converted.
@@ -37,25 +44,22 @@ def encode(policy: Exportable) -> bytes:
     if not policy.greedy:
         raise ConfigError("format=onnx: ONNX has no random numbers of jax: export the greedy policy, or to stablehlo")
     # The converter broadcasts the biases of convolutions.
-    with _silenced(), jax.numpy_rank_promotion("allow"):
+    # It replaces `jnp.cumsum` by one that takes fewer arguments, for good.
+    with _silenced(), jax.numpy_rank_promotion("allow"), _replaced(jnp, "cumsum", jnp.cumsum):
         try:
             import jax2onnx
         except ImportError as error:
             raise MissingExtraError("format=onnx", "jax2onnx", "onnx") from error
         shapes = policy.argument_shapes
-        try:
+        with _refused(f"jax2onnx cannot convert {policy.name}"):
             model = jax2onnx.to_onnx(
                 _used_part(policy),
-                [jax.ShapeDtypeStruct(("batch", *leaf.shape), leaf.dtype) for leaf in shapes.values()],
+                [jax.ShapeDtypeStruct(("batch", *leaf.shape), leaf.dtype) for leaf in map(real_shape, shapes.values())],
                 model_name=policy.name,
                 opset=_OPSET,
                 input_names=list(shapes),
                 output_names=policy.result_names,
             )
-        # The converter raises whatever its handlers of operations do.
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"format=onnx: jax2onnx cannot convert {policy.name}: {reason}: use stablehlo") from error
     return bytes(model.SerializeToString())
 
 
@@ -75,28 +79,37 @@ def decode(content: bytes) -> Callable[..., Any]:
         import onnxruntime
     except ImportError as error:
         raise MissingExtraError("format=onnx", "onnxruntime", "onnx") from error
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL
+    with _refused("onnxruntime cannot load the graph"):
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     # Inputs that no action depends on are still inputs.
     names = [argument.name for argument in session.get_inputs()]
 
     def act(*inputs: Any) -> Any:
         *arrays, _ = inputs
-        return session.run(None, dict(zip(names, map(np.asarray, arrays), strict=True)))
+        with _refused("onnxruntime cannot run the graph"):
+            return session.run(None, dict(zip(names, map(as_reals, arrays), strict=True)))
 
     return act
 
 
 def _used_part(policy: Exportable) -> Callable[..., Any]:
-    """Return `Policy.mode_on` without what no result depends on, such as keys.
+    """Return `Policy.mode_on` in real numbers, without what no result depends on, such as keys.
 
     A result that is also another one, such as an action that is part of the next state, is copied: a value of a graph
     has a single name.
     """
 
     def act(*arrays: Any) -> Any:
-        closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*arrays)
+        shapes = [
+            jax.ShapeDtypeStruct(array.shape[: 1 + len(leaf.shape)], leaf.dtype)
+            for array, leaf in zip(arrays, policy.argument_shapes.values(), strict=True)
+        ]
+        with _replaced(nn.DenseGeneral, "__call__", _DENSE_GENERAL):
+            closed = jax.make_jaxpr(lambda *given: policy.mode_on(given))(*shapes)
         jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-        results = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, closed.consts))(*arrays)
+        results = core.jaxpr_as_fun(real_form(core.ClosedJaxpr(jaxpr, closed.consts)))(*arrays)
         known = [variable in jaxpr.outvars[:place] for place, variable in enumerate(jaxpr.outvars)]
         return [jnp.copy(result) if copied else result for result, copied in zip(results, known, strict=True)]
 
@@ -104,12 +117,38 @@ def _used_part(policy: Exportable) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute a value for some time, whatever sets it meanwhile."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _refused(what: str) -> Iterator[None]:
+    """Turn whatever the converter and the runtime raise into a refusal."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"format=onnx: {what}: {' '.join(str(error).split())[:300]}: use stablehlo") from error
+
+
+@contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Drop what the converter prints and logs for its developers."""
+    """Drop what the converter prints, logs and warns of; it leaves out its own parts where a warning is an error."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+        ):
             yield
     finally:
         logging.disable(disabled)
