@@ -144,7 +144,7 @@ def test_members_without_trained_best_parameters_are_taken_as_they_ended(members
         ),
         ([*PENDULUM, f"{CRITIC}=[9]"], r"critic_params.* float32\[8, 1\] there and float32\[9, 1\] here"),
         ([*PENDULUM, "system.normalize_observations=false"], "this run has no statistics"),
-        ([*PENDULUM, "system.normalize_rewards=true"], "that run has no return_statistics.* and normalize_rewards"),
+        ([*PENDULUM, "system.normalize_rewards=false"], "this run has no return_statistics.* and normalize_rewards"),
         ([*PENDULUM, f"{CRITIC}=[8,8]"], "that run has no params.critic_params"),
     ],
 )

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import initializers
 from jaxtyping import Array, Complex, Float
-from scipy import special
 
 from stoix_like.networks.recurrent.linear import LinearCell, State
 from stoix_like.networks.recurrent.parallel import match_width
@@ -20,8 +19,6 @@ from stoix_like.utils.jax_utils import restore_float32
 
 # The largest real part of an eigenvalue, so that states decay.
 _MAX_REAL = -1e-4
-
-
 # Beyond, the initialisation takes minutes, and the gigabytes of the eigenvectors.
 MAX_STATES = 2**12
 # Of Newton's method, which takes 2 log2(P) steps to the largest eigenvalue and a few more to all its digits.
@@ -51,6 +48,8 @@ def hippo_eigenvalues(size: int) -> np.ndarray:
     Returns:
         `[P / 2]`, the eigenvalues -1/2 + i m with m > 0, ascending; the others are their complex conjugates.
     """
+    from scipy import special  # takes a while, which other networks save
+
     wanted, imaginary = np.pi * (np.arange(size // 2) + 0.5), np.zeros(size // 2)
     for _ in range(_NEWTON_STEPS):
         low = 0.5 + 1j * imaginary
