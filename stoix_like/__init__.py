@@ -77,7 +77,9 @@ def train(
         system: name of the system, as listed by `stoix-like list systems`: `"ppo/ff_ppo"`.
         overrides: Hydra overrides: `["env=gymnax/cartpole", "arch.seed=1"]`, or a dictionary:
             `{"env": "gymnax/cartpole", "arch.seed": 1}`.
-        env: a custom environment, or a class or function that builds it from `env.kwargs`. A class or function
+        env: the name of an environment, `"gymnax/cartpole"`, or an id of gymnasium, `"CartPole-v1"`, which selects the
+            environment of gymnax if it has the same id; or a custom environment, or a class or function that builds it
+            from `env.kwargs`. A class or function
             that can be imported is recorded by its import path. Otherwise pass `env` again to resume or load the run.
         run_dir: directory to write to; by default `runs/<system>/<environment>/<time>-seed<seed>`.
         config_dir: directory of your YAML files, laid out like the package's `configs`.
@@ -105,10 +107,15 @@ def train(
     if env is not None:
         if any(override.startswith("env=") for override in given):
             raise ConfigError("env is given twice, as an argument and as an override: leave the override out")
-        given += as_overrides(env)
+        given += [f"env={env}"] if isinstance(env, str) else as_overrides(env)
+        env = None if isinstance(env, str) else env
     composed = compose_config(given, extra, return_hydra_config=True)
     directory = Path(composed.hydra.run.dir if run_dir is None else run_dir)
-    own = {"own_env": env, "own_callbacks": tuple(callbacks), "own_loggers": tuple(loggers)}
+    own = {
+        "own_env": env,
+        "own_callbacks": tuple(callbacks),
+        "own_loggers": tuple(loggers),
+    }
     return experiment.run(set_up(parse_config(composed)._replace(**own), started), directory)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,14 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from stoix_like.config import GROUPS
 from stoix_like.envs.own import OWN
-from stoix_like.errors import ConfigError, first_line, install_hint, listed, nearest
+from stoix_like.envs.suites import SUITES, load_suite
+from stoix_like.errors import ConfigError, MissingExtraError, first_line, install_hint, listed, nearest
 from stoix_like.foreign_keys import FOREIGN_KEYS
 from stoix_like.overrides import quoted
 
 PRIMARY = "config"
+# `CartPole-v1`, `ALE/Pong-v5`, `my_package:MyEnv-v0`; not the choices of a suite of this package.
+_GYMNASIUM_ID = re.compile(rf"(?!({'|'.join(SUITES)})/)[\w.:/-]+-v\d+")
 # Combinations of a sweep to check before it starts; composing one takes about 0.1 s.
 MAX_CHECKED = 64
 # What composing raises for overrides that do not fit: Hydra and OmegaConf also let Python's own errors through.
@@ -71,7 +76,7 @@ def compose_config(
     Raises:
         ConfigError: a group choice or a key is unknown, or an override is malformed.
     """
-    overrides = complete_overrides(overrides)
+    overrides = complete_overrides(overrides, config_dirs)
     parsed = parse_overrides(overrides)
     with hydra_session():
         try:
@@ -92,18 +97,40 @@ def search_override(config_dirs: Sequence[str | Path]) -> list[str]:
     return [f"hydra.searchpath=[{search}]"] if search else []
 
 
-def complete_overrides(overrides: Sequence[str]) -> list[str]:
-    """Add what Hydra needs: `experiment=…` means `+experiment=…`, and `env._target_=…` alone means `env=own` too.
+def complete_overrides(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> list[str]:
+    """Add what Hydra needs.
+
+    `experiment=…` means `+experiment=…`, `env._target_=…` alone means `env=own` too, and `env=CartPole-v1`, an id of
+    gymnasium, a suite and its scenario.
 
     Args:
         overrides: Hydra overrides.
+        config_dirs: further directories of YAML files.
 
     Returns:
         The overrides, the others unchanged.
     """
-    completed = [f"+{override}" if override.startswith("experiment=") else override for override in overrides]
+    completed = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key == "env" and _GYMNASIUM_ID.fullmatch(value) and value not in group_choices("env", config_dirs):
+            completed += _with_id(value)
+        else:
+            completed.append(f"+{override}" if key == "experiment" else override)
     names = {override.partition("=")[0] for override in overrides}
     return [f"env={OWN}", *completed] if "env._target_" in names and "env" not in names else completed
+
+
+@functools.cache
+def _with_id(name: str) -> list[str]:
+    """Return the overrides for an id of gymnasium, and say once which suite has it: gymnax, if the same id is there."""
+    suite = "gymnasium"
+    with contextlib.suppress(MissingExtraError):
+        suite = "gymnax" if name in load_suite("gymnax").scenarios() else suite
+    overrides = [f"env={suite}", f"env.scenario.name={name}"]
+    other = f"; gymnasium's own: env=gymnasium {overrides[1]}" if suite == "gymnax" else ", on the host"
+    print(f"env={name} is {' '.join(overrides)}{other}", file=sys.stderr)
+    return overrides
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

@@ -2,7 +2,14 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from stoix_like import composition
-from stoix_like.composition import compose_config, default_run_dir, expand_sweep, group_choices, override_config
+from stoix_like.composition import (
+    complete_overrides,
+    compose_config,
+    default_run_dir,
+    expand_sweep,
+    group_choices,
+    override_config,
+)
 from stoix_like.config import GROUPS, parse_config
 from stoix_like.errors import ConfigError
 
@@ -128,7 +135,7 @@ def test_overrides_that_cannot_be_composed_are_refused(overrides, message):
         (["GAE_LAMBDA=0.9"], "did you mean 'system.gae_lambda'"),
         (["network.actor_network.rnn_layer.cell_type=gru"], "use system=ppo/rec_ppo"),
         (["system=PPO"], "system=PPO is not known: did you mean 'ppo/ff_ppo' or 'ppo/rec_ppo'"),
-        (["env=CartPole-v1"], "env=CartPole-v1 is not known: did you mean 'gymnax/cartpole'"),
+        (["env=CartPole"], "env=CartPole is not known: did you mean "),
     ],
 )
 def test_names_of_other_frameworks_are_translated(overrides, message):
@@ -163,3 +170,30 @@ def test_a_key_below_a_list_of_a_resumed_run_is_refused():
 def test_a_launcher_that_is_not_installed_names_its_extra():
     with pytest.raises(ConfigError, match=r"^hydra/launcher=jobli is not known, or not installed: .*\[launchers\]'"):
         compose_config(["arch.seed=1", "hydra/launcher=jobli"], return_hydra_config=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "suite", "said"),
+    [
+        # gymnax has the same id, and other choices of this package keep their meaning.
+        (
+            "Acrobot-v1",
+            "gymnax",
+            "env=Acrobot-v1 is env=gymnax env.scenario.name=Acrobot-v1; gymnasium's own: env=gymnas",
+        ),
+        ("Blackjack-v1", "gymnasium", "env=Blackjack-v1 is env=gymnasium env.scenario.name=Blackjack-v1, on the host"),
+        ("my_package:MyEnv-v0", "gymnasium", "on the host"),
+    ],
+)
+def test_ids_of_gymnasium_select_a_suite(name, suite, said, capsys):
+    config = compose_config([f"env={name}"])
+    assert (config.env.env_name, config.env.scenario.name) == (suite, name)
+    compose_config([f"env={name}"])
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_choices_with_the_name_of_an_id_come_first(tmp_path):
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/Mine-v0.yaml").write_text("defaults: [/env/gymnax/cartpole@_here_]\n")
+    assert complete_overrides(["env=Mine-v0"], [tmp_path]) == ["env=Mine-v0"]
+    assert complete_overrides(["env=gymnax/cart-v1"]) == ["env=gymnax/cart-v1"]

@@ -29,6 +29,8 @@ SOURCES = sorted(
 OWN_SYSTEM = ROOT / "docs/guides/write_your_own_system.md"
 TRAINED_POLICY = ROOT / "docs/guides/use_a_trained_policy.md"
 OWN_ENVIRONMENT = ROOT / "docs/guides/bring_your_own_environment.md"
+SELF_PLAY = ROOT / "docs/guides/self_play.md"
+MJX = ROOT / "docs/guides/mjx.md"
 GUIDES = [
     ROOT / "docs/guides/command_line.md",
     ROOT / "docs/guides/coming_from_sb3.md",
@@ -41,6 +43,7 @@ GUIDES = [
     ROOT / "docs/guides/gymnasium_mujoco_atari.md",
     OWN_SYSTEM,
     OWN_ENVIRONMENT,
+    SELF_PLAY,
 ]
 PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *GUIDES]
 LINKING = [
@@ -98,6 +101,7 @@ def site(tmp_path_factory):
 
 # Pages show real budgets; tests use small ones.
 SMALL_BUDGETS = {
+    '"arch.total_timesteps=5e5"': '"arch.total_timesteps=8192"',
     '"arch.total_timesteps=2e5"],': '"arch.total_timesteps=16384", "arch.max_eval_steps=50"],',
     '"arch.seed=1"]': '"arch.seed=1", "arch.total_timesteps=8192", "arch.max_eval_steps=50"]',
     '"arch.total_timesteps=6e5"': '"arch.total_timesteps=16384"',
@@ -116,7 +120,7 @@ def directory(tmp_path, monkeypatch):
     """Change to a directory with the files of the guides."""
     files = [
         block
-        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY)
+        for page in (OWN_SYSTEM, OWN_ENVIRONMENT, TRAINED_POLICY, SELF_PLAY, MJX)
         for name in ("python", "yaml")
         for block in blocks(page, name)
     ]
@@ -128,7 +132,7 @@ def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env", "numpy_policy"):
+    for name in ("mine", "my_grid", "my_wrappers", "my_gymnax_env", "my_nim", "my_race", "my_robot", "numpy_policy"):
         sys.modules.pop(name, None)
 
 
@@ -304,6 +308,19 @@ def test_the_environment_of_the_guide_is_checked_and_trained_from_the_shell(dire
         outputs.append(done.stdout)
     assert [output.count("no faults in 3 environments") for output in outputs] == [1, 0, 1, 0]
     assert len(list((directory / "runs/ppo/ff_ppo/my_grid.Grid").iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_the_robot_of_the_guide_is_checked_trained_and_exported(directory):
+    """In a process of its own: mjx broadcasts arrays of different ranks."""
+    code = "".join(text for title, text in blocks(MJX, "python") if not title)
+    for budget, small in SMALL_BUDGETS.items():
+        code = code.replace(budget, small)
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no faults in 3 environments × 80 random steps (3 episodes)" in done.stdout
+    assert (directory / "puck.stablehlo").exists()
 
 
 def test_the_preset_of_the_guide_changes_the_keys_it_names(directory):

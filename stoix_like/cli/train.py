@@ -42,7 +42,7 @@ def train(system: str | None, arguments: Sequence[str]) -> None:
         from stoix_like import composition
 
         args, flags = _parse_hydra(arguments)
-        args.overrides = composition.complete_overrides(args.overrides)
+        args.overrides = composition.complete_overrides(args.overrides, config_dirs(args))
         if system is not None and not any(override.startswith("system=") for override in args.overrides):
             args.overrides.insert(0, f"system={system}")
         make_importable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -57,6 +58,7 @@ def make(
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
     found, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
+    opponent, kwargs = _opponent_of(found, kwargs)
     if is_constructor(found):
         constructor = partial(found, **kwargs)
         found = construct(found, kwargs, target or found.__name__)
@@ -66,7 +68,20 @@ def make(
         suite = load_suite("gymnasium")
         adopted: VectorEnvironment = suite.adopt(found, constructor, _name(found), options or HostOptions())
         return join_actions(adopted)
+    if _is_a(found, "pgx.core.Env"):
+        game: VectorEnvironment = load_suite("pgx").adapt(found, opponent, params, _name(found))
+        return game
+    if opponent:
+        raise ConfigError(f"env.kwargs.opponent={opponent['opponent']}: {_name(found)} is no game of pgx: leave it out")
     return adapt(found, params)
+
+
+def _opponent_of(found: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the opponent in a game of pgx, unless a constructor takes it itself, and the other arguments."""
+    takes = is_constructor(found) and "opponent" in inspect.signature(found).parameters
+    is_game = not takes and "opponent" in kwargs
+    chosen = {"opponent": kwargs["opponent"]} if is_game else {}
+    return chosen, {name: value for name, value in kwargs.items() if name not in chosen}
 
 
 def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
@@ -233,8 +248,13 @@ def _name(env: Any) -> str:
     return type(env.unwrapped if _is_of_gymnasium(env) else env).__name__
 
 
+def _is_a(env: Any, path: str) -> bool:
+    """Return whether an object is of a class, which its path names so that its package need not be imported."""
+    return any(f"{base.__module__}.{base.__qualname__}" == path for base in type(env).__mro__)
+
+
 def _is_of_gymnasium(env: Any) -> bool:
-    return any(f"{base.__module__}.{base.__name__}" == "gymnasium.core.Env" for base in type(env).__mro__)
+    return _is_a(env, "gymnasium.core.Env")
 
 
 def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
@@ -247,6 +267,13 @@ def _adapt_gymnax(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
 
 
 def _advice(env: Any) -> str:
+    if _is_a(env, "gymnasium.vector.vector_env.VectorEnv"):
+        name = "CartPole-v1" if getattr(env, "spec", None) is None else env.spec.id
+        return (
+            f"it is a vector environment of gymnasium: pass its id, env={name!r}, or one environment,"
+            f" env=gymnasium.make({name!r}); arch.total_num_envs is the number that steps together, with"
+            " env.vectorization=async in processes"
+        )
     packages = {base.__module__.partition(".")[0] for base in type(env).__mro__}
     host = next((name for name in _HOST_PACKAGES if name in packages), None)
     if host is not None:

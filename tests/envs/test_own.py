@@ -224,3 +224,21 @@ def test_an_object_is_passed_again(tmp_path):
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"], env=env).summary["updates"] == 4
     assert len(stoix_like.evaluate(tmp_path, 3, env=env)["episode_returns"]) == 3
     stoix_like.load_policy(tmp_path, env=env)
+
+
+def test_vector_environments_of_gymnasium_are_told_the_way():
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"vector environment of gymnasium: pass its id, env='CartPole-v1', or"
+    ):
+        make(EnvConfig("own"), env)
+    env.close()
+
+
+@pytest.mark.slow
+def test_an_id_of_gymnasium_is_trained_from_python(tmp_path):
+    tiny = ["arch.total_num_envs=4", "system.rollout_length=16", "system.num_minibatches=2", "arch.total_timesteps=128"]
+    rest = ["arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.absolute_metric=false"]
+    result = stoix_like.train("ppo/ff_ppo", [*tiny, *rest], env="CartPole-v1", run_dir=tmp_path / "run")
+    assert result.summary["environment"] == "gymnax/CartPole-v1"
+    assert stoix_like.load_policy(tmp_path / "run").env_steps == 128

@@ -74,7 +74,7 @@ class PgxEnvironment(Environment):
     """A game of pgx for one player, or for two with an opponent.
 
     Args:
-        env: the game, from `pgx.make`.
+        env: the game, from `pgx.make`, or a custom `pgx.Env`.
         opponent: chooses the actions of the other player; None: each action is a move of the player to move.
     """
 
@@ -115,7 +115,7 @@ class PgxEnvironment(Environment):
     def scene(self) -> Scene | None:
         """See `Environment.scene`."""
         name = self._env.id
-        if name in _NOT_DRAWN or name.startswith("minatar-"):
+        if name not in pgx.available_envs() or name in _NOT_DRAWN or name.startswith("minatar-"):
             return views.find_scene(self.observation_space)
         # Some drawings update arrays as jax does.
         return svg.from_svg(lambda state: str(jax.tree.map(jnp.asarray, state).to_svg()), fps=2)
@@ -208,19 +208,38 @@ def make(name: str, kwargs: Mapping[str, Any], params: Mapping[str, Any]) -> Vec
     if arguments:
         env = construct(functools.partial(env.__class__, **_PRESETS.get(name, {})), arguments, name)
         _check_game(env, arguments, name)
+    if kwargs.get("opponent") == _SELF and env.num_players == 2 and name not in _IN_TURN:
+        games = ", ".join(sorted(_IN_TURN))
+        raise ConfigError(
+            f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
+        )
+    return adapt(env, kwargs, {}, name)
+
+
+def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: str) -> VectorEnvironment:
+    """Convert a game with the interface of pgx.
+
+    Args:
+        env: the game. With the opponent `self`, its players must move in turn.
+        kwargs: `opponent`, see `make`.
+        params: none.
+        name: name of the game, for messages.
+
+    Returns:
+        The environments.
+
+    Raises:
+        ConfigError: it is for more than two players, or the opponent is none.
+    """
+    check_names("env.params", params, [], name)
+    if env.num_players > 2:
+        raise ConfigError(f"{name} has {env.num_players} players, and at most two are supported")
     if env.num_players == 1:
         if "opponent" in kwargs:
             raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} has no effect: {name} is single-player")
         return Vectorize(PgxEnvironment(env, random_opponent))
-    if kwargs.get("opponent") == _SELF:
-        if name not in _IN_TURN:
-            games = ", ".join(sorted(_IN_TURN))
-            raise ConfigError(
-                f"env.kwargs.opponent={_SELF} does not fit {name}, where players do not alternate: use {games}"
-            )
-        return Vectorize(PgxEnvironment(env, None))
-    opponent = _find_opponent(kwargs.get("opponent", "random"), env, _KEY)
-    return Vectorize(PgxEnvironment(env, opponent))
+    chosen = kwargs.get("opponent", RANDOM)
+    return Vectorize(PgxEnvironment(env, None if chosen == _SELF else _find_opponent(chosen, env, _KEY)))
 
 
 def _find_opponent(opponent: Any, env: Any, key: str = KEY) -> Opponent:

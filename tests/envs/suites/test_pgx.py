@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import own_envs
 import pgx
 import pytest
 from conformance import check, env_config, rollout
 
-from stoix_like.envs import Discrete, make, make_eval
+from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios
 from stoix_like.errors import ConfigError
 
@@ -187,6 +188,45 @@ def test_constructor_arguments_and_import_paths():
     env = make(env_config("pgx", "go_9x9", kwargs={"size": 5, "opponent": opponent}))
     assert env.observation_space.shape == (5, 5, 17)
     assert make(env_config("pgx", "go_9x9", kwargs={"komi": 5.5})).observation_space.shape == (9, 9, 17)
+
+
+class Duel(pgx.make("tic_tac_toe").__class__):
+    """A game of a user's own."""
+
+    id = "duel"
+
+    def __init__(self, players=2):
+        super().__init__()
+        self.players = players
+
+    @property
+    def num_players(self):
+        """Return the number of players."""
+        return self.players
+
+
+@pytest.mark.parametrize("given", [Duel(), Duel])
+def test_a_game_with_the_interface_of_pgx_is_taken(given):
+    config = EnvConfig("own", ScenarioConfig("Duel"), kwargs={"opponent": "self"})
+    env, against = make(config, given), make_eval(config, given)
+    assert (env.num_players, against.num_players) == (2, 1)
+    keys = jax.random.split(jax.random.key(3), 4)
+    state, timestep = env.reset(keys)
+    assert timestep.observation.agent_view.shape == (4, 3, 3, 2)
+    assert jax.tree.structure(state.env_state) == jax.tree.structure(env.reset(keys)[0].env_state)
+    # Against a random player by default, and against a function.
+    for opponent in ({}, {"opponent": first_legal}):
+        env = make(EnvConfig("own", ScenarioConfig("Duel"), kwargs=opponent), given)
+        state, timestep = jax.jit(env.step)(keys, env.reset(keys)[0], jnp.full(4, 8))
+        assert env.num_players == 1
+        assert (timestep.observation.action_mask.sum(-1) >= 5).all()
+
+
+def test_what_is_no_game_for_two_has_no_opponent():
+    with pytest.raises(ConfigError, match="Duel has 3 players, and at most two are supported"):
+        make(EnvConfig("own", ScenarioConfig("Duel"), kwargs={"players": 3}), Duel)
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
+        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), own_envs.Corridor())
 
 
 def leaves(key, game):
