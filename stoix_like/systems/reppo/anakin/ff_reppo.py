@@ -1,4 +1,8 @@
-"""Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019)."""
+"""Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
+
+Experimental: with few environments, a policy that has learned its task may lose it for a while, see the guide "Choose a
+system".
+"""
 
 from __future__ import annotations
 
