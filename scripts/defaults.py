@@ -1,7 +1,8 @@
 """Train every system by its defaults on CartPole or Pendulum, and write the returns as one table.
 
 A system trains with its own hyperparameters and network; the environment and the budget are all that is set. Runs that
-are finished are not repeated, and those that were interrupted resume; `--table` only reads them.
+are finished are not repeated, and those that were interrupted resume; `--table` only reads them. Systems without a
+finished run keep their rows of the page, so that several machines can fill one table.
 
     python scripts/defaults.py runs/defaults --into docs/defaults.md
     python scripts/defaults.py runs/defaults --systems ppo/ff_ppo search/ff_az
@@ -13,7 +14,7 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for system in () if args.table else args.systems:
         train(args.directory, system)
-    text = table(args.directory, args.systems)
+    text = table(args.directory, args.systems, written_rows(args.into) if args.into else {})
     results.replace_block(args.into, text) if args.into else print(text)
 
 
@@ -96,20 +97,26 @@ def train(directory: Path, system: str) -> None:
     subprocess.run([sys.executable, "-m", "stoix_like", *given], check=False, stdout=subprocess.DEVNULL)
 
 
-def table(directory: Path, systems: Sequence[str]) -> str:
+def written_rows(page: Path) -> dict[str, list[str]]:
+    """Return the cells of each system in the table of a page."""
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[1:] for cells in rows}
+
+
+def table(directory: Path, systems: Sequence[str], written: Mapping[str, list[str]]) -> str:
     """Return the markdown table: the final return of each seed, and whether all of them have learned the task."""
     lines = [["system", "environment", "env steps", "final return of each seed", "learned"], ["---"] * 5]
     for system in systems:
-        lines.append([f"`{system}`", *_cells(directory, system)])
+        lines.append([f"`{system}`", *_cells(directory, system, written)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cells(directory: Path, system: str) -> list[str]:
+def _cells(directory: Path, system: str, written: Mapping[str, list[str]]) -> list[str]:
     task = task_of(system)
     try:
         members = results.read_members(directory / system)
     except ConfigError:
-        return [task.environment, "", "", NOTES.get(system, "")]
+        return written.get(system, [task.environment, "", "", NOTES.get(system, "")])
     finals = np.asarray([member.final for member in members])
     learned = int(np.sum(finals >= LEARNED[task.environment]))
     steps = results.format_steps(members[0].run.summary["env_steps"])
