@@ -12,6 +12,7 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     "JAX_PLATFORMS": "cpu",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
 }
 sys.path += [str(ROOT), str(ROOT / "scripts"), str(ROOT / "scripts" / "soak")]
 

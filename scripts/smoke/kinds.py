@@ -1,4 +1,4 @@
-"""Kinds of environments that every system is tried on, and the network for each."""
+"""Kinds of environments that every system is tried on, and the networks for each."""
 
 from __future__ import annotations
 
@@ -13,39 +13,48 @@ from stoix_like.envs import Box, Dict, Discrete, Environment
 from stoix_like.envs.environment import restart, transition
 
 LENGTH = 5
+NUM_ACTIONS = 3
 _IMAGE = Box(0, 255, (6, 6, 1), jnp.uint8)
-_VECTOR = Box(-1.0, 1.0, (3,))
+_VECTOR = Box(-1.0, 1.0, (NUM_ACTIONS,))
 
 
 class Guess(Environment):
-    """Episodes of `LENGTH` steps that pay 1 for the action that the first observation shows."""
+    """Episodes of `LENGTH` steps that pay 1 for the action that the observation shows.
 
-    action_space = Discrete(3)
+    Args:
+        continuous: actions are two numbers, of which the first rounds to the action less 1.
+    """
+
     observation_space = _VECTOR
     truncates_after = 2**31 - 1
 
+    def __init__(self, continuous: bool = False) -> None:
+        self.action_space = Box(-1.0, 1.0, (2,)) if continuous else Discrete(NUM_ACTIONS)
+        self._continuous = continuous
+
     def reset(self, key: jax.Array) -> tuple[Any, TimeStep]:
         """See `Environment.reset`."""
-        state = jnp.zeros((), jnp.int32), jax.random.randint(key, (), 0, 3)
+        state = jnp.zeros((), jnp.int32), jax.random.randint(key, (), 0, NUM_ACTIONS)
         return state, restart(self.observe(state))
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
         """See `Environment.step`."""
         del key
-        steps, wanted = state[0] + 1, state[1]
-        return (steps, wanted), transition(self.observe((steps, wanted)), action == wanted, steps >= LENGTH, False)
+        steps, goal = state[0] + 1, state[1]
+        chosen = jnp.round(action[0]) + 1 if self._continuous else action
+        return (steps, goal), transition(self.observe((steps, goal)), chosen == goal, steps >= LENGTH, False)
 
     def observe(self, state: Any) -> Observation:
         """Return what an agent sees."""
-        return Observation(jax.nn.one_hot(state[1], 3))
+        return Observation(jax.nn.one_hot(state[1], NUM_ACTIONS))
 
 
 class Masked(Guess):
-    """The same, with the action of the number of steps illegal."""
+    """The same, with one illegal action in each step."""
 
     def observe(self, state: Any) -> Observation:
         """See `Guess.observe`."""
-        return super().observe(state)._replace(action_mask=jnp.arange(3) != state[0] % 3)
+        return super().observe(state)._replace(action_mask=jnp.arange(NUM_ACTIONS) != state[0] % NUM_ACTIONS)
 
 
 class Image(Guess):
@@ -67,48 +76,44 @@ class Dictionary(Guess):
     def observe(self, state: Any) -> Observation:
         """See `Guess.observe`."""
         image = jnp.full((6, 6, 1), 50 * state[1]).astype(jnp.uint8)
-        return Observation({"image": image, "vector": jax.nn.one_hot(state[1], 3)})
-
-
-class Continuous(Guess):
-    """The same, with an action near one of three values."""
-
-    action_space = Box(-1.0, 1.0, (2,))
-
-    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple[Any, TimeStep]:
-        """See `Environment.step`."""
-        return super().step(key, state, jnp.round(action[0]).astype(jnp.int32) + 1)
+        return Observation({"image": image, "vector": jax.nn.one_hot(state[1], NUM_ACTIONS)})
 
 
 class Memory(Guess):
-    """The same, with the action shown in the first observation alone."""
+    """The same, shown in the first observation only."""
 
     def observe(self, state: Any) -> Observation:
         """See `Guess.observe`."""
-        return Observation(jnp.where(state[0] == 0, jax.nn.one_hot(state[1], 3), 0.0))
+        return Observation(jnp.where(state[0] == 0, jax.nn.one_hot(state[1], NUM_ACTIONS), 0.0))
 
 
 class Kind(NamedTuple):
-    """A kind of environment: its class, and the prefix of networks for it in place of `mlp` and `rnn`."""
+    """A kind of environment.
+
+    Attributes:
+        environment: its class.
+        continuous: whether its actions are; None: discrete, unless the system takes only continuous ones.
+        networks: what replaces the first word of the name of a system's network.
+    """
 
     environment: type[Environment]
+    continuous: bool | None = None
     networks: tuple[tuple[str, str], ...] = ()
 
 
 _CONVOLUTIONAL = (("mlp", "cnn"), ("rnn", "cnn_rnn"))
 KINDS = {
     "vector": Kind(Guess),
-    "masked": Kind(Masked),
-    "image": Kind(Image, _CONVOLUTIONAL),
-    "dictionary": Kind(Dictionary, _CONVOLUTIONAL),
-    "continuous": Kind(Continuous),
+    "masked": Kind(Masked, continuous=False),
+    "image": Kind(Image, networks=_CONVOLUTIONAL),
+    "dictionary": Kind(Dictionary, networks=_CONVOLUTIONAL),
+    "continuous": Kind(Guess, continuous=True),
     "memory": Kind(Memory),
 }
 
 
 def networks_for(default: str, kind: Kind) -> list[str]:
-    """Return the networks to try, by name: those for the kind, then the system's own."""
+    """Return the names of the networks to try: those for the kind, then the system's own."""
     first, _, rest = default.partition("_")
-    known = group_choices("network")
     names = ("_".join(filter(None, (new, rest))) for old, new in kind.networks if first == old)
-    return [*(name for name in names if name in known), default]
+    return [*(name for name in names if name in group_choices("network")), default]
