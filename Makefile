@@ -14,7 +14,7 @@ BENCH := .bench
 JAX_EXTRA ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train install test test-slow check format docs soak bench bench-peers bench-accelerator bench-aot constraints clean
+.PHONY: help train install test test-slow smoke check format docs soak bench bench-peers bench-accelerator bench-aot constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ test: $(INSTALLED) ## run the quick tests; ARGS=tests/utils for some, ARGS=--cov
 
 test-slow: $(INSTALLED) ## run the other tests, hours; ARGS="-k learn" for training runs, ARGS=tests/envs for suites
 	$(BIN)/pytest -n $(JOBS) --dist loadscope -m slow $(ARGS)
+
+smoke: $(INSTALLED) ## two updates of every system on every kind of environment, in minutes; ARGS="--systems sac/ff_sac"
+	$(BIN)/python scripts/smoke --jobs $(JOBS) $(ARGS)
 
 check: $(INSTALLED) ## format, lint and types
 	$(BIN)/ruff format --check .

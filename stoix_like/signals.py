@@ -29,10 +29,10 @@ class Signals:
 
     SIGUSR2 is recorded, too, where it has a handler: that handler is called in the end, in place of an exception.
 
-    No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. A signal
-    that is not answered within a second, while a program compiles, is acknowledged. A second SIGINT stops immediately.
-    A context within another shares its record. Outside the main thread, where Python cannot install signal handlers,
-    only an outer context records.
+    No exception is raised where a signal arrives: jax would swallow some, and others would end in a traceback. After a
+    second in which the process compiles or saves, a signal is acknowledged. A second SIGINT stops immediately. A
+    context within another shares its record. Outside the main thread, where Python cannot install signal handlers, only
+    an outer context records.
 
     Args:
         owns_process: the process is a program of this package, with nothing to save outside inner contexts: there, the
@@ -45,6 +45,7 @@ class Signals:
     def __init__(self, owns_process: bool = False) -> None:
         self._owns_process = owns_process
         self._received: int | None = None
+        self._agreed = False  # the run stops, and saves
         self._finished = False
         self._depth = 0  # of inner contexts, which have something to save
         self._outer: Signals | None = None
@@ -109,7 +110,8 @@ class Signals:
         """
         found = int(processes.largest(self.received or 0))
         if found:
-            (self._outer or self)._received = found
+            outer = self._outer or self
+            outer._received, outer._agreed = found, True
         return found or None
 
     def arrived(self) -> bool:
@@ -148,7 +150,8 @@ class Signals:
             except TimeoutError:
                 numbers.settimeout(None)
                 again = "; again: at once" if self._owns_process and self._arrived[-1] == signal.SIGINT else ""
-                print(f"stopping after the current compilation or call{again}", file=sys.stderr, flush=True)
+                doing = "saving" if self._agreed else "stopping after the current compilation or call"
+                print(f"{doing}{again}", file=sys.stderr, flush=True)
                 continue
             if not number:  # closed
                 return

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from stoix_like import signals
 from stoix_like.errors import ConfigError, raised_at, reason
 
 P = ParamSpec("P")
@@ -17,6 +18,11 @@ R = TypeVar("R")
 
 ERRORS = (Exception, SystemExit)
 """What code of users may raise; Ctrl-C is for the program."""
+
+
+def is_exit(error: BaseException) -> bool:
+    """Return whether an error is the program's own exit, for a signal that arrived while code of users ran."""
+    return isinstance(error, SystemExit) and signals.received() is not None
 
 
 def import_object(path: Any, key: str, wanted: str) -> Any:
@@ -54,6 +60,8 @@ def refusing(problem: str, advice: str) -> Iterator[None]:
     except ConfigError:
         raise
     except ERRORS as error:
+        if is_exit(error):
+            raise
         place = raised_at(error).strip(" ()")
         raise ConfigError(f"{problem} ({', '.join(filter(None, (reason(error), place)))}): {advice}") from error
 

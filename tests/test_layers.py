@@ -12,8 +12,8 @@ import stoix_like
 ROOT = Path(stoix_like.__file__).parent
 # From the bottom to the top; a module belongs to the entry with its longest prefix.
 LAYERS = (
-    ("errors", "interpreter", "overrides", "schema", "user_code", "versions"),
-    ("call_thread", "processes", "signals", "weights"),
+    ("errors", "interpreter", "overrides", "schema", "versions"),
+    ("call_thread", "processes", "signals", "user_code", "weights"),
     ("base_types", "envs.spaces", "utils.collectives", "utils.platform"),
     ("utils",),
     ("envs",),

@@ -111,6 +111,23 @@ def test_signals_are_acknowledged_while_no_handler_runs_and_a_second_interrupt_e
         assert done.wait() == 130
 
 
+SAVES = """
+import signal, sys, time
+from stoix_like.processes import ALONE
+from stoix_like.signals import Signals
+with Signals(owns_process=True), Signals() as signals:
+    signal.raise_signal(signal.SIGINT)
+    signals.agree(ALONE)
+    time.sleep(1.5)
+    signals.leave("saved")
+"""
+
+
+def test_signals_are_acknowledged_while_a_run_is_saved():
+    done = subprocess.run([sys.executable, "-c", SAVES], capture_output=True, text=True, env=dict(os.environ))
+    assert done.stderr.startswith("saving; again: at once\nsaved\n")
+
+
 FORKS = """
 import os, signal, time
 from stoix_like.signals import Signals, arrived

@@ -1,17 +1,24 @@
 """Imports and calls of what users bring, refused in one sentence whatever they raise."""
 
+import signal
 import sys
+from types import SimpleNamespace
 
+import flax.linen as nn
 import own_envs
 import pytest
+from trained_runs import SMALL
 
+import stoix_like
 from stoix_like import callbacks
 from stoix_like.composition import compose_config
 from stoix_like.config import import_build, parse_config
 from stoix_like.envs import Discrete
 from stoix_like.envs.factory import EnvConfig, make
-from stoix_like.errors import ConfigError
+from stoix_like.errors import CallbackError, ConfigError
 from stoix_like.networks.utils import build_networks
+from stoix_like.run.setup import set_up
+from stoix_like.signals import Signals
 from stoix_like.user_code import guarded, import_object, refusing
 
 MODULES = {
@@ -75,6 +82,55 @@ def test_guarded_functions_pass_on_what_they_return_and_refusals_of_their_own():
         raise ConfigError("mine")
     with pytest.raises(KeyboardInterrupt), refusing("problem", "advice"):
         raise KeyboardInterrupt
+
+
+def test_a_signal_while_code_of_users_runs_is_no_fault_of_it():
+    with pytest.raises(SystemExit), Signals(), refusing("problem", "advice"):
+        signal.raise_signal(signal.SIGTERM)
+        sys.exit(143)
+    with pytest.raises(ConfigError, match=r"problem \(SystemExit: 0"), Signals(), refusing("problem", "advice"):
+        sys.exit(0)
+
+
+class Torso(nn.Module):
+    """A custom torso that raises an error, when it is built or when it is called."""
+
+    error: str
+    when: str
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.fail("built")
+
+    def __call__(self, inputs):
+        self.fail("called")
+        return inputs
+
+    def fail(self, when):
+        if when == self.when:
+            raise {"exit": SystemExit(0), "key": KeyError("width")}[self.error]
+
+
+@pytest.mark.parametrize("when", ["built", "called"])
+@pytest.mark.parametrize(("error", "message"), [("exit", "SystemExit: 0"), ("key", "KeyError: 'width'")])
+def test_networks_that_raise_anything_are_refused(monkeypatch, error, message, when):
+    monkeypatch.setitem(sys.modules, "user_torsos", SimpleNamespace(Torso=Torso))
+    key = "network.actor_network.pre_torso"
+    torso = [f"{key}._target_=user_torsos.Torso", f"+{key}.error={error}", f"+{key}.when={when}"]
+    place = "pre_torso=user_torsos.Torso cannot be built: " if when == "built" else "built with this network: "
+    with pytest.raises(ConfigError, match=f"{place}{message} .*test_user_code.py:"):
+        set_up(parse_config(compose_config(["env=probe/policy", *torso])))
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), KeyError("lost")])
+def test_callbacks_that_raise_anything_end_a_run_that_is_saved(tmp_path, error):
+    class Failing(callbacks.Callback):
+        def on_evaluation(self, record, policy):
+            raise error
+
+    words = [*SMALL, "env=probe/policy", "arch.total_timesteps=128", "arch.num_evaluation=1"]
+    with pytest.raises(CallbackError, match=f"Failing: {type(error).__name__}: .*; stopped after 0 env steps, saved"):
+        stoix_like.train("ppo/ff_ppo", words, run_dir=tmp_path, callbacks=[Failing()])
 
 
 def test_constructors_and_methods_that_leave_the_process_are_refused(monkeypatch):

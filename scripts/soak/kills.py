@@ -27,7 +27,15 @@ CELLS = ("optimised_lstm", "mingru", "lru", "s5", "mlstm", "gtrxl")
 OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *(("ppo/ff_ppo", (f"system.intrinsic={kind}",)) for kind in ("rnd", "e3b")),
     ("ppo/ff_ppo", (*CARTPOLE, "env.staggered_starts=true", "env.random_start_steps=3")),
-    ("ppo/ff_ppo", ("system.normalize_observations=true", "system.normalize_rewards=true", "system.desired_kl=0.01")),
+    (
+        "ppo/ff_ppo",
+        (
+            "system.normalize_observations=true",
+            "system.normalize_rewards=true",
+            "system.desired_kl=0.01",
+            "system.decay_learning_rates=false",
+        ),
+    ),
     *(
         ("q_learning/ff_dqn", ("system.reset_every=5", f"system.reset={kind}"))
         for kind in ("full", "last_layers", "redo")

@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.schema import INT32_MAX, scalar
-from stoix_like.user_code import ERRORS
+from stoix_like.user_code import ERRORS, is_exit
 
 T = TypeVar("T")
 
@@ -93,6 +93,8 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     try:
         return cls(*args, **kwargs)
     except ERRORS as error:
+        if is_exit(error):
+            raise
         raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
 
 

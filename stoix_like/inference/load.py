@@ -28,6 +28,7 @@ from stoix_like.storage import checkpoint
 from stoix_like.storage.config_file import read_config
 from stoix_like.storage.contents import reading
 from stoix_like.storage.recorded_runs import TRIALS
+from stoix_like.user_code import refusing
 
 _NONE_SELECTED = "last, as none was evaluated after an update"
 # Inference logs nothing, and copies nothing.
@@ -344,5 +345,6 @@ def _shapes(run: TrainedRun, host_state: Mapping[str, Any]) -> Any:
 
     varied = {name: np.asarray(values, np.float32) for name, values in _hyperparams(host_state).items()}
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), shape))
-    shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied if shape else {}, keys)
+    with refusing(f"run_dir={run.run_dir}: its agent cannot be built", "use the code that it was trained with"):
+        shapes = jax.eval_shape(jax.vmap(init) if shape else init, varied if shape else {}, keys)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)

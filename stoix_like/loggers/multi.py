@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoix_like.loggers.base import Logger, RunInfo, UpdateLogger, VideoLogger
+from stoix_like.user_code import ERRORS, is_exit
 
 
 class MultiLogger:
@@ -75,13 +76,15 @@ class MultiLogger:
         for logger in tuple(self._loggers):
             try:
                 call(logger)
-            except Exception as error:
+            except ERRORS as error:
+                if is_exit(error):
+                    raise
                 self._drop(logger, error)
 
-    def _drop(self, logger: Logger, error: Exception) -> None:
+    def _drop(self, logger: Logger, error: BaseException) -> None:
         self._loggers.remove(logger)
         # Before the report, so that a progress bar restores the terminal first.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*ERRORS):
             logger.close()
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
             reason = f"{type(error).__name__}: {error}"

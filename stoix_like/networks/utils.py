@@ -21,13 +21,13 @@ from jaxtyping import Array
 
 from stoix_like import schema
 from stoix_like.envs.spaces import Box, Dict, ObservationSpace, Space, action_facts, describe, fits
-from stoix_like.errors import ConfigError, nearest
+from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.networks.arguments import argument_hints, convert, plain
 from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
-from stoix_like.user_code import refusing
+from stoix_like.user_code import ERRORS, is_exit, refusing
 
 Activation = Callable[[Array], Array]
 """A function from arrays to arrays."""
@@ -456,8 +456,10 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         return functools.partial(target, **arguments)
     try:
         return target(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}={path} cannot be built: {error}") from error
+    except ERRORS as error:
+        if isinstance(error, ConfigError) or is_exit(error):
+            raise
+        raise ConfigError(f"{key}={path} cannot be built: {reason(error)}{raised_at(error)}") from error
 
 
 def _without_inherited(

@@ -18,6 +18,7 @@ from stoix_like.policies.policy import Policy
 from stoix_like.run.population import Population
 from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
+from stoix_like.user_code import ERRORS, is_exit
 
 T = TypeVar("T")
 
@@ -165,5 +166,7 @@ def _call(callback: Callback, function: Callable[[], T]) -> T:
         return function()
     except CallbackError:
         raise
-    except Exception as error:
+    except ERRORS as error:
+        if is_exit(error):
+            raise
         raise CallbackError(f"{type(callback).__name__}: {type(error).__name__}: {error}") from error

@@ -35,9 +35,8 @@ from stoix_like.run.videos import Videos
 from stoix_like.signals import stop_if_received
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.config_file import plain_config, read_config
-from stoix_like.storage.files import replaced
 from stoix_like.storage.run_directory import RunDirectory
-from stoix_like.storage.run_files import METRICS, PARAMETERS, is_address, read_records
+from stoix_like.storage.run_files import METRICS, is_address, read_records
 from stoix_like.storage.store import normalised
 
 Start = Callable[[RunSetup, RunDirectory, MultiLogger, Callable[[], TrainingLoop]], tuple[TrainingLoop, RunInfo]]
@@ -331,22 +330,10 @@ def _train(
             if part is not None:
                 part.close()
     if writer is not None and summary["checkpoint/env_steps"] is None:
-        arrays = processes.fetch(checkpoint.named(loop.state.shared))
         raise TrainingError(
-            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated:"
-            f" {processes.first(lambda: _rescue(path / PARAMETERS, arrays))}"
+            f"no usable checkpoint was kept in {path}, so the run cannot be resumed or evaluated: {loop.rescue()}"
         )
     return _result(setup, path, loop.progress, summary)
-
-
-def _rescue(path: Path, arrays: dict[str, np.ndarray]) -> str:
-    """Write the trained parameters where a checkpoint was not written; return where they are."""
-    try:
-        with replaced(path) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-    except OSError as error:
-        return f"its parameters could not be written either ({error}); free space or choose another directory"
-    return f"its parameters and statistics are in {path}, by path, for numpy.load"
 
 
 def _start(

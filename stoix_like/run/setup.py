@@ -21,7 +21,7 @@ from stoix_like.envs import factory
 from stoix_like.envs.environment import VectorEnvironment
 from stoix_like.envs.own import unused_methods
 from stoix_like.envs.spaces import describe, fits
-from stoix_like.errors import ConfigError, first_line, multiples_near
+from stoix_like.errors import ConfigError, multiples_near, raised_at, reason
 from stoix_like.interpreter import exit_if_run_again
 from stoix_like.loggers import Logger, check_available
 from stoix_like.networks.requirements import MisfitError, check_networks, unused_dropout
@@ -40,6 +40,7 @@ from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
+from stoix_like.user_code import ERRORS, is_exit
 from stoix_like.utils.successors import count_truncations
 from stoix_like.versions import versions
 
@@ -331,11 +332,10 @@ def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shape
 
     try:
         return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
-    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
-        if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
+    except ERRORS as error:
+        if isinstance(error, ConfigError) or is_exit(error) or os.environ.get("HYDRA_FULL_ERROR"):
             raise
-        reason = first_line(error)
         raise ConfigError(
-            f"system={setup.config.system_name} cannot be built with this network: {reason} (HYDRA_FULL_ERROR=1 shows"
-            " where)"
+            f"system={setup.config.system_name} cannot be built with this network: {reason(error)}{raised_at(error)}"
+            " (HYDRA_FULL_ERROR=1 shows where)"
         ) from error

@@ -34,8 +34,10 @@ from stoix_like.run.setup import RunSetup
 from stoix_like.run.summary import LOGGING_MEANWHILE, summarise, timing
 from stoix_like.run.videos import Videos
 from stoix_like.signals import Signals, stop_if_received
-from stoix_like.storage.checkpoint import Checkpoint, Writer
+from stoix_like.storage.checkpoint import Checkpoint, Writer, named
+from stoix_like.storage.files import replaced
 from stoix_like.storage.run_directory import RunDirectory
+from stoix_like.storage.run_files import PARAMETERS
 from stoix_like.utils.replay import end_episodes
 from stoix_like.versions import versions
 
@@ -424,6 +426,21 @@ class TrainingLoop:
         with self.clock("checkpoints"):
             self.writer.save(self.env_steps, items, host_state)
 
+    def rescue(self) -> str:
+        """Write the trained parameters where no checkpoint could be written; return where they are."""
+        assert self.writer is not None
+        path, arrays = self.writer.run_dir / PARAMETERS, self.setup.processes.fetch(named(self.state.shared))
+
+        def write() -> str:
+            try:
+                with replaced(path) as file:
+                    np.savez(file, **arrays)
+            except OSError as error:
+                return f"its parameters could not be written either ({error}); free space or choose another directory"
+            return f"its parameters and statistics are in {path}, by path, for numpy.load"
+
+        return self.setup.processes.first(write)
+
     def report_checkpoint(self) -> None:
         """Tell the callbacks if a checkpoint has become complete."""
         if self._callbacks and self.writer is not None:
@@ -470,8 +487,8 @@ class TrainingLoop:
         if self.writer.newest != self.env_steps:
             self.save()
             self.writer.wait()
-        if self.writer.newest is None:
-            return "nothing was saved"
+        if not self.writer.usable:
+            return f"without a usable checkpoint: {self.rescue()}"
         since = "" if self.writer.newest == self.env_steps else f" up to {self.writer.newest:,}"
         return f"saved{since}; continue with: stoix-like resume {self.writer.run_dir}"
 

@@ -116,11 +116,13 @@ class Run(NamedTuple):
     @property
     def status(self) -> str:
         """`finished`, `running`, `failed` (it ended with an error) or `stopped` (it can be resumed)."""
-        if self.summary:
+        failed = bool(read_failure(self.directory))
+        # A run without a usable checkpoint has results, and has failed.
+        if self.summary and not (failed and "checkpoint/env_steps" not in self.summary):
             return FINISHED
         if is_locked(self.directory):
             return RUNNING
-        return FAILED if read_failure(self.directory) else STOPPED
+        return FAILED if failed else STOPPED
 
 
 class Member(NamedTuple):

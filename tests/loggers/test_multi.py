@@ -1,5 +1,7 @@
 """Failures of one logger do not reach the others."""
 
+import signal
+
 import pytest
 
 from stoix_like.loggers import (
@@ -10,6 +12,7 @@ from stoix_like.loggers import (
 )
 from stoix_like.loggers.tensorboard import TensorBoardConfig
 from stoix_like.loggers.wandb import WandbConfig
+from stoix_like.signals import Signals
 
 
 def run_info(run_dir):
@@ -62,11 +65,17 @@ def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupts_are_not_caught(tmp_path, error):
+def test_signals_are_not_errors_of_a_logger(tmp_path, error):
     logger = MultiLogger([Recorder("interrupted", fails="log", error=error)])
     logger.start(run_info(tmp_path))
-    with pytest.raises(error):
+    with pytest.raises(error), Signals():
+        signal.raise_signal(signal.SIGTERM)
         logger.log({"env_steps": 0})
+
+
+def test_a_logger_that_leaves_the_process_is_dropped(tmp_path, capsys):
+    log_run(MultiLogger([Recorder("bad", fails="log", error=SystemExit)]), tmp_path)
+    assert capsys.readouterr().err == "logger 'bad' failed; the run continues without it: SystemExit: no space left\n"
 
 
 def test_close_works_without_start_and_twice(tmp_path, capsys):

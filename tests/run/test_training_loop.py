@@ -25,6 +25,7 @@ from stoix_like.run import experiment, training_loop
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
+from stoix_like.storage.recorded_runs import FAILED, read_run
 
 SMALL = [
     *("env=probe/observed_value", "network.actor_network.pre_torso.layer_sizes=[8]"),
@@ -118,6 +119,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
         with pytest.raises(TrainingError, match="no usable checkpoint was kept in .*parameters.npz"):
             experiment.run(setup, tmp_path / "lost")
     assert json.loads((tmp_path / "lost/summary.json").read_text())["checkpoint/env_steps"] is None
+    assert read_run(tmp_path / "lost").status == FAILED
     whole = restored(tmp_path / "run")
     with np.load(tmp_path / "lost/parameters.npz") as arrays:
         chex.assert_trees_all_equal(dict(arrays), checkpoint.named(whole.state.shared))
@@ -125,7 +127,7 @@ def test_the_last_checkpoint_is_tried_once_more(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.optimized
 @pytest.mark.slow
-def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path, monkeypatch, capsys):
+def test_a_signal_with_a_failing_writer_writes_the_parameters(tmp_path, monkeypatch, capsys):
     interrupt_at_check(monkeypatch, 7)
     loop = toy_loop(tmp_path, "checkpoint.every_evals=null")
     loop.writer.directory.write_text("a file where the directory should be")
@@ -133,7 +135,9 @@ def test_a_signal_with_a_failing_writer_reports_that_nothing_was_saved(tmp_path,
         loop.train()
     error = capsys.readouterr().err
     assert "cannot write a checkpoint" in error
-    assert error.endswith("stopped after 112 env steps, nothing was saved\n")
+    assert "stopped after 112 env steps, without a usable checkpoint: its parameters and stat" in error
+    with np.load(tmp_path / "parameters.npz") as arrays:
+        chex.assert_trees_all_equal(dict(arrays), checkpoint.named(loop.state.shared))
 
 
 @pytest.mark.optimized
