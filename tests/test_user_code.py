@@ -85,9 +85,12 @@ def test_guarded_functions_pass_on_what_they_return_and_refusals_of_their_own():
 
 
 def test_a_signal_while_code_of_users_runs_is_no_fault_of_it():
-    with pytest.raises(SystemExit), Signals(), refusing("problem", "advice"):
+    def stop():
         signal.raise_signal(signal.SIGTERM)
         sys.exit(143)
+
+    with pytest.raises(SystemExit), Signals(), refusing("problem", "advice"):
+        stop()
     with pytest.raises(ConfigError, match=r"problem \(SystemExit: 0"), Signals(), refusing("problem", "advice"):
         sys.exit(0)
 

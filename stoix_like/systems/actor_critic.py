@@ -27,10 +27,10 @@ from stoix_like.base_types import (
 )
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, alike, embed_both
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement, shares_torso
+from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.critic_outputs import CriticOutput, critic_output
 from stoix_like.systems.gradient_descent import Transform, make_optimiser
 from stoix_like.systems.intrinsic import Intrinsic, IntrinsicConfig, intrinsic_key, make_intrinsic
-from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.on_policy import OnPolicyConfig
 from stoix_like.utils.advantages import Advantages
 from stoix_like.utils.exploration import Exploration, make_exploration

@@ -26,8 +26,8 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, FeedForwardCritic, MultiNetwork
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.launch import Algorithm
 from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
 from stoix_like.utils.exploration import initial_noise_keys
 from stoix_like.utils.jax_utils import Scalar

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toys
+from algorithms import make_algorithm
 from collector import Collector
 from scripted import check_sequence
 
@@ -102,7 +103,7 @@ def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, co
     loop.train()
     setup.env.close()
     setup.eval_env.close()
-    agent, params = setup.build_system().init.__self__, loop.state.shared.params
+    agent, params = make_algorithm(setup), loop.state.shared.params
     observation = Observation(jnp.ones((1, 1)))
     pi = float(agent.actor.apply(params.actor_params, observation).prob(jnp.ones((1,), int))[0])
     assert pi > 0.9

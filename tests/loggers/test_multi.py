@@ -66,10 +66,13 @@ def test_a_failing_logger_is_reported_once_and_dropped(tmp_path, capsys, method)
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_signals_are_not_errors_of_a_logger(tmp_path, error):
-    logger = MultiLogger([Recorder("interrupted", fails="log", error=error)])
+    def stop(reason):
+        signal.raise_signal(signal.SIGTERM)
+        return error(reason)
+
+    logger = MultiLogger([Recorder("interrupted", fails="log", error=stop)])
     logger.start(run_info(tmp_path))
     with pytest.raises(error), Signals():
-        signal.raise_signal(signal.SIGTERM)
         logger.log({"env_steps": 0})
 
 

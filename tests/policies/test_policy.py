@@ -3,6 +3,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from trained_runs import SMALL, train_members
 from untrained import untrained
 
@@ -109,7 +110,7 @@ def test_greedy_policy_is_the_mode_where_evaluation_explores():
     setup, shared = untrained("system=q_learning/ff_dqn", "env=gymnax/acrobot", "system.evaluation_epsilon=0.9")
     policy = make_policy(setup, shared, {"evaluation_epsilon": 0.8})
     observation = policy.random_observations(jax.random.key(0), 64)
-    mode = setup.build_system().act.__self__.q(shared.params.online, observation)[0].argmax(-1)
+    mode = make_algorithm(setup).q(shared.params.online, observation)[0].argmax(-1)
     np.testing.assert_array_equal(policy(observation), mode)
     np.testing.assert_array_equal(policy(observation, jax.random.key(5)), mode)
     sampling = make_policy(setup, shared, {}, greedy=False)

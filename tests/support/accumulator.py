@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+from algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config
@@ -38,7 +39,7 @@ class Accumulator:
 def algorithm(system, *overrides):
     """Return the algorithm object of a system, with the accumulator as its network."""
     setup = set_up(parse_config(compose_config([f"system={system}", "env=gymnax/cartpole", *overrides])))
-    found = setup.build_system().init.__self__
+    found = make_algorithm(setup)
     return dataclasses.replace(found, axes=Axes(), network=Accumulator())
 
 

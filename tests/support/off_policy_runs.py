@@ -1,10 +1,10 @@
 """Short runs of off-policy systems with tiny networks."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.composition import compose_config
@@ -33,7 +33,7 @@ def set_up_small(system: str, *overrides: str) -> RunSetup:
 
 def algorithm(system: str, *overrides: str) -> Any:
     """Return the algorithm object of a system, for a single shard."""
-    return dataclasses.replace(set_up_small(system, *overrides).build_system().init.__self__, axes=Axes())
+    return make_algorithm(set_up_small(system, *overrides), axes=Axes())
 
 
 def training_loop(system: str, *overrides: str) -> TrainingLoop:

@@ -1,6 +1,6 @@
 """AlphaZero with tiny networks and searches."""
 
-import dataclasses
+from algorithms import make_algorithm
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config
@@ -18,4 +18,4 @@ SMALL = [
 def prepare(*overrides):
     """Set up a run of AlphaZero; return the setup, and the algorithm for a single shard."""
     setup = set_up(parse_config(compose_config(["system=search/ff_az", *SMALL, *overrides])))
-    return setup, dataclasses.replace(setup.build_system().init.__self__, axes=Axes())
+    return setup, make_algorithm(setup, axes=Axes())

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from off_policy_runs import timestep
 
 from stoix_like.composition import compose_config
@@ -30,7 +31,7 @@ def flat(params):
 
 
 def test_gradients_of_policy_and_value_reach_one_shared_torso():
-    algorithm = set_up_small("network=mlp_shared").build_system().init.__self__
+    algorithm = make_algorithm(set_up_small("network=mlp_shared"))
     step = timestep([0, 0], [False, False])
     observation = step.observation._replace(agent_view=jnp.ones((2, 4)))
     params = jax.jit(algorithm.init)(jax.random.key(0), step._replace(observation=observation)).shared.params
@@ -58,7 +59,7 @@ def test_held_noise_is_a_function_of_the_state_and_its_probability_is_exact(syst
     overrides = [o for o in overrides if system == "ppo/ff_ppo" or not o.startswith(("system.epochs", "system.num_m"))]
     overrides += ["network.actor_network.pre_torso.layer_sizes=[2]", "network.actor_network.action_head.min_scale=1e-6"]
     setup = set_up(parse_config(compose_config(overrides)))
-    algorithm, batches = type(setup.build_system().init.__self__), []
+    algorithm, batches = type(make_algorithm(setup)), []
     targets = algorithm.targets
 
     def spy(self, agent, trajectory, *args):

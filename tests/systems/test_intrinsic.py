@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import Observation, Transition
@@ -35,7 +36,7 @@ def train(overrides):
 def bonus_of(kind, *overrides):
     """Return the intrinsic reward of PPO on deep-sea, and its state with another running mean."""
     setup = set_up(parse_config(compose_config([*SMALL, *CHAIN, f"system.intrinsic={kind}", *overrides])))
-    bonus = setup.build_system().init.__self__.intrinsic.add.__self__
+    bonus = make_algorithm(setup).intrinsic.add.__self__
     first = draw(jax.random.key(0))
     state = bonus.init(jax.random.key(1), first._replace(observation=jax.tree.map(lambda x: x[0], first.observation)))
     return bonus, state

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from tiny_dreamer import NETWORK
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
@@ -140,9 +141,7 @@ class Shown:
 
 def algorithm(system, network):
     names = {"q_learning/ff_qr_dqn": ["quantiles"], "q_learning/ff_iqn": ["online_quantiles", "target_quantiles"]}
-    found = (
-        prepare(system, *(f"system.num_{name}={ATOMS}" for name in names.get(system, []))).build_system().init.__self__
-    )
+    found = make_algorithm(prepare(system, *(f"system.num_{name}={ATOMS}" for name in names.get(system, []))))
     object.__setattr__(found, "axes", Axes())
     object.__setattr__(found, "network", network)
     return found
@@ -192,7 +191,7 @@ def test_values_of_illegal_actions_do_not_count_in_lambda_returns():
 
 def test_soft_values_and_entropies_are_over_legal_actions():
     """Equal logits, and one of three actions illegal: the entropy is log 2, and so is its target, times the scale."""
-    sac = prepare("sac/ff_sac_discrete", "system.target_entropy_scale=0.5").build_system().init.__self__
+    sac = make_algorithm(prepare("sac/ff_sac_discrete", "system.target_entropy_scale=0.5"))
 
     def policy(params, observation):
         return Categorical(logits=mask_logits(jnp.zeros((B, A)), observation.action_mask))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
@@ -80,7 +81,7 @@ def agent(monkeypatch):
     monkeypatch.setitem(utils._RNN_CELLS, "sum", SumCell)
     overrides = ["system=ppo/rec_ppo", "system.rollout_length=6", "arch.total_num_envs=1", "system.num_minibatches=1"]
     lengths = ["system.sequence_length=2", "system.gamma=0.5", "system.gae_lambda=0", "env=probe/value"]
-    found = set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))).build_system().init.__self__
+    found = make_algorithm(set_up(parse_config(compose_config([*SMALL, *overrides, *lengths]))))
     critic = RecurrentCritic(First(), Same(), 1, "sum", Same())
     config = dataclasses.replace(found.config, standardize_advantages=False)
     return dataclasses.replace(found, networks=dataclasses.replace(found.networks, critic=critic), config=config)
@@ -145,8 +146,7 @@ def test_the_first_probability_ratio_is_one(sequence_length, overrides):
 @pytest.mark.slow
 def test_policy_and_value_share_torsos_and_cells():
     """In one pass, they compute what each computes alone; gradients of both reach the cells, one step back in time."""
-    system = set_up(parse_config(compose_config([*SHARED, *SIZES, "system=ppo/rec_ppo"]))).build_system()
-    agent = system.init.__self__
+    agent = make_algorithm(set_up(parse_config(compose_config([*SHARED, *SIZES, "system=ppo/rec_ppo"]))))
     views = jax.random.normal(jax.random.key(1), (3, 2, 4))
     params = jax.jit(agent.init)(jax.random.key(0), example(views, "env=gymnax/cartpole")).shared.params
     assert set(params.critic_params["params"]) == {"critic_head"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -21,15 +21,14 @@ from stoix_like.base_types import (
     Observation,
     RolloutState,
     SearchOutput,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
 from stoix_like.envs.spaces import Discrete
 from stoix_like.schema import at_least
+from stoix_like.systems.algorithm import Algorithm
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import Algorithm, make_system
 from stoix_like.systems.off_policy import OffPolicyConfig, replay_epochs
 from stoix_like.systems.search.candidates import Candidates, Found, search_policy_loss, take_action
 from stoix_like.systems.search.simulation import Simulation
@@ -135,7 +134,7 @@ class Planner(Algorithm, Generic[ConfigT]):
         found = self.search(shared, state, key, self.config.num_simulations, greedy)
         return state.carry, found.action, Remembered((), Found(found.candidates, found.weights, found.value))
 
-    def evaluate(
+    def eval_act(
         self, shared: SearchShared, state: RolloutState, key: jax.Array, greedy: bool
     ) -> tuple[Any, jax.Array, Any]:
         """Choose actions by a search of `evaluation_simulations`, or without one by the policy alone."""
@@ -144,6 +143,11 @@ class Planner(Algorithm, Generic[ConfigT]):
         observation = self.normalizer.apply(shared.statistics, state.timestep.observation)
         pi = self.networks.policy(shared.params, observation)
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+
+    def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
+        """Return the search of `eval_act`, if any."""
+        simulations = self.config.evaluation_simulations
+        return partial(self.search, num_simulations=simulations, greedy=greedy) if simulations else None
 
     def inspect(self, shared: SearchShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`, without a search."""
@@ -244,12 +248,3 @@ def make_parts(config: PlannerConfig, spec: SystemSpec, candidates: Candidates) 
         "discount": config.gamma if spec.num_players == 1 else -config.gamma,
         "num_updates": spec.num_updates,
     }
-
-
-def make_planner(algorithm: Planner[Any], spec: SystemSpec) -> System:
-    """Return the functions of a system; evaluation searches with simulations of its own."""
-    greedy, simulations = spec.evaluation_greedy, algorithm.config.evaluation_simulations
-    system = make_system(algorithm, spec)._replace(eval_act=partial(algorithm.evaluate, greedy=greedy))
-    if not simulations:
-        return system
-    return system._replace(search=partial(algorithm.search, num_simulations=simulations, greedy=greedy))

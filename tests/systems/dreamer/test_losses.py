@@ -14,7 +14,7 @@ from stoix_like.config import parse_config
 from stoix_like.envs.environment import restart
 from stoix_like.networks.rssm import Latent
 from stoix_like.run.setup import set_up
-from stoix_like.systems.dreamer.anakin.dreamer_v3 import build
+from stoix_like.systems.dreamer.anakin.dreamer_v3 import make_algorithm
 from stoix_like.systems.dreamer.dreamer_types import DreamerParams, DreamerShared
 from stoix_like.systems.dreamer.world_model import StoredLatent
 from stoix_like.utils.replay import Stream, StreamBatch
@@ -48,7 +48,7 @@ def setup():
 @pytest.fixture(scope="module")
 def params(setup):
     """Random parameters, of the heads that start at zero, too."""
-    dreamer = build(*setup).init.__self__
+    dreamer = make_algorithm(*setup)
 
     def init(key):
         features = dreamer.model.initial((1,)).features
@@ -97,7 +97,7 @@ def _sigmoid(x):
 
 def test_every_loss_equals_that_of_numpy(setup, params):
     config, _ = setup
-    dreamer, batch, (params, slow) = build(*setup).init.__self__, _batch(), params
+    dreamer, batch, (params, slow) = make_algorithm(*setup), _batch(), params
     entries, model, horizon = batch.entries, dreamer.model, config.imagination_length
 
     @jax.jit
@@ -191,7 +191,7 @@ def test_each_loss_trains_its_own_parameters(setup, params):
 
     @jax.jit
     def norms(coefs):
-        dreamer = build(dataclasses.replace(config, **coefs), spec).init.__self__
+        dreamer = make_algorithm(dataclasses.replace(config, **coefs), spec)
         loss = jax.grad(lambda params: dreamer.loss(params, slow, dreamer.returns.init(), batch, KEY)[0])
         return jax.tree.map(jnp.linalg.norm, loss(params))
 
@@ -219,7 +219,7 @@ def test_each_loss_trains_its_own_parameters(setup, params):
 def test_a_gradient_step_moves_the_slow_critic_and_stores_the_new_latents(setup, params):
     """The sequences that start in the middle of the batch's find the latents after the entries before them."""
     config, spec = setup
-    dreamer, (params, slow) = build(*setup).init.__self__, params
+    dreamer, (params, slow) = make_algorithm(*setup), params
     key, shape = jax.random.key(5), (12, spec.num_envs)
     view, flag = jax.random.normal(key, (*shape, 4)), jnp.zeros(shape, bool)
     first = Observation(view[0])

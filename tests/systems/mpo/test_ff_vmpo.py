@@ -1,11 +1,11 @@
 """The losses of V-MPO."""
 
-import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import pytest
+from algorithms import make_algorithm
 from off_policy_runs import timestep
 
 from stoix_like.base_types import Axes
@@ -28,8 +28,7 @@ def test_the_better_half_of_the_actions_is_imitated():
     The temperature loss is 0.1 + log((e^3 + e^4) / 2), and values that are off by 2 everywhere have a loss of 2. The
     current policy is the behaviour policy, so that its bound adds no more than the dual term 5 x 0.001.
     """
-    system = set_up(parse_config(compose_config(RUN))).build_system()
-    vmpo = dataclasses.replace(system.init.__self__, axes=Axes())
+    vmpo = make_algorithm(set_up(parse_config(compose_config(RUN))), axes=Axes())
     step = timestep([0] * 4, [False] * 4)
     shared = jax.jit(vmpo.init)(jax.random.key(0), step).shared
     advantage, action = jnp.asarray([1.0, 4.0, 3.0, 2.0]), jnp.asarray([0, 1, 0, 1])

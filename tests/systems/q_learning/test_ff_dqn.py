@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from programs import train
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
@@ -100,7 +101,7 @@ def test_losses_are_noisy_where_the_network_is(variant):
         setup = set_up(
             parse_config(compose_config([f"system=q_learning/{variant}", f"network={network}", *SMALL, *head]))
         )
-        dqn = dataclasses.replace(setup.build_system().init.__self__, axes=Axes())
+        dqn = make_algorithm(setup, axes=Axes())
         view = jax.random.normal(jax.random.key(0), (5, 4))
         params = jax.jit(dqn.network.init)(jax.random.key(1), Observation(view))
         ones = jnp.ones(5)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from off_policy_runs import timestep
 from programs import train
 
@@ -23,7 +24,7 @@ SHARED = ContinuousPQNShared(*[()] * 4, updates=jnp.zeros((), jnp.int32))
 def algorithm():
     overrides = ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", "env.rescale_actions=false"]
     config = compose_config([*overrides, "system.normalize_observations=false"])
-    return dataclasses.replace(set_up(parse_config(config)).build_system().init.__self__, axes=Axes())
+    return make_algorithm(set_up(parse_config(config)), axes=Axes())
 
 
 def constant(algorithm, **hyperparams):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from off_policy_runs import timestep
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
@@ -36,7 +37,7 @@ def set_up_small(*overrides):
 
 def algorithm(*overrides):
     """Return the algorithm object and the state of a new agent, for a single shard."""
-    reppo = dataclasses.replace(set_up_small(*overrides).build_system().init.__self__, axes=Axes())
+    reppo = make_algorithm(set_up_small(*overrides), axes=Axes())
     return reppo, jax.jit(reppo.init)(jax.random.key(0), timestep([0], [False])).shared
 
 
@@ -143,7 +144,7 @@ def test_self_prediction_changes_the_critic_alone():
 def test_discrete_values_are_expectations_over_all_actions():
     """Policy (1/4, 3/4), values 1 and 5: 4; the entropy is (1/4) log 4 + (3/4) log(4/3) = 0.5623."""
     overrides = ["system=reppo/ff_reppo_discrete", "env=probe/policy"]
-    reppo = set_up_small(*overrides).build_system().init.__self__
+    reppo = make_algorithm(set_up_small(*overrides))
     q, logits = jnp.asarray([[1.0, 5.0]]), jnp.arange(6.0).reshape(1, 2, 3)
     output = SimpleNamespace(preferences=q), logits, jnp.zeros((1, 3))
     policy = Categorical(probs=jnp.asarray([[0.25, 0.75]]))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 
 from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
 from stoix_like.composition import compose_config
@@ -14,7 +15,7 @@ from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
-from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero, build
+from stoix_like.systems.search.anakin.ff_mz import LatentNode, MuZero
 from stoix_like.systems.search.candidates import Found
 from stoix_like.systems.search.planner import SearchShared
 from stoix_like.utils.replay import SequenceBatch, Step
@@ -33,7 +34,7 @@ def small_setup(*overrides, system="search/ff_mz", env="gymnax/cartpole"):
 
 @pytest.fixture(scope="module")
 def muzero():
-    return dataclasses.replace(small_setup().build_system().init.__self__, axes=Axes())
+    return make_algorithm(small_setup(), axes=Axes())
 
 
 def with_discount(muzero, discount):
@@ -90,7 +91,7 @@ def test_values_change_sign_where_players_take_turns(muzero):
 def test_games_for_two_have_a_negative_discount():
     """In the targets, and in the tree."""
     setup = small_setup()
-    muzero = build(setup.config.system, setup.spec._replace(num_players=2)).init.__self__
+    muzero = make_algorithm(setup, num_players=2)
     assert muzero.discount == -0.5
     params = muzero.model.init(jax.random.key(1), Observation(jnp.ones((3, 4))))
     node = LatentNode(jnp.ones((3, 8)), None)

@@ -88,7 +88,7 @@ def test_evaluations_search_with_simulations_of_their_own(monkeypatch):
 
     monkeypatch.setattr(type(az), "search", search)
     state = SimpleNamespace(carry=())
-    assert az.evaluate((), state, None, True)[1] == 3
+    assert az.eval_act((), state, None, True)[1] == 3
     assert az.act((), state, None)[1] == 5
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms import make_algorithm
 from off_policy_runs import timestep
 from programs import train
 
@@ -27,7 +28,7 @@ SMALL = [
 
 def prepare(*overrides):
     setup = set_up(parse_config(compose_config([*SMALL, "env=probe/policy", *overrides])))
-    return dataclasses.replace(setup.build_system().init.__self__, axes=Axes()), setup
+    return make_algorithm(setup, axes=Axes()), setup
 
 
 def test_losses_are_those_of_the_weights_and_of_lambda_returns():

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 
-from stoix_like.base_types import Agent, Metrics, System, SystemSpec, TimeStep, Trajectory
+from stoix_like.base_types import Agent, Metrics, SystemSpec, TimeStep, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
-from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
@@ -88,15 +88,15 @@ class AWR(ff_a2c.A2C[Config]):
         return awr_loss(pi.log_prob(batch.action), batch.advantage, self.config.beta, self.config.weight_max), {}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build AWR; the floats of the hyperparameters may be traced."""
     # Rewards are scaled when a window is evaluated, and therefore not when they are stored.
     replay = make_replay(replace(config, reward_scale=1.0), spec)
     advantages = make_advantages(config.gamma, config.gae_lambda)
-    return make_system(AWR(**make_parts(config, spec), advantages=advantages, replay=replay), spec)
+    return AWR(**make_parts(config, spec), advantages=advantages, replay=replay)
 
 
-run_experiment, hydra_entry_point = entry_points("awr/ff_awr", build)
+build, run_experiment, hydra_entry_point = entry_points("awr/ff_awr", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

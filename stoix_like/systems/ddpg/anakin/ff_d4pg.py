@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
 from stoix_like.systems.distributional import MEAN, CategoricalConfig, Reduction, configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.utils.loss import categorical_critics_loss_per_example, clipped_probability
 from stoix_like.utils.replay import Batch
 
@@ -68,7 +68,7 @@ class D4PG(ff_ddpg.DDPG[Config]):
         return self.critics.apply(q_params, observation, {"action": action})
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build D4PG.
 
     Args:
@@ -76,13 +76,13 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
     head = configure_head(spec.networks.q_network.critic_head, config.support)
-    return ff_ddpg.assemble(config, spec, D4PG, critic_head=head)
+    return ff_ddpg.make_variant(config, spec, D4PG, critic_head=head)
 
 
-run_experiment, hydra_entry_point = entry_points("ddpg/ff_d4pg", build)
+build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_d4pg", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, PyTree, RolloutState, SystemSpec
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import at_least
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, DDPGOptStates, DDPGParams, DDPGShared, action_range
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
@@ -159,7 +159,7 @@ class DDPG(OffPolicyActorCritic[ConfigT]):
 DDPGT = TypeVar("DDPGT", bound=DDPG[Any])
 
 
-def make_algorithm(
+def make_variant(
     config: Config, spec: SystemSpec, algorithm: type[DDPGT], num_critics: int = 1, critic_head: Any = None
 ) -> DDPGT:
     """Build DDPG or a variant.
@@ -181,17 +181,12 @@ def make_algorithm(
     return algorithm(**parts, actions=actions, target=target, noise=noise)
 
 
-def assemble(config: Config, spec: SystemSpec, algorithm: type[DDPG[Any]] = DDPG, *args: Any, **kwargs: Any) -> System:
-    """Build the system of DDPG or a variant; see `make_algorithm`."""
-    return make_system(make_algorithm(config, spec, algorithm, *args, **kwargs), spec)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build DDPG; see `make_variant`."""
+    return make_variant(config, spec, DDPG)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build DDPG; see `assemble`."""
-    return assemble(config, spec)
-
-
-run_experiment, hydra_entry_point = entry_points("ddpg/ff_ddpg", build)
+build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_ddpg", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

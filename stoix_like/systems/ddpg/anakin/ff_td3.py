@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import jax
 
-from stoix_like.base_types import Observation, System, SystemSpec
+from stoix_like.base_types import Observation, SystemSpec
 from stoix_like.schema import at_least
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg
-from stoix_like.systems.launch import entry_points
 from stoix_like.utils.loss import target_policy_smoothing
 
 
@@ -38,7 +38,7 @@ class TD3(ff_ddpg.DDPG[Config]):
         return target_policy_smoothing(key, action, noise_scale, noise_clip, minimum, maximum)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build TD3.
 
     Args:
@@ -46,12 +46,12 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
-    return ff_ddpg.assemble(config, spec, TD3, num_critics=2)
+    return ff_ddpg.make_variant(config, spec, TD3, num_critics=2)
 
 
-run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", build)
+build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

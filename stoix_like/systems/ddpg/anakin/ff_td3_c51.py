@@ -13,11 +13,11 @@ from typing import Any
 
 import jax
 
-from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, OnlineAndTarget, SystemSpec
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_d4pg, ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams, DDPGShared
 from stoix_like.systems.distributional import CategoricalCriticsConfig, Reduction, configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import NO_TARGET
 from stoix_like.utils.replay import Batch
 
@@ -59,7 +59,7 @@ class CategoricalTD3(ff_td3.TD3, ff_d4pg.D4PG):
         return super().critic_loss(q_params, params._replace(actor_params=OnlineAndTarget(online, online)), batch, key)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build TD3 with categorical critics.
 
     Args:
@@ -67,13 +67,13 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
     head = configure_head(spec.networks.q_network.critic_head, config.support)
-    return ff_ddpg.assemble(config, spec, CategoricalTD3, num_critics=2, critic_head=head)
+    return ff_ddpg.make_variant(config, spec, CategoricalTD3, num_critics=2, critic_head=head)
 
 
-run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3_c51", build)
+build, run_experiment, hydra_entry_point = entry_points("ddpg/ff_td3_c51", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

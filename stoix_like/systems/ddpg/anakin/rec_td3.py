@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 import jax
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.anakin import ff_ddpg, ff_td3
 from stoix_like.systems.ddpg.ddpg_types import DDPGParams
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.recurrent_off_policy import (
     RecurrentOffPolicy,
     RecurrentOffPolicyConfig,
@@ -53,7 +53,7 @@ class RecurrentTD3(RecurrentOffPolicy[Config], ff_td3.TD3):
         return self.actions.add_noise(action, noise)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build recurrent TD3.
 
     Args:
@@ -61,12 +61,12 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
-    return make_system(remember(ff_ddpg.make_algorithm(config, spec, RecurrentTD3, num_critics=2), spec), spec)
+    return remember(ff_ddpg.make_variant(config, spec, RecurrentTD3, num_critics=2), spec)
 
 
-run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", build)
+build, run_experiment, hydra_entry_point = entry_points("ddpg/rec_td3", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

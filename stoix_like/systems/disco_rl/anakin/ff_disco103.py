@@ -27,7 +27,6 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -38,12 +37,12 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.heads import Predictions
 from stoix_like.networks.requirements import DISCOVERED_PREDICTIONS, HeadRequirement
 from stoix_like.schema import above, at_least, between, one_of
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.disco_rl import meta_network
 from stoix_like.systems.disco_rl.estimates import EstimatesConfig, Moments, estimate, initial_moments
 from stoix_like.systems.disco_rl.meta_network import LSTMState, Pair
 from stoix_like.systems.distributional import AtomsConfig, configure_head
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
 from stoix_like.utils.replay import Remembered, SequenceBatch, SequenceConfig, SequenceReplay, make_sequence_replay
 
@@ -212,7 +211,7 @@ def _of_action(x: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(x, action[..., None, None], axis=2)[:, :, 0]
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build an agent that learns by Disco103; the floats of the hyperparameters may be traced."""
     network = spec.networks.actor_network
     head = configure_head(
@@ -234,10 +233,10 @@ def build(config: Config, spec: SystemSpec) -> System:
         target=make_soft_target(config.tau),
         replay=make_sequence_replay(config, spec, (), extras=jnp.zeros((head.action_dim,))),
     )
-    return make_system(agent, spec)
+    return agent
 
 
-run_experiment, hydra_entry_point = entry_points("disco_rl/ff_disco103", build)
+build, run_experiment, hydra_entry_point = entry_points("disco_rl/ff_disco103", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -27,7 +27,6 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -37,6 +36,7 @@ from stoix_like.networks.heads import mask_argument
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, VALUE_DISTRIBUTION, HeadRequirement
 from stoix_like.networks.rssm import Latent
 from stoix_like.schema import at_least, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import two_hot_loss
 from stoix_like.systems.dreamer.dreamer_types import (
     DreamerParams,
@@ -50,7 +50,6 @@ from stoix_like.systems.dreamer.dreamer_types import (
 from stoix_like.systems.dreamer.returns import imagined_returns, replayed_returns
 from stoix_like.systems.dreamer.world_model import WorldModel, WorldModelConfig, make_world_model
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import replay_epochs
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.packing import unpack
@@ -240,11 +239,11 @@ class Dreamer(Algorithm):
         return dream._replace(reward=dream.reward / self.config.reward_scale)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build DreamerV3; the floats of the hyperparameters may be traced."""
     networks = spec.networks
     model = make_world_model(config, spec)
-    dreamer = Dreamer(
+    return Dreamer(
         config,
         spec.axes,
         model,
@@ -256,10 +255,9 @@ def build(config: Config, spec: SystemSpec) -> System:
         action_space=spec.action_space,
         gradient_steps=config.gradient_steps(spec.num_envs, spec.num_shards),
     )
-    return make_system(dreamer, spec)._replace(dream=dreamer.dream)
 
 
-run_experiment, hydra_entry_point = entry_points("dreamer/dreamer_v3", build)
+build, run_experiment, hydra_entry_point = entry_points("dreamer/dreamer_v3", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

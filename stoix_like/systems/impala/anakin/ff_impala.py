@@ -8,10 +8,10 @@ from typing import Annotated
 
 import optax
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.schema import above, between, one_of
 from stoix_like.systems.actor_critic import ActorCriticNetworks, make_parts
-from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.vpg.anakin import ff_a2c
 from stoix_like.utils.advantages import make_advantages
 
@@ -35,7 +35,7 @@ class Config(ff_a2c.Config):
     rms_eps: Annotated[float, above(0.0)]
 
 
-def assemble(config: Config, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> System:
+def make_algorithm(config: Config, spec: SystemSpec, networks: ActorCriticNetworks | None = None) -> Algorithm:
     """Build IMPALA: the policy gradient of A2C, with values and advantages by V-trace.
 
     Args:
@@ -44,21 +44,16 @@ def assemble(config: Config, spec: SystemSpec, networks: ActorCriticNetworks | N
         networks: by default feed-forward.
 
     Returns:
-        The system.
+        The algorithm.
     """
     rms_prop = partial(optax.rmsprop, decay=config.rms_decay, eps=config.rms_eps)
     parts = make_parts(config, spec, networks, rms_prop if config.optimiser == "rmsprop" else None)
     max_ratios = config.clip_rho_threshold, config.clip_pg_rho_threshold
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, max_ratios)
-    return make_system(ff_a2c.A2C(**parts, advantages=advantages), spec)
+    return ff_a2c.A2C(**parts, advantages=advantages)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build IMPALA; see `assemble`."""
-    return assemble(config, spec)
-
-
-run_experiment, hydra_entry_point = entry_points("impala/ff_impala", build)
+build, run_experiment, hydra_entry_point = entry_points("impala/ff_impala", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

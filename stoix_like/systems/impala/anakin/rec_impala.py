@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.impala.anakin import ff_impala
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
 
 
@@ -15,12 +15,12 @@ class Config(RecurrentConfig, ff_impala.Config):
     """Hyperparameters of recurrent IMPALA."""
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build IMPALA with recurrent networks; the policy is unrolled from the states of the behaviour policy."""
-    return ff_impala.assemble(config, spec, make_recurrent_networks(spec.networks, config.steps_per_sequence))
+    return ff_impala.make_algorithm(config, spec, make_recurrent_networks(spec.networks, config.steps_per_sequence))
 
 
-run_experiment, hydra_entry_point = entry_points("impala/rec_impala", build)
+build, run_experiment, hydra_entry_point = entry_points("impala/rec_impala", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

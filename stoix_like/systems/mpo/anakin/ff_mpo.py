@@ -17,7 +17,6 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     Trajectory,
     Transition,
@@ -25,8 +24,8 @@ from stoix_like.base_types import (
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.mpo.actions import as_vector, check_bounded, excess, proposals
 from stoix_like.systems.mpo.duals import (
     DualConfig,
@@ -233,7 +232,7 @@ class MPO(OffPolicyActorCritic[Config]):
         return observation, {"action": as_vector(self.action_space, action)}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build MPO; the floats of the hyperparameters may be traced.
 
     Raises:
@@ -243,10 +242,10 @@ def build(config: Config, spec: SystemSpec) -> System:
         check_bounded(spec.action_space, "system.action_penalty")
     parts = make_parts(config, spec, make_critics(spec.networks.q_network, 1))
     target, dual_optim = make_soft_target(config.tau), optax.adam(config.dual_lr)
-    return make_system(MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target), spec)
+    return MPO(**parts, dual_optim=dual_optim, action_space=spec.action_space, target=target)
 
 
-run_experiment, hydra_entry_point = entry_points("mpo/ff_mpo", build)
+build, run_experiment, hydra_entry_point = entry_points("mpo/ff_mpo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Agent, Metrics, System, SystemSpec, TimeStep
+from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Agent, Metrics, SystemSpec, TimeStep
 from stoix_like.schema import INT32_MAX, Range, between
 from stoix_like.systems.actor_critic import OnPolicyTransition, make_parts
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.vpg.anakin import ff_a2c
@@ -105,14 +105,14 @@ class VMPO(ff_a2c.A2C[Config]):
         return loss, metrics | {"temperature": temperature}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build V-MPO; the floats of the hyperparameters may be traced."""
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace, weighted=False)
     vmpo = VMPO(**make_parts(config, spec), advantages=advantages, dual_optim=optax.adam(config.dual_lr))
-    return make_system(vmpo, spec)
+    return vmpo
 
 
-run_experiment, hydra_entry_point = entry_points("mpo/ff_vmpo", build)
+build, run_experiment, hydra_entry_point = entry_points("mpo/ff_vmpo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

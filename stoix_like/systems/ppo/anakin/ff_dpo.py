@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import jax
 
-from stoix_like.base_types import Metrics, System, SystemSpec
+from stoix_like.base_types import Metrics, SystemSpec
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import OnPolicyTransition
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.loss import approximate_kl_per_example, dpo_loss_per_example
 
@@ -39,12 +39,12 @@ class DPO(ff_ppo.PPO[Config]):
         return losses, {"approx_kl": approximate_kl_per_example(log_prob, batch.log_prob)}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build DPO; see `ff_ppo.assemble`."""
-    return ff_ppo.assemble(config, spec, DPO)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build DPO; see `ff_ppo.make_algorithm`."""
+    return ff_ppo.make_algorithm(config, spec, DPO)
 
 
-run_experiment, hydra_entry_point = entry_points("ppo/ff_dpo", build)
+build, run_experiment, hydra_entry_point = entry_points("ppo/ff_dpo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

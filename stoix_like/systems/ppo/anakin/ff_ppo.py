@@ -15,7 +15,6 @@ from stoix_like.base_types import (
     Agent,
     Metrics,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -30,9 +29,9 @@ from stoix_like.systems.actor_critic import (
     OnPolicyTransition,
     make_parts,
 )
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import SCALAR, with_distributions
 from stoix_like.systems.gradient_descent import descend, mean_gradient
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.ppo.symmetry import Symmetry, append_mirrored, make_symmetry, no_symmetry
 from stoix_like.utils.advantages import make_advantages
@@ -208,13 +207,13 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         return self.networks.output.loss(value, batch.target)
 
 
-def assemble(
+def make_algorithm(
     config: Config,
     spec: SystemSpec,
     algorithm: type[PPO[Any]] = PPO,
     networks: ActorCriticNetworks | None = None,
     stop: Stop | None = None,
-) -> System:
+) -> Algorithm:
     """Build PPO or a variant.
 
     Args:
@@ -225,7 +224,7 @@ def assemble(
         stop: by default at `target_kl`.
 
     Returns:
-        The system.
+        The algorithm.
     """
     parts = make_parts(config, spec, networks)
     if config.clip_value and parts["networks"].output is not SCALAR:
@@ -244,15 +243,10 @@ def assemble(
     rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
     symmetry = make_symmetry(config.symmetry, spec.observation_space, spec.action_space)
     parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": symmetry}
-    return make_system(algorithm(**parts), spec)
+    return algorithm(**parts)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build PPO; see `assemble`."""
-    return assemble(config, spec)
-
-
-run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo", build)
+build, run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

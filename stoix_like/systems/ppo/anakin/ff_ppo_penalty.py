@@ -13,14 +13,13 @@ from stoix_like.base_types import (
     ActorCriticParams,
     Agent,
     Metrics,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
 )
 from stoix_like.schema import above, at_least
 from stoix_like.systems.actor_critic import OnPolicyTransition
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.utils.kl_stop import NEVER
 from stoix_like.utils.loss import ppo_penalty_loss
@@ -102,12 +101,12 @@ def adapt_coefficient(kl_coef: jax.Array, kl: jax.Array, target_kl: Any) -> jax.
     return jnp.clip(factor * kl_coef, MIN_KL_COEF, MAX_KL_COEF)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build PPO with a KL penalty; see `ff_ppo.assemble`. The penalty keeps the divergence near its target."""
-    return ff_ppo.assemble(config, spec, PenaltyPPO, stop=NEVER)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build PPO with a KL penalty; see `ff_ppo.make_algorithm`. The penalty keeps the divergence near its target."""
+    return ff_ppo.make_algorithm(config, spec, PenaltyPPO, stop=NEVER)
 
 
-run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo_penalty", build)
+build, run_experiment, hydra_entry_point = entry_points("ppo/ff_ppo_penalty", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

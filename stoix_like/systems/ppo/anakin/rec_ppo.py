@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import with_distributions
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.ppo.anakin import ff_ppo
 from stoix_like.systems.recurrent_actor_critic import RecurrentConfig, make_recurrent_networks
 
@@ -32,12 +32,14 @@ class Config(RecurrentConfig, ff_ppo.Config):
             raise ConfigError(f"system.symmetry={self.symmetry}: states of cells have no mirrored copies: use null")
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build PPO with recurrent networks; see `ff_ppo.assemble`."""
-    return ff_ppo.assemble(config, spec, networks=make_recurrent_networks(spec.networks, config.steps_per_sequence))
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build PPO with recurrent networks; see `ff_ppo.make_algorithm`."""
+    return ff_ppo.make_algorithm(
+        config, spec, networks=make_recurrent_networks(spec.networks, config.steps_per_sequence)
+    )
 
 
-run_experiment, hydra_entry_point = entry_points("ppo/rec_ppo", build)
+build, run_experiment, hydra_entry_point = entry_points("ppo/rec_ppo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

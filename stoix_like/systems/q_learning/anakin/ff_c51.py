@@ -9,10 +9,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import CategoricalConfig, configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning, clipped_probability
 from stoix_like.utils.loss.common import values_of_actions
@@ -59,12 +59,14 @@ def clipped_targets(batch: Batch, logits_t: jax.Array, q_t_selector: jax.Array, 
     return clipped_probability(batch.reward, batch.discount, atoms, probs_t)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build C51; see `ff_dqn.assemble`."""
-    return ff_dqn.assemble(config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support))
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build C51; see `ff_dqn.make_variant`."""
+    return ff_dqn.make_variant(
+        config, spec, C51, configure_head(spec.networks.actor_network.action_head, config.support)
+    )
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_c51", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_c51", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
-from stoix_like.systems.launch import entry_points
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import double_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -28,12 +28,12 @@ class DoubleDQN(ff_dqn.BaseDQN[ff_dqn.Config]):
         return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
-def build(config: ff_dqn.Config, spec: SystemSpec) -> System:
-    """Build double DQN; see `ff_dqn.assemble`."""
-    return ff_dqn.assemble(config, spec, DoubleDQN)
+def make_algorithm(config: ff_dqn.Config, spec: SystemSpec) -> Algorithm:
+    """Build double DQN; see `ff_dqn.make_variant`."""
+    return ff_dqn.make_variant(config, spec, DoubleDQN)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_ddqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_ddqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

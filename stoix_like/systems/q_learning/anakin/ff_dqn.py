@@ -20,7 +20,6 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -29,8 +28,8 @@ from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy import TargetConfig, replay_epochs
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
@@ -209,7 +208,7 @@ def _policy(output: Any) -> Any:
     return output[0] if isinstance(output, tuple) else output
 
 
-def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]], head: Any = None) -> System:
+def make_variant(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]], head: Any = None) -> Algorithm:
     """Build DQN or a variant.
 
     Args:
@@ -219,11 +218,11 @@ def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]]
         head: replaces the action head of the network.
 
     Returns:
-        The system.
+        The algorithm.
     """
     network = spec.networks.actor_network
     head = network.action_head if head is None else head
-    dqn = algorithm(
+    return algorithm(
         config,
         spec.axes,
         network=FeedForwardActor(head, network.pre_torso, network.input_layer),
@@ -232,15 +231,14 @@ def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[BaseDQN[Any]]
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return make_system(dqn, spec)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build DQN; see `assemble`."""
-    return assemble(config, spec, DQN)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build DQN; see `make_variant`."""
+    return make_variant(config, spec, DQN)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_dqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_dqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ANY_QUANTILES, HeadRequirement
 from stoix_like.schema import between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import implicit_quantile_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -84,14 +84,14 @@ def stratified_levels(key: jax.Array, size: int, num_quantiles: int) -> jax.Arra
     return (strata + jax.random.uniform(key, (size, num_quantiles))) / num_quantiles
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build IQN; see `ff_dqn.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build IQN; see `ff_dqn.make_variant`."""
     hyperparams = {"num_quantiles": config.num_quantiles, "num_cosines": config.num_cosines}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
-    return ff_dqn.assemble(config, spec, IQN, head)
+    return ff_dqn.make_variant(config, spec, IQN, head)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_iqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_iqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import jax
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.schema import Range, above, between
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import munchausen_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -56,12 +56,12 @@ class MunchausenDQN(ff_dqn.BaseDQN[Config]):
         return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build Munchausen DQN; see `ff_dqn.assemble`."""
-    return ff_dqn.assemble(config, spec, MunchausenDQN)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build Munchausen DQN; see `ff_dqn.make_variant`."""
+    return ff_dqn.make_variant(config, spec, MunchausenDQN)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_mdqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_mdqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -18,7 +18,6 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -28,8 +27,8 @@ from stoix_like.networks.base import FeedForwardActor
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between, one_of
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.q_learning.exploration import GREEDY, EpsilonConfig, make_epsilon_schedule
 from stoix_like.utils.jax_utils import merge_leading_dims
@@ -173,36 +172,30 @@ class PQN(Algorithm):
         return mask_logits(self.network.apply(params, observation).preferences, observation.action_mask)
 
 
-def assemble(config: Config, spec: SystemSpec, network: Any, algorithm: type[PQN] = PQN) -> System:
+def make_algorithm(config: Config, spec: SystemSpec, network: Any = None, algorithm: type[PQN] = PQN) -> Algorithm:
     """Build PQN or a variant.
 
     Args:
         config: hyperparameters; the floats may be traced.
         spec: spaces, networks, axes and sizes.
-        network: the network of action values.
+        network: the network of action values; by default feed-forward.
         algorithm: PQN, or a subclass.
 
     Returns:
-        The system.
+        The algorithm.
     """
-    pqn = algorithm(
+    actor = spec.networks.actor_network
+    return algorithm(
         config,
         spec.axes,
-        network=network,
+        network=network or FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
         optim=make_optimiser(config, spec, config.q_lr),
         epsilon=make_epsilon_schedule(config, spec.num_updates),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
     )
-    return make_system(pqn, spec)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build PQN; see `assemble`."""
-    network = spec.networks.actor_network
-    return assemble(config, spec, FeedForwardActor(network.action_head, network.pre_torso, network.input_layer))
-
-
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -28,7 +28,6 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -37,9 +36,9 @@ from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import DETERMINISTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.ddpg.ddpg_types import ActionRange, action_range
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.q_learning.q_types import ContinuousPQNShared, ContinuousPQNTransition
@@ -226,7 +225,7 @@ class ContinuousPQN(Algorithm):
         return self.critics.apply(q_params, observation, {"action": action})
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build continuous PQN; the floats of the hyperparameters may be traced."""
     actor = spec.networks.actor_network
     pqn = ContinuousPQN(
@@ -241,10 +240,10 @@ def build(config: Config, spec: SystemSpec) -> System:
         rewards=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         actions=action_range(spec.action_space),
     )
-    return make_system(pqn, spec)
+    return pqn
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn_continuous", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_pqn_continuous", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

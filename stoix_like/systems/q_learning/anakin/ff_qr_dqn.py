@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.heads import quantile_levels
 from stoix_like.networks.requirements import ACTION_VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.utils.loss import quantile_q_learning_per_example
 from stoix_like.utils.loss.common import values_of_actions
@@ -57,13 +57,13 @@ class QRDQN(ff_dqn.BaseDQN[Config]):
         return losses, {"q_value": values_of_actions(q_tm1, batch.action)}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build QR-DQN; see `ff_dqn.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build QR-DQN; see `ff_dqn.make_variant`."""
     head = configure_head(spec.networks.actor_network.action_head, {"num_quantiles": config.num_quantiles})
-    return ff_dqn.assemble(config, spec, QRDQN, head)
+    return ff_dqn.make_variant(config, spec, QRDQN, head)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_qr_dqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_qr_dqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

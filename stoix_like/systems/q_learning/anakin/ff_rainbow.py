@@ -11,11 +11,11 @@ from typing import Annotated, ClassVar
 
 import jax
 
-from stoix_like.base_types import OnlineAndTarget, System, SystemSpec
+from stoix_like.base_types import OnlineAndTarget, SystemSpec
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import at_least
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.q_learning.anakin import ff_c51, ff_dqn
 from stoix_like.utils.loss import categorical_double_q_learning
 from stoix_like.utils.loss.common import values_of_actions
@@ -58,14 +58,14 @@ class Rainbow(ff_dqn.BaseDQN[Config]):
         return losses, {"q_value": values_of_actions(q_tm1, batch.action), "clipped_targets": clipped}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build Rainbow; see `ff_dqn.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build Rainbow; see `ff_dqn.make_variant`."""
     hyperparams = config.support | {"sigma_zero": config.sigma_zero}
     head = configure_head(spec.networks.actor_network.action_head, hyperparams)
-    return ff_dqn.assemble(config, spec, Rainbow, head)
+    return ff_dqn.make_variant(config, spec, Rainbow, head)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/ff_rainbow", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/ff_rainbow", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

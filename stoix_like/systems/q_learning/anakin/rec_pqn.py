@@ -9,12 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.base_types import NetworkOutputs, Observation, PyTree, RolloutState, SystemSpec, Trajectory
 from stoix_like.errors import ConfigError
 from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.systems import recurrent
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.q_learning.anakin import ff_pqn
 from stoix_like.systems.q_learning.exploration import GREEDY
 
@@ -106,12 +106,12 @@ def _masked(pi: Any, observation: Observation) -> jax.Array:
     return mask_logits(pi.preferences, observation.action_mask)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build recurrent PQN; see `ff_pqn.assemble`."""
-    return ff_pqn.assemble(config, spec, recurrent.make_actor(spec.networks.actor_network), RecurrentPQN)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build recurrent PQN; see `ff_pqn.make_algorithm`."""
+    return ff_pqn.make_algorithm(config, spec, recurrent.make_actor(spec.networks.actor_network), RecurrentPQN)
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_pqn", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

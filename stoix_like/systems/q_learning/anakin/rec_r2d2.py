@@ -22,7 +22,6 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     PyTree,
     RolloutState,
-    System,
     SystemSpec,
     Trajectory,
 )
@@ -30,8 +29,8 @@ from stoix_like.networks.distributions.masks import mask_logits
 from stoix_like.networks.requirements import ACTION_VALUES, HeadRequirement
 from stoix_like.schema import between
 from stoix_like.systems import recurrent
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.q_learning.anakin import ff_dqn
 from stoix_like.systems.q_learning.exploration import GREEDY, make_epsilon_schedule
 from stoix_like.systems.q_learning.q_types import QShared
@@ -169,7 +168,7 @@ class R2D2(ff_dqn.BaseDQN[Config]):
         return self.replay.set_priorities(local, batch.indices, (mixed + 1e-6) ** self.config.priority_exponent)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build R2D2.
 
     Args:
@@ -177,7 +176,7 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
     network: Any = recurrent.make_actor(spec.networks.actor_network)
     replay: Any = make_sequence_replay(config, spec, jax.tree.map(lambda x: x[0], network.initialize_carry(1)))
@@ -190,10 +189,10 @@ def build(config: Config, spec: SystemSpec) -> System:
         num_updates=spec.num_updates,
         epsilon=make_epsilon_schedule(config, spec.num_updates),
     )
-    return make_system(r2d2, spec)
+    return r2d2
 
 
-run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", build)
+build, run_experiment, hydra_entry_point = entry_points("q_learning/rec_r2d2", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

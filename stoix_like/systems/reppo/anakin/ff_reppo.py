@@ -24,7 +24,6 @@ from stoix_like.base_types import (
     NetworkOutputs,
     Observation,
     RolloutState,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -33,9 +32,9 @@ from stoix_like.envs.spaces import Box
 from stoix_like.networks.base import FeedForwardActor, MultiNetwork
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
 from stoix_like.schema import INT32_MAX, above, at_least, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import AtomsConfig, configure_head
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition, SoftValue
@@ -263,7 +262,9 @@ class REPPO(Algorithm):
         return observation, {"action": action}
 
 
-def assemble(config: Config, spec: SystemSpec, algorithm: type[REPPO], num_actions: int | None = None) -> System:
+def make_algorithm(
+    config: Config, spec: SystemSpec, algorithm: type[REPPO] = REPPO, num_actions: int | None = None
+) -> Algorithm:
     """Build REPPO or a variant, whose critic has values of each of the discrete actions, if any."""
     actor, q_network = spec.networks.actor_network, spec.networks.q_network
     optim, prediction = partial(make_optimiser, config, spec), make_self_prediction(config.self_prediction_coef)
@@ -281,15 +282,10 @@ def assemble(config: Config, spec: SystemSpec, algorithm: type[REPPO], num_actio
         action_space=spec.action_space,
         prediction=prediction,
     )
-    return make_system(reppo, spec)
+    return reppo
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build REPPO; the floats of the hyperparameters may be traced."""
-    return assemble(config, spec, REPPO)
-
-
-run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", build)
+build, run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, System, SystemSpec
+from stoix_like.base_types import Observation, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUE_ATOMS, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.reppo.anakin import ff_reppo
 from stoix_like.systems.reppo.reppo_types import REPPOTransition, SoftValue
 
@@ -74,13 +74,13 @@ class DiscreteREPPO(ff_reppo.REPPO):
         return (observation,)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build discrete REPPO; see `ff_reppo.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build discrete REPPO; see `ff_reppo.make_algorithm`."""
     space: Any = spec.action_space
-    return ff_reppo.assemble(config, spec, DiscreteREPPO, space.n)
+    return ff_reppo.make_algorithm(config, spec, DiscreteREPPO, space.n)
 
 
-run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo_discrete", build)
+build, run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo_discrete", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, System, SystemSpec
+from stoix_like.base_types import Metrics, SystemSpec
 from stoix_like.networks.normalisation import STATISTICS
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import Range
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import NO_TARGET
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams, SACShared
@@ -90,12 +90,12 @@ class CrossQ(ff_sac.SAC[Config]):
         return loss, {"actor_loss": loss, "entropy": -jnp.mean(log_prob), **updated}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build CrossQ; see `ff_sac.assemble`."""
-    return ff_sac.assemble(config, spec, CrossQ, NO_TARGET, b1=config.adam_b1)
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build CrossQ; see `ff_sac.make_variant`."""
+    return ff_sac.make_variant(config, spec, CrossQ, NO_TARGET, b1=config.adam_b1)
 
 
-run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/ff_crossq", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

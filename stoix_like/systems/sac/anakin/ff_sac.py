@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from stoix_like.base_types import Metrics, Observation, RolloutState, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, RolloutState, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.layers import DROPOUT
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target
 from stoix_like.systems.off_policy_actor_critic import (
     OffPolicyActorCritic,
@@ -225,7 +225,7 @@ class SAC(OffPolicyActorCritic[ConfigT]):
 SACT = TypeVar("SACT", bound=SAC[Any])
 
 
-def make_algorithm(
+def make_variant(
     config: BaseConfig,
     spec: SystemSpec,
     algorithm: type[SACT],
@@ -245,18 +245,13 @@ def make_algorithm(
     )
 
 
-def assemble(config: BaseConfig, spec: SystemSpec, algorithm: type[SAC[Any]], *args: Any, **kwargs: Any) -> System:
-    """Build the system of SAC or a variant; see `make_algorithm`."""
-    return make_system(make_algorithm(config, spec, algorithm, *args, **kwargs), spec)
-
-
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build SAC; see `make_algorithm`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build SAC; the floats of the hyperparameters may be traced."""
     ensemble = make_ensemble(config.num_target_critics, config.num_critics)
-    return assemble(config, spec, SAC, make_soft_target(config.tau), ensemble=ensemble)
+    return make_variant(config, spec, SAC, make_soft_target(config.tau), ensemble=ensemble)
 
 
-run_experiment, hydra_entry_point = entry_points("sac/ff_sac", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

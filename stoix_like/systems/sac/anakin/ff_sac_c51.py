@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, SystemSpec
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_ATOMS, HeadRequirement
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import CategoricalCriticsConfig, configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -75,13 +75,13 @@ class CategoricalSAC(ff_sac.SAC[Config]):
         return self.config.reduction.value(q)[:, None], log_prob
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build SAC with categorical critics; see `ff_sac.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build SAC with categorical critics; see `ff_sac.make_variant`."""
     head = configure_head(spec.networks.q_network.critic_head, config.support)
-    return ff_sac.assemble(config, spec, CategoricalSAC, make_soft_target(config.tau), head)
+    return ff_sac.make_variant(config, spec, CategoricalSAC, make_soft_target(config.tau), head)
 
 
-run_experiment, hydra_entry_point = entry_points("sac/ff_sac_c51", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac_c51", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Observation, System, SystemSpec
+from stoix_like.base_types import Observation, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.distributions.masks import legal_actions
 from stoix_like.networks.requirements import ACTION_VALUES, STOCHASTIC_POLICY, HeadRequirement
 from stoix_like.schema import Range
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import TargetConfig, make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -77,12 +77,12 @@ class DiscreteSAC(ff_sac.SAC[Config]):
         return (observation,)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build discrete SAC; see `ff_sac.assemble`."""
-    return ff_sac.assemble(config, spec, DiscreteSAC, make_soft_target(config.tau))
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build discrete SAC; see `ff_sac.make_variant`."""
+    return ff_sac.make_variant(config, spec, DiscreteSAC, make_soft_target(config.tau))
 
 
-run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/ff_sac_discrete", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

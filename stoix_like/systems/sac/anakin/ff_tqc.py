@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import Metrics, Observation, System, SystemSpec
+from stoix_like.base_types import Metrics, Observation, SystemSpec
 from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE_QUANTILES, HeadRequirement
 from stoix_like.schema import at_least, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.distributional import configure_head
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.off_policy import TargetConfig, make_soft_target
 from stoix_like.systems.sac.anakin import ff_sac
 from stoix_like.systems.sac.sac_types import SACParams
@@ -84,13 +84,13 @@ class TQC(ff_sac.SAC[Config]):
         return jnp.mean(dist, axis=(1, 2))[:, None], log_prob
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build TQC; see `ff_sac.assemble`."""
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
+    """Build TQC; see `ff_sac.make_variant`."""
     head = configure_head(spec.networks.q_network.critic_head, {"num_quantiles": config.num_quantiles})
-    return ff_sac.assemble(config, spec, TQC, make_soft_target(config.tau), head)
+    return ff_sac.make_variant(config, spec, TQC, make_soft_target(config.tau), head)
 
 
-run_experiment, hydra_entry_point = entry_points("sac/ff_tqc", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/ff_tqc", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import jax
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.networks.requirements import HeadRequirement
-from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.off_policy import make_soft_target
 from stoix_like.systems.recurrent_off_policy import (
     RecurrentOffPolicy,
@@ -51,7 +51,7 @@ class RecurrentSAC(RecurrentOffPolicy[Config], ff_sac.SAC[Config]):
         return action
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build recurrent SAC.
 
     Args:
@@ -59,14 +59,14 @@ def build(config: Config, spec: SystemSpec) -> System:
         spec: spaces, networks, axes and sizes.
 
     Returns:
-        The system.
+        The algorithm.
     """
     ensemble, target = make_ensemble(config.num_target_critics, config.num_critics), make_soft_target(config.tau)
-    sac = ff_sac.make_algorithm(config, spec, RecurrentSAC, target, ensemble=ensemble)
-    return make_system(remember(sac, spec), spec)
+    sac = ff_sac.make_variant(config, spec, RecurrentSAC, target, ensemble=ensemble)
+    return remember(sac, spec)
 
 
-run_experiment, hydra_entry_point = entry_points("sac/rec_sac", build)
+build, run_experiment, hydra_entry_point = entry_points("sac/rec_sac", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, System, SystemSpec
+from stoix_like.base_types import ActorCriticOptStates, ActorCriticParams, Observation, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above
 from stoix_like.systems.actor_critic import make_networks
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import with_distributions
 from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.search.candidates import Candidates, all_actions
-from stoix_like.systems.search.planner import Losses, Planner, PlannerConfig, make_parts, make_planner
+from stoix_like.systems.search.planner import Losses, Planner, PlannerConfig, make_parts
 from stoix_like.systems.search.simulation import Expansion, make_simulation
 from stoix_like.utils.replay import SequenceBatch, SequenceConfig
 from stoix_like.utils.training import join_optimisers
@@ -74,8 +74,9 @@ class AlphaZero(Planner[ConfigT]):
         return loss, (metrics, jnp.abs(target - value))
 
 
-def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System:
-    """Build AlphaZero, whose searches consider some actions in each node."""
+def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:
+    """Build AlphaZero; its searches consider all actions in each node, or some candidates."""
+    candidates = candidates or all_actions(cast(Discrete, spec.action_space))
     assert spec.model is not None
     parts, networks = make_parts(config, spec, candidates), make_networks(spec.networks)
 
@@ -86,22 +87,15 @@ def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System
         return Expansion(prior_logits, value, actions)
 
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
-    algorithm = AlphaZero(
+    return AlphaZero(
         **parts,
         networks=networks,
         optim=join_optimisers(*optims, states=ActorCriticOptStates),
         simulation=make_simulation(spec.model, expand, parts["discount"], config.reward_scale),
     )
-    return make_planner(algorithm, spec)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build AlphaZero; the floats of the hyperparameters may be traced."""
-    assert isinstance(spec.action_space, Discrete)
-    return assemble(config, spec, all_actions(spec.action_space))
-
-
-run_experiment, hydra_entry_point = entry_points("search/ff_az", build)
+build, run_experiment, hydra_entry_point = entry_points("search/ff_az", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

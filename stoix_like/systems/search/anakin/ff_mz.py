@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import mctx
 
-from stoix_like.base_types import Agent, Observation, SearchOutput, System, SystemSpec
+from stoix_like.base_types import Agent, Observation, SearchOutput, SystemSpec
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.schema import INT32_MAX, above, between
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import make_optimiser
-from stoix_like.systems.launch import entry_points
 from stoix_like.systems.search.candidates import Candidates, Found, all_actions, take_action
 from stoix_like.systems.search.planner import (
     Losses,
@@ -31,7 +31,6 @@ from stoix_like.systems.search.planner import (
     SearchShared,
     following_values,
     make_parts,
-    make_planner,
 )
 from stoix_like.systems.search.simulation import Simulation
 from stoix_like.systems.search.tree import expected_value
@@ -210,10 +209,11 @@ def make_simulation(model: WorldModel, normalizer: Normalizer, candidates: Candi
     return Simulation(root, step)
 
 
-def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System:
-    """Build MuZero, whose searches consider some actions in each node."""
+def make_algorithm(config: Config, spec: SystemSpec, candidates: Candidates | None = None) -> Algorithm:
+    """Build MuZero; its searches consider all actions in each node, or some candidates."""
+    candidates = candidates or all_actions(cast(Discrete, spec.action_space))
     parts, model = make_parts(config, spec, candidates), make_world_model(config, spec)
-    algorithm = MuZero(
+    return MuZero(
         **parts,
         networks=model,
         model=model,
@@ -221,16 +221,9 @@ def assemble(config: Config, spec: SystemSpec, candidates: Candidates) -> System
         simulation=make_simulation(model, parts["normalizer"], candidates, parts["discount"]),
         reanalyse_size=config.total_reanalyse_size // spec.num_shards,
     )
-    return make_planner(algorithm, spec)
 
 
-def build(config: Config, spec: SystemSpec) -> System:
-    """Build MuZero; the floats of the hyperparameters may be traced."""
-    assert isinstance(spec.action_space, Discrete)
-    return assemble(config, spec, all_actions(spec.action_space))
-
-
-run_experiment, hydra_entry_point = entry_points("search/ff_mz", build)
+build, run_experiment, hydra_entry_point = entry_points("search/ff_mz", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

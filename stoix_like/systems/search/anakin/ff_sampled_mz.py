@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.schema import between
-from stoix_like.systems.launch import entry_points
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.search.anakin import ff_mz
 from stoix_like.systems.search.candidates import samples_of_the_policy
 
@@ -30,12 +30,12 @@ class Config(ff_mz.Config):
     num_samples: Annotated[int, between(2, 2**16)]
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build MuZero over sampled actions; the floats of the hyperparameters may be traced."""
-    return ff_mz.assemble(config, spec, samples_of_the_policy(spec.action_space, config.num_samples))
+    return ff_mz.make_algorithm(config, spec, samples_of_the_policy(spec.action_space, config.num_samples))
 
 
-run_experiment, hydra_entry_point = entry_points("search/ff_sampled_mz", build)
+build, run_experiment, hydra_entry_point = entry_points("search/ff_sampled_mz", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -7,7 +7,7 @@ on its change; the temperature of the weights is learned, as in MPO.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -26,7 +26,6 @@ from stoix_like.base_types import (
     OnlineAndTarget,
     RolloutState,
     SearchOutput,
-    System,
     SystemSpec,
     TimeStep,
     Trajectory,
@@ -35,8 +34,8 @@ from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.networks.requirements import STOCHASTIC_POLICY, VALUE, HeadRequirement
 from stoix_like.schema import above, at_least, between
 from stoix_like.systems.actor_critic import ActorCriticNetworks, make_networks
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
-from stoix_like.systems.launch import Algorithm, entry_points, make_system
 from stoix_like.systems.mpo.duals import DualConfig, Duals, constrained_policy_loss, init_duals, positive
 from stoix_like.systems.off_policy import Target, TargetConfig, make_soft_target, replay_epochs
 from stoix_like.systems.spo.smc import FROM_POLICY, Found, Search, SMCConfig, make_resampling
@@ -136,12 +135,21 @@ class SPO(Algorithm):
         output, found = self.search(shared, state, key, self.config.num_particles, greedy)
         return state.carry, output.action, Remembered((), found)
 
-    def evaluate(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, Any, Any]:
+    def eval_act(self, shared: SPOShared, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, Any, Any]:
         """Choose actions by a search of `evaluation_particles`, or without one by the policy alone."""
         if self.config.evaluation_particles:
             return state.carry, self.search(shared, state, key, self.config.evaluation_particles, greedy)[0].action, ()
         pi = self.networks.policy(shared.params.networks.online, self.normalize(shared, state.timestep.observation))
         return state.carry, pi.mode() if greedy else pi.sample(seed=key), ()
+
+    def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
+        """Return the search of `eval_act`, if any."""
+        particles = self.config.evaluation_particles
+
+        def search(shared: SPOShared, state: RolloutState, key: jax.Array) -> SearchOutput:
+            return self.search(shared, state, key, particles, greedy)[0]
+
+        return search if particles else None
 
     def inspect(self, shared: SPOShared, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of observations `[B, ...]`, without a search."""
@@ -216,14 +224,14 @@ class SPO(Algorithm):
         return target
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build SPO; the floats of the hyperparameters may be traced."""
     assert spec.model is not None
     action, num_particles = jax.eval_shape(spec.action_space.sample, jax.random.key(0)), config.num_particles
     nothing = jnp.zeros((num_particles,))
     found = Found(jnp.zeros((num_particles, *action.shape), action.dtype), nothing, nothing)
     optims = (make_optimiser(config, spec, lr) for lr in (config.actor_lr, config.critic_lr))
-    spo = SPO(
+    return SPO(
         config,
         spec.axes,
         networks=make_networks(spec.networks),
@@ -233,18 +241,9 @@ def build(config: Config, spec: SystemSpec) -> System:
         replay=make_sequence_replay(config, spec, (), found),
         searcher=Search(config, spec.model, config.gamma, config.reward_scale, FROM_POLICY, make_resampling(config)),
     )
-    greedy, particles = spec.evaluation_greedy, config.evaluation_particles
-    system = make_system(spo, spec)._replace(eval_act=partial(spo.evaluate, greedy=greedy))
-    if not particles:
-        return system
-
-    def describe(shared: SPOShared, state: RolloutState, key: jax.Array) -> SearchOutput:
-        return spo.search(shared, state, key, particles, greedy)[0]
-
-    return system._replace(search=describe)
 
 
-run_experiment, hydra_entry_point = entry_points("spo/ff_spo", build)
+build, run_experiment, hydra_entry_point = entry_points("spo/ff_spo", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import jax
 import jax.numpy as jnp
 
-from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, System, SystemSpec, Trajectory
+from stoix_like.base_types import ActorCriticParams, Agent, Metrics, RolloutState, SystemSpec, Trajectory
 from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
 from stoix_like.systems.actor_critic import ActorCriticConfig, OnPolicyActorCritic, OnPolicyTransition, make_parts
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.gradient_descent import gradient_step
-from stoix_like.systems.launch import entry_points, make_system
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.loss import baseline_loss, policy_gradient_loss
 
@@ -123,13 +123,13 @@ class A2C(OnPolicyActorCritic[ConfigT]):
         return policy_gradient_loss(pi.log_prob(batch.action), batch.advantage), {}
 
 
-def build(config: Config, spec: SystemSpec) -> System:
+def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build A2C; the floats of the hyperparameters may be traced."""
     advantages = make_advantages(config.gamma, config.gae_lambda, config.vtrace)
-    return make_system(A2C(**make_parts(config, spec), advantages=advantages), spec)
+    return A2C(**make_parts(config, spec), advantages=advantages)
 
 
-run_experiment, hydra_entry_point = entry_points("vpg/ff_a2c", build)
+build, run_experiment, hydra_entry_point = entry_points("vpg/ff_a2c", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

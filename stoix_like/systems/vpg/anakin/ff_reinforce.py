@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from stoix_like.base_types import System, SystemSpec
+from stoix_like.base_types import SystemSpec
 from stoix_like.systems.actor_critic import make_parts
-from stoix_like.systems.launch import entry_points, make_system
+from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.vpg.anakin.ff_a2c import A2C, BaseConfig
 from stoix_like.utils.advantages import make_advantages, make_return_advantages
 
 
-def build(config: BaseConfig, spec: SystemSpec) -> System:
+def make_algorithm(config: BaseConfig, spec: SystemSpec) -> Algorithm:
     """Build REINFORCE: the policy gradient of whole returns, with a value function as baseline."""
     gamma = config.gamma
     advantages = make_advantages(gamma, 1.0, vtrace=True) if config.vtrace else make_return_advantages(gamma)
-    return make_system(A2C(**make_parts(config, spec), advantages=advantages), spec)
+    return A2C(**make_parts(config, spec), advantages=advantages)
 
 
-run_experiment, hydra_entry_point = entry_points("vpg/ff_reinforce", build)
+build, run_experiment, hydra_entry_point = entry_points("vpg/ff_reinforce", make_algorithm)
 
 if __name__ == "__main__":
     hydra_entry_point()

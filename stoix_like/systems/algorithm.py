@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
@@ -17,6 +17,7 @@ from stoix_like.base_types import (
     Observation,
     PyTree,
     RolloutState,
+    SearchOutput,
     System,
     SystemSpec,
     TimeStep,
@@ -32,6 +33,9 @@ COMMAND_LINE = "stoix_like.cli", "launch"
 class Algorithm(ABC):
     """An algorithm with its hyperparameters, networks and optimisers; its methods are the functions of a `System`."""
 
+    # `System.dream` of a model that draws observations.
+    dream: ClassVar[Any] = None
+
     @abstractmethod
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -44,6 +48,10 @@ class Algorithm(ABC):
     @abstractmethod
     def act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool = False) -> tuple[Any, jax.Array, Any]:
         """Choose an action for each environment; also return the carry and what the update needs to know."""
+
+    def eval_act(self, shared: Any, state: RolloutState, key: jax.Array, greedy: bool) -> tuple[Any, jax.Array, Any]:
+        """Choose actions in evaluation, by default as `act` does."""
+        return self.act(shared, state, key, greedy=greedy)
 
     def observe(self, agent: Agent, trajectory: Trajectory) -> Agent:
         """Return the agent unchanged: by default, rollouts are not stored."""
@@ -66,32 +74,58 @@ class Algorithm(ABC):
     def inspect(self, shared: Any, observation: Observation) -> NetworkOutputs:
         """Return the policy and the values of first observations `[B, ...]`."""
 
+    def evaluation_search(self, greedy: bool) -> Callable[..., SearchOutput] | None:
+        """Return `System.search`; None without a search in evaluation."""
+        del greedy
+        return None
+
 
 def make_system(algorithm: Algorithm, spec: SystemSpec) -> System:
     """Return the functions of an algorithm; evaluation is greedy if `spec` says so."""
+    greedy = spec.evaluation_greedy
     return System(
         init=algorithm.init,
         act=algorithm.act,
         observe=algorithm.observe,
         update=algorithm.update,
-        eval_act=partial(algorithm.act, greedy=spec.evaluation_greedy),
+        eval_act=partial(algorithm.eval_act, greedy=greedy),
         init_carry=algorithm.init_carry,
         inspect=algorithm.inspect,
+        search=algorithm.evaluation_search(greedy),
         observations=algorithm.observations,
+        dream=algorithm.dream,
     )
 
 
-def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], float], Callable[[], None]]:
+class EntryPoints(NamedTuple):
+    """What a system's module is used by.
+
+    Attributes:
+        build: `(config, spec) -> System`.
+        run_experiment: `(config) -> float`, trains a configuration composed by Hydra and returns the evaluation metric.
+        hydra_entry_point: trains with the arguments of the command line.
+    """
+
+    build: Callable[[Any, Any], System]
+    run_experiment: Callable[[Any], float]
+    hydra_entry_point: Callable[[], None]
+
+
+def entry_points(system: str, make_algorithm: Callable[..., Algorithm]) -> EntryPoints:
     """Return the entry points of a system's module.
 
     Args:
         system: name of the system, `ppo/ff_ppo`.
-        build: the module's `build(config, spec)`.
-
-    Returns:
-        `run_experiment(config) -> float`, which trains a configuration composed by Hydra and returns the evaluation
-        metric, and `hydra_entry_point()`, which trains with the arguments of the command line.
+        make_algorithm: the module's `make_algorithm(config, spec)`; the annotation of `config` is its class of
+            hyperparameters.
     """
+
+    @wraps(make_algorithm)
+    def build(config: Any, spec: Any) -> System:
+        return make_system(make_algorithm(config, spec), spec)
+
+    # As the module calls it, for messages and for pickle.
+    build.__name__ = build.__qualname__ = "build"
 
     def run_experiment(config: Any) -> float:
         """Train a composed configuration; see `stoix_like.run.experiment.run_experiment`."""
@@ -102,7 +136,7 @@ def entry_points(system: str, build: Callable[[Any, Any], Any]) -> tuple[Callabl
         """Train with the arguments of the command line; see `stoix_like.cli.launch`."""
         _resolve(*COMMAND_LINE)(system)
 
-    return run_experiment, hydra_entry_point
+    return EntryPoints(build, run_experiment, hydra_entry_point)
 
 
 def _resolve(module: str, name: str) -> Any:
