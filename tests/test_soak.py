@@ -197,10 +197,20 @@ def test_rounds_hold_every_kind_and_figures_add_up(modules):
     assert len(plan) == len(set(plan)) == 2 * sum(soak.ROUND.values())
     assert {kind for kind, _ in plan} == set(KINDS)
     problems = [[], ["DIFFERENCE: x"], ["TRACEBACK: y"], ["HANG: z"]]
-    tries = [soak.Try("fuzz", n, runs.Outcome(f"try {n}", found, ["cmd"]), 1.0) for n, found in enumerate(problems)]
-    lines = soak.report(tries, seed=5)
+    tries = [soak.Try(5, "fuzz", n, runs.Outcome(f"try {n}", found, ["cmd"]), 1.0) for n, found in enumerate(problems)]
+    lines = soak.report(tries)
     assert lines[-1].split() == ["fuzz", "4", "1", "1", "1", "1", "4"]
     assert "  again: python scripts/soak --seed 5 --only fuzz/3" in lines
+
+
+def test_a_journal_holds_tries_of_earlier_calls_and_counts_signals_by_run(modules, tmp_path):
+    soak, runs = modules["soak"], modules["tiny_runs"]
+    for index, problems in enumerate(([], ["DIFFERENCE: x"])):
+        outcome = runs.Outcome("ppo/ff_ppo, SIGKILL at 0.10, SIGTERM at 0.50", problems, ["cmd"])
+        soak.Journal(tmp_path / "soak.jsonl").add(soak.Try(0, "kills", index, outcome, 1.0))
+    tries = soak.Journal(tmp_path / "soak.jsonl").tries
+    assert [tried.index for tried in tries] == [0, 1]
+    assert soak.by_name(tries)[-1] == "| ppo/ff_ppo | 2 | 4 | 1 |"
 
 
 @pytest.mark.slow

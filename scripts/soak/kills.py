@@ -19,7 +19,6 @@ CARTPOLE = ("env=gymnax/cartpole", "env.time_limit=15")
 PENDULUM = ("env=brax/inverted_pendulum", "env.time_limit=15", "env.randomization=kills.draw_gravity")
 VARIED = (
     "arch.population.size=4",
-    "arch.population.mode=random",
     "arch.population.hyperparams={actor_lr: {log_uniform: [0.001, 0.1]}}",
 )
 CELLS = ("optimised_lstm", "mingru", "lru", "s5", "mlstm", "gtrxl")

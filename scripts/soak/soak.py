@@ -2,6 +2,7 @@
 
     python scripts/soak --minutes 10
     python scripts/soak --only kills/3          # one try again, as a failure names it
+    python scripts/soak --kinds kills --rounds 204 --minutes 300 --journal soak.jsonl    # resumable
 
 kills     runs of every system are stopped at random moments, resumed, and compared with an uninterrupted run
 disks     the disk is full during training
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import json
 import os
 import random
 import shutil
@@ -39,12 +41,31 @@ HEADER = ("kind", "tried", "survived", "differences", "tracebacks", "other", "se
 
 
 class Try(NamedTuple):
-    """One finished try: its kind, its number, its outcome and its duration in seconds."""
+    """One finished try: the seed of all tries, its kind, its number, its outcome and its duration in seconds."""
 
+    seed: int
     kind: str
     index: int
     outcome: Outcome
     seconds: float
+
+
+class Journal:
+    """Finished tries, also those of earlier calls with the same file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.tries: list[Try] = []
+        self._path = path
+        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+            seed, kind, index, outcome, seconds = json.loads(line)
+            self.tries.append(Try(seed, kind, index, Outcome(*outcome), seconds))
+
+    def add(self, tried: Try) -> None:
+        """Add a try."""
+        self.tries.append(tried)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(tried) + "\n")
 
 
 def main() -> None:
@@ -54,6 +75,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of all tries (default: 0)")
     parser.add_argument("--rounds", type=int, help="stop after this number of rounds")
     parser.add_argument("--kinds", default=",".join(ROUND), help="kinds to run (default: all)")
+    parser.add_argument("--journal", type=Path, help="file of finished tries, which are reported and not repeated")
     parser.add_argument("--only", metavar="KIND/NUMBER,…", help="run these tries, and print their commands")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=int, default=cores, help="parallel tries (default: one per core)")
@@ -61,10 +83,14 @@ def main() -> None:
     only = [one.partition("/") for one in args.only.split(",")] if args.only else []
     if {*args.kinds.split(","), *(kind for kind, _, _ in only)} - set(ROUND):
         parser.error(f"choose kinds from {', '.join(ROUND)}")
-    plan = iter([(kind, int(number)) for kind, _, number in only] or planned(args.kinds.split(","), args.rounds))
+    journal = Journal(args.journal)
+    done = {(tried.kind, tried.index) for tried in journal.tries if tried.seed == args.seed}
+    tries = iter([(kind, int(number)) for kind, _, number in only] or planned(args.kinds.split(","), args.rounds))
+    plan = (attempted for attempted in tries if attempted not in done)
     start = time.monotonic()
-    tries = run(plan, args.seed, args.jobs, start + 60 * args.minutes)
-    print("\n".join(report(tries, args.seed)))
+    run(plan, args.seed, args.jobs, start + 60 * args.minutes, journal)
+    tries = journal.tries
+    print("\n".join([*report(tries), *by_name(tries)]))
     if args.only:
         print("\n".join(line for tried in tries for line in (tried.outcome.what, *tried.outcome.commands)))
     print(f"\n{time.monotonic() - start:.0f} s, seed {args.seed}, {args.jobs} jobs")
@@ -83,9 +109,8 @@ def planned(kinds: list[str], rounds: int | None) -> Iterator[tuple[str, int]]:
         done += 1
 
 
-def run(plan: Iterator[tuple[str, int]], seed: int, jobs: int, deadline: float) -> list[Try]:
-    """Run the planned tries in parallel until the deadline; return the finished ones."""
-    finished: list[Try] = []
+def run(plan: Iterator[tuple[str, int]], seed: int, jobs: int, deadline: float, journal: Journal) -> None:
+    """Run the planned tries in parallel until the deadline."""
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         references = References(Path(scratch) / "references")
         lock = threading.Lock()
@@ -97,7 +122,7 @@ def run(plan: Iterator[tuple[str, int]], seed: int, jobs: int, deadline: float) 
                     job = None if time.monotonic() > deadline else next(plan, None)
                 if job is None:
                     break
-                finished.append(attempt(worker, *job, seed, Path(scratch), references))
+                journal.add(attempt(worker, *job, seed, Path(scratch), references))
             worker.close()
 
         threads = [threading.Thread(target=work) for _ in range(jobs)]
@@ -105,7 +130,6 @@ def run(plan: Iterator[tuple[str, int]], seed: int, jobs: int, deadline: float) 
             thread.start()
         for thread in threads:
             thread.join()
-    return finished
 
 
 def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, references: References) -> Try:
@@ -122,17 +146,17 @@ def attempt(worker: Worker, kind: str, index: int, seed: int, scratch: Path, ref
     shutil.rmtree(directory, ignore_errors=True)
     for problem in outcome.problems:
         print(f"{kind}/{index}: {outcome.what}: {problem}", flush=True)
-    return Try(kind, index, outcome, time.monotonic() - start)
+    return Try(seed, kind, index, outcome, time.monotonic() - start)
 
 
-def report(tries: list[Try], seed: int) -> list[str]:
+def report(tries: list[Try]) -> list[str]:
     """Return the failures with their commands, and a table of figures per kind."""
     lines = []
     for tried in tries:
         if tried.outcome.problems:
             lines += ["", f"{tried.kind}/{tried.index}: {tried.outcome.what}"]
             lines += [f"  {problem}" for problem in tried.outcome.problems]
-            lines += [f"  again: python scripts/soak --seed {seed} --only {tried.kind}/{tried.index}"]
+            lines += [f"  again: python scripts/soak --seed {tried.seed} --only {tried.kind}/{tried.index}"]
             lines += [f"    {command}" for command in tried.outcome.commands]
     rows = [HEADER, *(figures(kind, tries) for kind in ROUND if any(tried.kind == kind for tried in tries))]
     return [*lines, "", *("  ".join(f"{cell:<12}" for cell in row).rstrip() for row in rows)]
@@ -146,3 +170,16 @@ def figures(kind: str, tries: list[Try]) -> tuple[str, ...]:
     traced = sum("TRACEBACK" in text and "DIFFERENCE" not in text for text in failed)
     counts = (len(own), len(own) - len(failed), different, traced, len(failed) - different - traced)
     return (kind, *(str(count) for count in counts), f"{sum(tried.seconds for tried in own):.0f}")
+
+
+def by_name(tries: list[Try]) -> list[str]:
+    """Return a table of what was killed: the run, how often it was tried, the signals, and the failures."""
+    rows = [("killed", "tried", "signals", "failed")]
+    names = sorted({tried.outcome.what.partition(",")[0] for tried in tries if tried.kind == "kills"})
+    for name in names:
+        own = [
+            tried.outcome for tried in tries if tried.kind == "kills" and tried.outcome.what.partition(",")[0] == name
+        ]
+        signals = sum(outcome.what.count(" at ") for outcome in own)
+        rows.append((name, str(len(own)), str(signals), str(sum(bool(outcome.problems) for outcome in own))))
+    return ["", *("| " + " | ".join(row) + " |" for row in rows)] if names else []
