@@ -8,6 +8,8 @@ INSTALLED := $(VENV)/.installed
 # Test processes.
 JOBS ?= 2
 ARGS ?=
+PART ?=
+SLOW_rest := not learn and not suites and not clusters
 # Frameworks to compare with, each in its own environment; JAX_EXTRA=[cuda12] for an accelerator.
 PEERS ?= rejax sbx
 BENCH := .bench
@@ -39,8 +41,8 @@ install: $(INSTALLED) ## create the development environment, .venv, with all ext
 test: $(INSTALLED) ## run the quick tests; ARGS=tests/utils for some, ARGS=--cov for their coverage
 	$(BIN)/pytest -n $(JOBS) --dist loadscope -m 'not slow' $(ARGS)
 
-test-slow: $(INSTALLED) ## run the other tests, hours; ARGS="-k learn" for training runs, ARGS=tests/envs for suites
-	$(BIN)/pytest -n $(JOBS) --dist loadscope -m slow $(ARGS)
+test-slow: $(INSTALLED) ## run the other tests, hours; PART=learn, suites or clusters for those alone, PART=rest for all others
+	$(BIN)/pytest -n $(JOBS) --dist loadscope --durations=10 -m "slow$(if $(PART), and $(or $(SLOW_$(PART)),$(PART)))" $(ARGS)
 
 smoke: $(INSTALLED) ## two updates of every system on every kind of environment, in minutes; ARGS="--systems sac/ff_sac"
 	$(BIN)/python scripts/smoke --jobs $(JOBS) $(ARGS)

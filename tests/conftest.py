@@ -1,4 +1,6 @@
+import collections
 import gc
+import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -35,6 +37,33 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the kinds of slow tests: those of suites by their place, and what trains or starts clusters as slow."""
+    for item in items:
+        if any(map(item.get_closest_marker, ("learn", "clusters"))):
+            item.add_marker(pytest.mark.slow)
+        elif item.path.parent.name == "suites" and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.suites)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Of a run of slow tests, print tests, seconds and failures by file."""
+    if not config.option.markexpr.startswith("slow"):
+        return
+    rows = collections.defaultdict(lambda: [0, 0.0, 0])
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            row = rows[report.location[0]]
+            row[0] += report.when == "call"
+            row[1] += report.duration
+            row[2] += report.failed
+    terminalreporter.section("tests, seconds and failures by file")
+    for path, (tests, seconds, failed) in sorted(rows.items(), key=lambda row: -row[1][1]):
+        terminalreporter.write_line(f"{tests:5} {seconds:8.1f} {failed:3}  {path}")
+    tests, seconds, failed = map(sum, zip(*rows.values(), strict=True)) if rows else (0, 0.0, 0)
+    terminalreporter.write_line(f"{tests:5} {seconds:8.1f} {failed:3}  in all")
 
 
 @pytest.hookimpl(tryfirst=True)

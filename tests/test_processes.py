@@ -105,7 +105,7 @@ def start_until_checkpoint(run_dir: Path, *args: str) -> list[subprocess.Popen[s
     return started
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
     first, second = train(tmp_path / "two", *PPO, processes=2)
     train(tmp_path / "one", *PPO, "arch.num_devices=2")
@@ -116,7 +116,7 @@ def test_two_processes_train_as_one_with_two_devices(tmp_path: Path) -> None:
     assert "evaluation" not in second, "the first process alone logs"
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 @pytest.mark.parametrize(
     "args",
     [
@@ -140,7 +140,7 @@ def test_four_processes_train_as_one_with_four_devices(tmp_path: Path, args: tup
     assert metrics(tmp_path / "four") == metrics(tmp_path / "one")
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
     args = (*DQN, "arch.total_timesteps=49152", "arch.num_evaluation=12")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
@@ -159,7 +159,7 @@ def test_lost_process_ends_the_others_and_the_run_resumes_with_another_number_of
     assert metrics(run_dir) == metrics(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 @pytest.mark.parametrize("index", [0, 1])
 def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int) -> None:
     started = start_until_checkpoint(tmp_path / "run", *PPO, "arch.total_timesteps=1e8", "arch.num_evaluation=5000")
@@ -176,7 +176,7 @@ def test_stopped_process_ends_the_others_in_one_line(tmp_path: Path, index: int)
     assert f"process {1 - index} of 2 has lost another one: process {index} has not been heard of for 60 s" in last
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
     args = (*PPO, "arch.total_timesteps=200000", "arch.num_evaluation=20")
     train(tmp_path / "whole", *args, "arch.num_devices=2")
@@ -198,7 +198,7 @@ HOST = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tmp_path: Path) -> None:
     train(tmp_path / "two", *HOST, processes=2)
     train(tmp_path / "one", *HOST, "arch.num_devices=2")
@@ -206,7 +206,7 @@ def test_environments_on_the_hosts_are_stepped_by_the_process_of_their_device(tm
     assert metrics(tmp_path / "two") == metrics(tmp_path / "one")
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     settings = ("env.vectorization=sync", "env.timeout=3", f"hydra.run.dir={run_dir}")
@@ -219,7 +219,7 @@ def test_an_environment_that_fails_in_one_process_stops_all_with_a_checkpoint(tm
     assert [code for code, _ in found] == [0, 0], found
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> None:
     started = start("train", *SHORT, *PPO, f"hydra.run.dir={tmp_path / 'run'}", processes=2)
     assert started[1].stdout is not None
@@ -233,7 +233,7 @@ def test_a_signal_is_answered_by_all_while_the_run_starts(tmp_path: Path) -> Non
     assert "stopped" in found[0][1]
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> None:
     run_dir, mirror = tmp_path / "run", tmp_path / "mirror"
     args = (*PPO, "arch.total_timesteps=400000", f"checkpoint.mirror=file://{mirror}")
@@ -247,7 +247,7 @@ def test_the_processes_wait_for_the_mirror_of_the_first_one(tmp_path: Path) -> N
     assert {path.stem for path in (mirror / "checkpoints").glob("*.complete")} == steps
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 @pytest.mark.parametrize(
     ("args", "only_last", "message"),
     [

@@ -16,7 +16,12 @@ from tiny_runs import Bench, Done, Outcome, Reference, complaints, differences, 
 MAX_KILLS = 3
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CARTPOLE = ("env=gymnax/cartpole", "env.time_limit=15")
-PENDULUM = ("env=brax/inverted_pendulum", "env.time_limit=15", "env.randomization=kills.draw_gravity")
+PENDULUM = (
+    "env=brax/inverted_pendulum",
+    "env.time_limit=15",
+    "env.auto_reset=fresh",
+    "env.randomization=kills.draw_gravity",
+)
 VARIED = (
     "arch.population.size=4",
     "arch.population.hyperparams={actor_lr: {log_uniform: [0.001, 0.1]}}",

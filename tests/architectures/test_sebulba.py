@@ -111,7 +111,7 @@ def test_vtrace_evaluates_the_current_policy_where_the_first_one_acts(system, co
     assert float(agent.critic.apply(params.critic_params, observation)[0]) == pytest.approx(value, abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.optimized
 @pytest.mark.parametrize("system", ["ppo/ff_ppo", "impala/ff_impala", "q_learning/ff_pqn"])
 def test_learns_cart_pole(system, tmp_path):

@@ -42,7 +42,7 @@ cli.main(["train", "logger=silent", f"arch.distributed={place}"])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_processes_that_never_start_end_the_first_one_in_one_line(address, tmp_path):
     start = time.monotonic()
     done = subprocess.run(

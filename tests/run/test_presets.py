@@ -41,7 +41,7 @@ def test_a_preset_for_images_fits_its_system(network):
     assert 3 in networks.actor_network.pre_torso.view_dims
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.optimized
 def test_continuous_actions_are_learned_from_images():
     """Columns are uniform on -1, -0.6, … 1, with variance 7/15: no policy that ignores the image exceeds -0.46."""

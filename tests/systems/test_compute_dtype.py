@@ -134,7 +134,7 @@ def test_only_what_comes_before_the_head_gets_the_dtype_and_has_to_take_it():
         build_networks({"q": {"pre_torso": {"_target_": "flax.linen.Dropout", "rate": 0.1}}}, Discrete(2), dtype=B16)
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 def test_ppo_learns_cart_pole_in_bfloat16():
     config = compose_config(["system=ppo/ff_ppo", "env=gymnax/cartpole", "arch.compute_dtype=bfloat16"])
     loop = TrainingLoop(set_up(parse_config(config)), MultiLogger([]))

@@ -12,7 +12,7 @@ from stoix_like.run.training_loop import TrainingLoop
 pytestmark = pytest.mark.optimized
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 def test_disco103_learns_catch_with_the_published_weights():
     """Within 400 updates."""
     if not disco.PUBLISHED.exists():
@@ -20,7 +20,7 @@ def test_disco103_learns_catch_with_the_published_weights():
     train("disco103_catch", 0.99, f"system.weights={disco.PUBLISHED}")
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("experiment", "minimum_return"),
     [
@@ -50,7 +50,7 @@ def test_experiment_reaches_the_minimum_return(experiment, minimum_return):
     train(experiment, minimum_return)
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("system", "env", "steps", "minimum_return"),
     [

@@ -34,7 +34,7 @@ def test_settings_that_differ_in_traced_hyperparameters_are_one_population():
     assert equal == ["network=mlp", "arch.population.size=6"]
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
     settings = {"trials": 3, "parallel": 3, "sampler": "grid", "launcher": "joblib", "dir": str(tmp_path / "sweep")}
     stoix_like.sweep("ppo/ff_ppo", ["experiment=ppo_acrobot", *RUN], {"epochs": {"int": [1, 2]}}, **settings)
@@ -46,7 +46,7 @@ def test_a_launcher_trains_what_is_no_population_in_parallel(tmp_path):
         assert float(row["value"]) == run.summary["eval/episode_return_mean"]
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 def test_a_lost_job_costs_no_other_its_result(tmp_path, monkeypatch):
     def train(config):
         if config.system.epochs == 2:

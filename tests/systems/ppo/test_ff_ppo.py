@@ -256,7 +256,7 @@ def test_two_rules_for_the_learning_rate_raise(option, message):
         set_up(parse_config(compose_config([*SMALL, *options])))
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 def test_ppo_solves_cartpole():
     overrides = ["env=gymnax/cartpole", "arch.seed=0", "arch.total_timesteps=1.5e5", "arch.num_evaluation=3"]
     loop = trained([*overrides, "arch.compile_cache=false"])

@@ -211,7 +211,7 @@ def test_illegal_actions_are_never_taken_nor_bootstrapped(monkeypatch):
     assert np.isfinite(state.sums.metrics["q_loss"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.optimized
 def test_dqn_learns_cart_pole():
     overrides = ["system=q_learning/ff_dqn", "env=gymnax/cartpole", "arch.seed=0", "arch.compile_cache=false"]

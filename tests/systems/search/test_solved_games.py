@@ -112,7 +112,7 @@ def test_perfect_players_never_lose_tic_tac_toe():
     assert (result < 0).mean() > 0.75
 
 
-@pytest.mark.slow
+@pytest.mark.learn
 @pytest.mark.optimized
 def test_tic_tac_toe_is_learned_by_self_play(tmp_path):
     """Half of the preset: with search it never loses against perfect play, and the network alone loses at most 5 %."""
