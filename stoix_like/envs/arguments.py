@@ -68,6 +68,14 @@ def check_fits_32_bits(key: str, value: Any) -> None:
         raise ConfigError(f"{key}={value} is too large for 32-bit floats: use at most {largest:.4g} in magnitude")
 
 
+def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function or class; any, as `**kwargs`, where Python does not know them."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)]
+
+
 def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key: str = "env.kwargs", *args: Any) -> T:
     """Construct an environment or a wrapper from the configuration.
 
@@ -84,7 +92,7 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
     Raises:
         ConfigError: if an argument is unknown or the constructor rejects its value.
     """
-    parameters = list(inspect.signature(cls).parameters.values())[len(args) :]
+    parameters = parameters_of(cls)[len(args) :]
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
         check_names(key, kwargs, [parameter.name for parameter in parameters], owner)
     for name, value in kwargs.items():

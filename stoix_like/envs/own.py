@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stoix_like.envs.arguments import construct
+from stoix_like.envs.arguments import construct, parameters_of
 from stoix_like.envs.environment import Environment, VectorEnvironment, Vectorize
 from stoix_like.envs.host_batches import HostOptions
 from stoix_like.envs.spaces import Box
@@ -24,6 +23,7 @@ OWN = "own"
 """The value of `env.env_name` that selects a custom environment."""
 
 A_CLASS = "use the import path of a class, my_module.MyClass"
+_GAME = "pgx.core.Env"
 _GYMNAX = ("reset_env", "step_env", "default_params")
 # Packages whose environments step on the host, one call at a time.
 _HOST_PACKAGES = ("gym", "dm_env", "pettingzoo")
@@ -57,31 +57,39 @@ def make(
             "env._target_ is not set: use the import path of a class, env._target_=my_module.MyEnv; if the run was"
             " trained on an object, pass it from Python again, env=MyEnv()"
         )
-    found, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
-    opponent, kwargs = _opponent_of(found, kwargs)
-    if is_constructor(found):
-        constructor = partial(found, **kwargs)
-        found = construct(found, kwargs, target or found.__name__)
+    source, constructor = import_object(target, "env._target_", A_CLASS) if env is None else env, None
+    opponent, kwargs = _opponent_of(source, kwargs)
+    if is_constructor(source):
+        constructor = partial(source, **kwargs)
+        source = construct(source, kwargs, target or source.__name__)
     elif kwargs:
-        raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(found)} is built already: pass its class, env=MyEnv")
-    if _is_of_gymnasium(found):
+        raise ConfigError(f"env.kwargs={dict(kwargs)}: {_name(source)} is built already: pass its class, env=MyEnv")
+    if _is_of_gymnasium(source):
         suite = load_suite("gymnasium")
-        adopted: VectorEnvironment = suite.adopt(found, constructor, _name(found), options or HostOptions())
+        adopted: VectorEnvironment = suite.adopt(source, constructor, _name(source), options or HostOptions())
         return join_actions(adopted)
-    if _is_a(found, "pgx.core.Env"):
-        game: VectorEnvironment = load_suite("pgx").adapt(found, opponent, params, _name(found))
+    if _is_a(source, _GAME):
+        game: VectorEnvironment = load_suite("pgx").adapt(source, opponent, params, _name(source))
         return game
     if opponent:
-        raise ConfigError(f"env.kwargs.opponent={opponent['opponent']}: {_name(found)} is no game of pgx: leave it out")
-    return adapt(found, params)
+        raise ConfigError(
+            f"env.kwargs.opponent={opponent['opponent']}: {_name(source)} is no game of pgx: leave it out"
+        )
+    return adapt(source, params)
 
 
-def _opponent_of(found: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _opponent_of(source: Any, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the opponent in a game of pgx, unless a constructor takes it itself, and the other arguments."""
-    takes = is_constructor(found) and "opponent" in inspect.signature(found).parameters
-    is_game = not takes and "opponent" in kwargs
-    chosen = {"opponent": kwargs["opponent"]} if is_game else {}
-    return chosen, {name: value for name, value in kwargs.items() if name not in chosen}
+    if "opponent" not in kwargs or (is_constructor(source) and _takes_opponent(source)):
+        return {}, dict(kwargs)
+    return {"opponent": kwargs["opponent"]}, {name: value for name, value in kwargs.items() if name != "opponent"}
+
+
+def _takes_opponent(constructor: Any) -> bool:
+    # Games of pgx pass their `**kwargs` on to constructors that know no opponent.
+    any_name = not (isinstance(constructor, type) and _has_base(constructor, _GAME))
+    parameters = parameters_of(constructor)
+    return any(entry.name == "opponent" or (any_name and entry.kind is entry.VAR_KEYWORD) for entry in parameters)
 
 
 def adapt(env: Any, params: Mapping[str, Any]) -> VectorEnvironment:
@@ -250,7 +258,11 @@ def _name(env: Any) -> str:
 
 def _is_a(env: Any, path: str) -> bool:
     """Return whether an object is of a class, which its path names so that its package need not be imported."""
-    return any(f"{base.__module__}.{base.__qualname__}" == path for base in type(env).__mro__)
+    return _has_base(type(env), path)
+
+
+def _has_base(cls: type, path: str) -> bool:
+    return any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
 def _is_of_gymnasium(env: Any) -> bool:

@@ -160,6 +160,11 @@ def test_training_refuses_an_environment_whose_interface_is_wrong():
         make(EnvConfig("own"), Short())
 
 
+def test_a_class_without_a_signature_is_refused_as_no_environment():
+    with pytest.raises(FaultyEnvironmentError, match="dict is no environment in JAX"):
+        make(composed("env._target_=builtins.dict").env)
+
+
 def test_an_error_of_a_constructor_names_its_line():
     def broken():
         return {}["absent"]

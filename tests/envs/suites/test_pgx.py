@@ -222,11 +222,34 @@ def test_a_game_with_the_interface_of_pgx_is_taken(given):
         assert (timestep.observation.action_mask.sum(-1) >= 5).all()
 
 
+class Match(Duel):
+    """A game that passes its arguments on."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
+
+class Arena(own_envs.Corridor):
+    """An environment that is no game of pgx, and has an opponent."""
+
+    def __init__(self, **kwargs):
+        self.opponent = kwargs.pop("opponent")
+        super().__init__(**kwargs)
+
+
+def test_constructors_with_any_arguments_get_the_opponent_unless_they_build_a_game_of_pgx():
+    config = EnvConfig("own", ScenarioConfig("Any"), kwargs={"opponent": "self"})
+    assert make(config, Match).num_players == 2
+    assert make(config, Arena).unwrapped.env.opponent == "self"
+
+
 def test_what_is_no_game_for_two_has_no_opponent():
     with pytest.raises(ConfigError, match="Duel has 3 players, and at most two are supported"):
         make(EnvConfig("own", ScenarioConfig("Duel"), kwargs={"players": 3}), Duel)
     with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
         make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), own_envs.Corridor())
+    with pytest.raises(ConfigError, match="env.kwargs.opponent=self: Corridor is no game of pgx: leave it out"):
+        make(EnvConfig("own", ScenarioConfig("Corridor"), kwargs={"opponent": "self"}), own_envs.Corridor)
 
 
 def leaves(key, game):
