@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,14 +238,15 @@ def _show_hydra(arguments: Sequence[str]) -> None:
 def _help(args: argparse.Namespace) -> str:
     """Return the choices of each group, and the commented configuration of the chosen system."""
     from stoix_like import composition
-    from stoix_like.config import GROUPS
+    from stoix_like.config import GROUPS, import_build
 
     extra = config_dirs(args)
     grouped = tuple(f"{group}=" for group in GROUPS)
     chosen = [override for override in args.overrides if override.startswith(grouped)]
     composed = composition.compose_config(chosen, extra, return_hydra_config=True)
     choices = composed.hydra.runtime.choices
-    module = importlib.import_module(composed.system.module)
+    import_build(composed.system.module)
+    module = sys.modules[composed.system.module]
     lines = [
         f"{choices.system}: {(module.__doc__ or '').strip()}",
         "",

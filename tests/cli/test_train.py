@@ -143,6 +143,17 @@ def test_help_shows_the_documentation_of_the_system_and_every_key(capsys):
         assert expected in text
 
 
+def test_help_refuses_a_system_whose_module_is_broken(capsys, tmp_path, monkeypatch):
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system/broken.yaml").write_text("module: broken_system")
+    (tmp_path / "broken_system.py").write_text("0 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as exit_info:
+        cli.main(["train", "--config-dir", str(tmp_path), "system=broken", "--help"])
+    assert exit_info.value.code == 2
+    assert "system.module=broken_system is not a system (ZeroDivisionError" in capsys.readouterr().err
+
+
 FORMS = {
     "module": [sys.executable, "-m", "stoix_like.systems.ppo.anakin.ff_ppo"],
     "file": [sys.executable, str(PPO_FILE)],
