@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.loggers.formats import MIN_IQM, center_name
 from stoix_like.storage import checkpoint, remote
 from stoix_like.storage.contents import read_json, reading
+from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import CONFIG, METRICS, SUMMARY, check_is_run
 
 SCHEME = "hf://"
@@ -93,7 +93,7 @@ def local_run(run_dir: str | Path) -> Path:
         raise ConfigError(f"run_dir={text} is not an address of a run: use hf://owner/name or hf://owner/name@revision")
     repo, revision = address.groups()
     hub = _hub()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like" / "hub"
+    cache = user_cache() / "hub"
     try:
         commit = str(hub.HfApi(library_name="stoix_like").model_info(repo, revision=revision).sha)
         # The shared cache of the Hub consists of links, which runs may not contain.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -19,6 +20,7 @@ from stoix_like.config import AnakinConfig, ArchConfig, DistributedConfig, Sebul
 from stoix_like.errors import ConfigError, multiples_near
 from stoix_like.processes import ALONE, Processes
 from stoix_like.run import connection, heartbeat
+from stoix_like.storage.files import user_cache
 
 # Only kernels whose results do not depend on timing, none of which is chosen by measuring its speed.
 _DETERMINISTIC_FLAGS = {"--xla_gpu_exclude_nondeterministic_ops": "true", "--xla_gpu_autotune_level": "0"}
@@ -237,16 +239,17 @@ def set_compile_cache(enabled: bool) -> None:
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
     if not enabled or jax.config.values["jax_compilation_cache_dir"]:
         return
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = base / "stoix_like" / "compiled"
+    path = user_cache() / "compiled"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        directory = path.resolve()
         foreign = _written_by_others(directory)
     except OSError:
         return
     if foreign is not None:
         warnings.warn(
-            f"compiled programs are not cached: other users can write {foreign}, or own it; delete {directory}",
+            f"compiled programs are not cached: other users can write {foreign}, or own it; take their permissions away"
+            f" by chmod go-w, or delete {path}",
             stacklevel=2,
         )
         return
@@ -255,16 +258,25 @@ def set_compile_cache(enabled: bool) -> None:
 
 
 def _written_by_others(directory: Path) -> str | None:
-    """Return a path that another user can have written: the directory, or an entry in it; None if there is none."""
+    """Return a path that another user can have written: the directory, its parent, or an entry; None if there is none.
+
+    Args:
+        directory: a directory without symbolic links on the way.
+    """
     if not hasattr(os, "getuid"):
         return None
-    # Entries have the modes that the umask leaves; where others may write those, the directory protects them.
-    umask = os.umask(0o077)
-    os.umask(umask)
-    for path, modes in ((directory, 0o022), *((entry, 0o022 & umask) for entry in directory.iterdir())):
-        status = os.lstat(path)
-        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & modes:
-            return str(path)
+    above, status = directory.parent.stat(), directory.stat()
+    if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+        return str(directory.parent)
+    # Entries have the modes that a umask left; nobody else reaches those of a directory that is not searchable.
+    modes = 0o022 if status.st_mode & 0o011 else 0
+    entries = [Path(root, name) for root, folders, names in os.walk(directory) for name in (*folders, *names)]
+    for path, forbidden in ((directory, 0o022), *((entry, modes) for entry in entries)):
+        # Another process may delete an entry meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            if status.st_uid != os.getuid() or status.st_mode & forbidden:
+                return str(path)
     return None
 
 

@@ -21,6 +21,14 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
+def user_cache() -> Path:
+    """Return the directory of the user's caches, which is created for this user alone if it can be."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like"
+    with contextlib.suppress(OSError):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON file atomically.
 

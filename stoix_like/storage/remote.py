@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import filelock
 
 from stoix_like.errors import ConfigError, naming
+from stoix_like.storage.files import user_cache
 from stoix_like.storage.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -298,7 +298,7 @@ def _copying_to(target: Path) -> Iterator[None]:
 
 
 def _cache(purpose: str, address: str | Path | None = None) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoix_like" / purpose
+    cache = user_cache() / purpose
     if address is None:
         return cache
     scheme, _, path = normalised(address).partition("://")

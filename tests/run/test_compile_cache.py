@@ -40,7 +40,7 @@ def cache(tmp_path, monkeypatch):
 def test_programs_are_cached_in_a_directory_of_the_user(cache):
     set_compile_cache(True)
     assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
-    assert cache.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (cache, cache.parent))
     (cache / "entry").write_bytes(b"")
     jax.config.update("jax_compilation_cache_dir", None)
     set_compile_cache(False)
@@ -49,15 +49,35 @@ def test_programs_are_cached_in_a_directory_of_the_user(cache):
     assert jax.config.values["jax_compilation_cache_dir"] == str(cache)
 
 
-@pytest.mark.parametrize("name", ["", "entry"])
+@pytest.mark.parametrize("name", [".", "entry", "folder/entry", ".."])
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 def test_programs_that_others_can_have_written_are_not_read(name, mode, cache):
-    cache.mkdir(parents=True, mode=0o700)
-    (cache / "entry").touch(0o600)
+    (cache / "folder").mkdir(parents=True)
+    for entry in ("entry", "folder/entry"):
+        (cache / entry).touch(0o600)
     (cache / name).chmod(mode)
-    with pytest.warns(UserWarning, match=f"not cached: other users can write {cache / name}"):
+    with pytest.warns(UserWarning, match=f"not cached: other users can write {(cache / name).resolve()}, or"):
         set_compile_cache(True)
     assert jax.config.values["jax_compilation_cache_dir"] is None
+
+
+def test_what_others_cannot_reach_is_read(cache, monkeypatch):
+    """A private directory, behind a link, with entries of every mode, one of which another process deletes."""
+    place = cache.parents[1] / "elsewhere"
+    place.mkdir(mode=0o700)
+    (place / "entry").touch()
+    (place / "entry").chmod(0o666)
+    cache.parent.mkdir()
+    cache.symlink_to(place)
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda top: [*walk(top), (str(top), [], ["deleted"])])
+    set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(place)
+    # Others can write into the parent, but not rename the directory.
+    place.parent.chmod(0o1777)
+    jax.config.update("jax_compilation_cache_dir", None)
+    set_compile_cache(True)
+    assert jax.config.values["jax_compilation_cache_dir"] == str(place)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
