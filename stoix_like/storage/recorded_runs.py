@@ -392,18 +392,23 @@ def task_names(runs: Sequence[Run]) -> list[str]:
     rivals: dict[str, list[dict[str, Any]]] = {}
     for run, arguments in zip(runs, by_run, strict=True):
         rivals.setdefault(run.environment, []).append(arguments)
-    differing = {environment: differing_keys(found) for environment, found in rivals.items()}
+    words = {environment: _words(differing_keys(arguments)) for environment, arguments in rivals.items()}
     return [
         " ".join(
-            [run.environment]
-            + [f"{_short(key)}={value}" for key, value in arguments.items() if key in differing[run.environment]]
+            [
+                run.environment,
+                *(f"{word}={arguments[key]}" for key, word in words[run.environment].items() if key in arguments),
+            ]
         )
         for run, arguments in zip(runs, by_run, strict=True)
     ]
 
 
-def _short(key: str) -> str:
-    return key.removeprefix("env.").removeprefix("kwargs.").removeprefix("params.")
+def _words(keys: Sequence[str]) -> dict[str, str]:
+    """Return short names of keys below `env`: without `kwargs` or `params`, unless two keys would share one."""
+    full = {key: key.removeprefix("env.") for key in keys}
+    short = {key: word.removeprefix("kwargs.").removeprefix("params.") for key, word in full.items()}
+    return {key: word if [*short.values()].count(word) == 1 else full[key] for key, word in short.items()}
 
 
 def differing_keys(chosen: Sequence[Mapping[str, Any]]) -> list[str]:

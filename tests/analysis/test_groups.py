@@ -90,6 +90,13 @@ def test_arguments_and_parameters_of_environments_make_tasks(tmp_path):
     assert set(analysis.read(tmp_path / "ppo/rec_ppo8None")[0].tasks) == {"gymnax/maze"}
 
 
+def test_tasks_name_the_group_of_keys_that_share_their_last_word(tmp_path):
+    write_run(tmp_path / "kwargs", env="maze", env_kwargs={"length": 8, "size": 2})
+    write_run(tmp_path / "params", env="maze", env_params={"length": 8})
+    (algorithm,) = analysis.read(tmp_path)
+    assert set(algorithm.tasks) == {"gymnax/maze kwargs.length=8 size=2", "gymnax/maze params.length=8"}
+
+
 def test_wrappers_of_environments_are_settings_where_they_tell_seeds_apart(tmp_path):
     for stack in (1, 4):
         write_run(tmp_path / f"{stack}", env_keys={"frame_stack": stack})
