@@ -38,7 +38,7 @@ class GradientConfig(SystemConfig):
         weight_decay: decay of weight matrices per gradient step, in units of the learning rate; for `adamw` and `muon`.
     """
 
-    decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True)]
+    decay_learning_rates: bool | Annotated[float, Range(0.0, 1.0, without_low=True, without_high=True)]
     max_grad_norm: Annotated[float | None, above(0.0)]
     adam_eps: Annotated[float, above(0.0)] = 1e-8
     optimiser: Annotated[str, one_of("adam", "adamw", "muon")] = "adam"

@@ -55,8 +55,9 @@ def make_learning_rate(
 
     Args:
         init_lr: learning rate of the first update, per gradient step.
-        config: an object with `decay_learning_rates` (bool) and `num_updates` (updates of the run), or with both as
-            `system.decay_learning_rates` and `arch.num_updates`.
+        config: an object with `decay_learning_rates` (whether rates decay to zero, or a share below 1 to which they
+            decay) and `num_updates` (updates of the run), or with both as `system.decay_learning_rates` and
+            `arch.num_updates`.
         num_epochs: passes over the data of one update.
         num_minibatches: gradient steps per pass; None means 1.
 
@@ -65,14 +66,18 @@ def make_learning_rate(
 
     Raises:
         AttributeError: if the config lacks one of these attributes.
-        ValueError: if a count is less than 1.
+        ValueError: if a count is less than 1, or the share is not in [0, 1).
     """
     grouped = hasattr(config, "system")
     system, arch = (config.system, config.arch) if grouped else (config, config)
-    if not system.decay_learning_rates:
+    decay = system.decay_learning_rates
+    if not decay:
         return init_lr
+    final = 0.0 if isinstance(decay, bool) else decay
+    if not 0.0 <= final < 1.0:
+        raise ValueError(f"decay_learning_rates={decay} must be true, false or a share below 1")
     return make_learning_rate_schedule(
-        init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches
+        init_lr, arch.num_updates, num_epochs, 1 if num_minibatches is None else num_minibatches, final
     )
 
 

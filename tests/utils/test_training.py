@@ -63,6 +63,10 @@ def test_the_config_may_be_flat_or_grouped(layout):
     config = _configs(True)[layout]
     np.testing.assert_allclose(make_learning_rate(0.5, config, 2, 3)(6), 0.375)
     np.testing.assert_allclose(make_learning_rate(0.5, config, 2)(6), 0.125)
+    share = _configs(0.5)[layout]
+    np.testing.assert_allclose([make_learning_rate(0.5, share, 2, 3)(step) for step in (6, 24)], [0.4375, 0.25])
+    with pytest.raises(ValueError, match="decay_learning_rates=1 must be true, false or a share below 1"):
+        make_learning_rate(0.5, _configs(1)[layout], 2, 3)
     with pytest.raises(ValueError, match="num_minibatches"):
         make_learning_rate(0.5, config, 2, 0)
 
