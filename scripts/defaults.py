@@ -11,9 +11,6 @@ finished run keep their rows of the page, so that several machines can fill one 
 from __future__ import annotations
 
 import argparse
-import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +22,6 @@ from stoix_like.composition import compose_config, group_choices
 from stoix_like.config import parse_config
 from stoix_like.envs.spaces import Discrete
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import FINISHED, read_run
 from stoix_like.systems.off_policy import OffPolicyConfig
 
 SEEDS = 3
@@ -88,13 +84,8 @@ def command_of(system: str) -> list[str]:
 
 def train(directory: Path, system: str) -> None:
     """Train the seeds of a system, unless its run is finished; a failure is reported, and the next one continues."""
-    run = directory / system
-    if system in NOTES or (run.exists() and read_run(run).status == FINISHED):
-        return
-    resumed = (run / "checkpoints").exists()
-    given = ["resume", str(run)] if resumed else [*command_of(system), f"hydra.run.dir={run}"]
-    print(shlex.join(["stoix-like", *given]), flush=True)
-    subprocess.run([sys.executable, "-m", "stoix_like", *given], check=False, stdout=subprocess.DEVNULL)
+    if system not in NOTES:
+        results.train(directory / system, command_of(system))
 
 
 def written_rows(page: Path) -> dict[str, list[str]]:

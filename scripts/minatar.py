@@ -11,16 +11,12 @@ resume; `--table` only reads them.
 from __future__ import annotations
 
 import argparse
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import results
 
 from stoix_like.errors import ConfigError
-from stoix_like.storage.recorded_runs import FINISHED, read_run
 
 GAMES = {
     "asterix": "Asterix",
@@ -61,13 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def train(directory: Path, system: str, game: str, steps: float, seeds: int) -> None:
     """Train the seeds of one cell of the table, unless its run is finished."""
-    run = directory / system / game
-    if run.exists() and read_run(run).status == FINISHED:
-        return
-    resumed = (run / "checkpoints").exists()
-    given = ["resume", str(run)] if resumed else [*command_of(system, game, steps, seeds), f"hydra.run.dir={run}"]
-    print(shlex.join(["stoix-like", *given]), flush=True)
-    subprocess.run([sys.executable, "-m", "stoix_like", *given], check=True, stdout=subprocess.DEVNULL)
+    results.train(directory / system / game, command_of(system, game, steps, seeds), check=True)
 
 
 def command_of(system: str, game: str, steps: float, seeds: int) -> list[str]:

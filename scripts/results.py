@@ -14,6 +14,8 @@ import json
 import math
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +27,19 @@ from yaml import YAMLError
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.errors import ConfigError
 from stoix_like.run.records import aggregate
-from stoix_like.storage import recorded_runs
-from stoix_like.storage.recorded_runs import BEST_RETURN, FINISHED, RETURN, find_runs, flatten, identity, settings
+from stoix_like.storage import checkpoint, recorded_runs
+from stoix_like.storage.recorded_runs import (
+    BEST_RETURN,
+    FINISHED,
+    RETURN,
+    RUNNING,
+    find_runs,
+    flatten,
+    identity,
+    read_run,
+    settings,
+)
+from stoix_like.storage.run_files import holds_run
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -66,6 +79,24 @@ class References(NamedTuple):
         """Return the published returns for the system and environment of a row."""
         summary = rows[0].run.summary
         return self.returns.get((summary["system"], summary["environment"]), [])
+
+
+def train(run: Path, command: Sequence[str], check: bool = False) -> None:
+    """Train a run, or resume it; leave one that is finished, or that another process trains.
+
+    Args:
+        run: its directory; without a checkpoint to resume from, it is deleted and the run starts again.
+        command: the arguments of `stoix-like` that train it.
+        check: whether a failure is an error.
+    """
+    if holds_run(run) and read_run(run).status in (FINISHED, RUNNING):
+        return
+    resumed = holds_run(run) and bool(checkpoint.steps(run))
+    if not resumed:
+        shutil.rmtree(run, ignore_errors=True)
+    arguments = ["resume", str(run)] if resumed else [*command, f"hydra.run.dir={run}"]
+    print(shlex.join(["stoix-like", *arguments]), flush=True)
+    subprocess.run([sys.executable, "-m", "stoix_like", *arguments], check=check, stdout=subprocess.DEVNULL)
 
 
 def read_members(directory: Path) -> list[Member]:

@@ -2,10 +2,12 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import jax
 import pytest
 import toys
@@ -264,11 +266,39 @@ def test_the_table_of_defaults_reads_finished_runs_and_says_which_seeds_learned(
     defaults = importlib.import_module("defaults")
     for system, finals in (("search/ff_az", (500.0, 450.0)), ("sac/ff_sac", (-140.0, -1200.0))):
         write_run(tmp_path / system, [f"system={system}"], finals, env_steps=1000)
-    table = defaults.table(tmp_path, ["search/ff_az", "sac/ff_sac", "ppo/ff_ppo", "disco_rl/ff_disco103"]).splitlines()
+    systems = ["search/ff_az", "sac/ff_sac", "ppo/ff_ppo", "disco_rl/ff_disco103", "vpg/ff_a2c"]
+    written = {"vpg/ff_a2c": ["cartpole", "100k", "500.0", "yes"], "search/ff_az": ["cartpole", "1k", "9.0", "no"]}
+    table = defaults.table(tmp_path, systems, written).splitlines()
     assert table[2] == "| `search/ff_az` | cartpole | 1k | 500.0, 450.0 | yes |"
     assert table[3] == "| `sac/ff_sac` | pendulum | 1k | -140.0, -1200.0 | 1 of 2 |"
     assert table[4] == "| `ppo/ff_ppo` | cartpole |  |  |  |"
     assert table[5].startswith("| `disco_rl/ff_disco103` | cartpole |  |  | not measured")
+    assert table[6] == "| `vpg/ff_a2c` | cartpole | 100k | 500.0 | yes |"
+
+
+def test_tables_resume_runs_with_checkpoints_and_repeat_others_that_are_unfinished(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    defaults, commands = importlib.import_module("defaults"), []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command[3:]))
+    system, run = "ppo/ff_ppo", tmp_path / "ppo/ff_ppo"
+    new = [*defaults.command_of(system), f"hydra.run.dir={run}"]
+    write_run(run)
+    defaults.train(tmp_path, system)
+    assert commands == []
+    # Killed after a checkpoint, while the first one was written, and before anything was.
+    for name, command in (("100", ["resume", str(run)]), (".100.tmp", new), ("", new)):
+        shutil.rmtree(run)
+        write_run(run)
+        (run / "summary.json").unlink()
+        (run / "checkpoints" / name).mkdir(parents=True)
+        defaults.train(tmp_path, system)
+        assert commands.pop() == command
+        assert run.exists() == (command != new)
+        run.mkdir(exist_ok=True)
+    with filelock.FileLock(write_run(tmp_path / "sac/ff_sac") / ".lock"):
+        (tmp_path / "sac/ff_sac/summary.json").unlink()
+        defaults.train(tmp_path, "sac/ff_sac")
+    assert commands == []
 
 
 @pytest.mark.slow
