@@ -63,11 +63,11 @@ class Config(AtomsConfig, MinibatchConfig):
         q_lambda: mixing parameter of n-step returns.
         target_entropy_scale: negative target entropy in nats per action dimension, for actions in units of half their
             range; the uniform policy has log 2 nats per dimension.
-        init_alpha: initial temperature.
+        init_alpha: initial temperature, in scaled rewards per nat of entropy.
         target_kl: bound of the divergence from the behaviour policy, in nats.
-        init_kl_multiplier: initial multiplier of this constraint, in units of the values per nat.
-        min_alpha: smallest temperature; 0 for none.
-        min_kl_multiplier: smallest multiplier; 0 for none.
+        init_kl_multiplier: initial multiplier of this constraint, in scaled rewards per nat.
+        min_alpha: smallest temperature, in scaled rewards per nat of entropy; 0 for none.
+        min_kl_multiplier: smallest multiplier, in scaled rewards per nat; 0 for none.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
         self_prediction_coef: weight of the auxiliary loss, see `make_self_prediction`; None for none.
