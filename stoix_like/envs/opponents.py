@@ -42,9 +42,9 @@ def find_opponent(
     """
     if opponent == RANDOM:
         return random
-    wanted = f"it must be {names} or the import path of a function {_FORM}"
-    found = opponent if callable(opponent) else import_object(opponent, key, wanted)
-    play = guarded(found, key, opponent, _FORM, _fault)
+    advice = f"it must be {names} or the import path of a function {_FORM}"
+    function = opponent if callable(opponent) else import_object(opponent, key, advice)
+    play = guarded(function, key, opponent, _FORM, _fault)
     with jax.numpy_rank_promotion("allow"):
         jax.eval_shape(lambda key: play(key, start(key)), jax.random.key(0))
     return play

@@ -151,7 +151,7 @@ class ActorCriticNetworks:
         return self.critic.apply(self.critic_params(params), obs)
 
     def values(self, params: ActorCriticParams, obs: Any) -> jax.Array:
-        """Compute values, the means of what the critic puts out."""
+        """Compute values, the means of the outputs of the critic."""
         return self.output.value(self.value(params, obs))
 
     def both(self, params: ActorCriticParams, obs: Any) -> tuple[Any, Any]:

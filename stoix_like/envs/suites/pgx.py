@@ -238,8 +238,8 @@ def adapt(env: Any, kwargs: Mapping[str, Any], params: Mapping[str, Any], name: 
         if "opponent" in kwargs:
             raise ConfigError(f"env.kwargs.opponent={kwargs['opponent']!r} has no effect: {name} is single-player")
         return Vectorize(PgxEnvironment(env, random_opponent))
-    chosen = kwargs.get("opponent", RANDOM)
-    return Vectorize(PgxEnvironment(env, None if chosen == _SELF else _find_opponent(chosen, env, _KEY)))
+    opponent = kwargs.get("opponent", RANDOM)
+    return Vectorize(PgxEnvironment(env, None if opponent == _SELF else _find_opponent(opponent, env, _KEY)))
 
 
 def _find_opponent(opponent: Any, env: Any, key: str = KEY) -> Opponent:

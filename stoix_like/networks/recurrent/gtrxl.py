@@ -19,7 +19,7 @@ from stoix_like.utils.jax_utils import restore_float32
 # The longest wavelength of the encodings of distances, in steps / 2 pi.
 _LONGEST = 10_000.0
 MAX_STATE = 2**26
-"""The most numbers in the state of a cell; encodings of distances, which the host computes, are as many."""
+"""The largest size of the state of a cell, and of the encodings of distances, which the host computes."""
 
 
 def encode_distances(num_distances: int, width: int) -> np.ndarray:

@@ -50,11 +50,11 @@ def hippo_eigenvalues(size: int) -> np.ndarray:
     """
     from scipy import special  # takes a while, which other networks save
 
-    wanted, imaginary = np.pi * (np.arange(size // 2) + 0.5), np.zeros(size // 2)
+    targets, imaginary = np.pi * (np.arange(size // 2) + 0.5), np.zeros(size // 2)
     for _ in range(_NEWTON_STEPS):
         low = 0.5 + 1j * imaginary
         angles, slopes = (function(low + size) - function(low) for function in (special.loggamma, special.digamma))
-        imaginary = imaginary - (angles.imag - wanted) / slopes.real
+        imaginary = imaginary - (angles.imag - targets) / slopes.real
     return -0.5 + 1j * imaginary
 
 
@@ -75,8 +75,8 @@ def hippo_eigenvectors(size: int) -> np.ndarray:
     angle = np.arctan(2.0 * ratio)
     vectors = np.exp(1j * (np.pi * np.arange(size)[:, None] - 2.0 * (np.cumsum(angle, 0) - angle)))
     vectors /= np.sqrt(squares) * (0.5 + 1j * ratio)
-    found: np.ndarray = vectors / np.linalg.norm(vectors, axis=0)
-    return found
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=0)
+    return unit
 
 
 class S5Cell(LinearCell):

@@ -94,14 +94,14 @@ def real_form(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
         return closed
 
     def evaluate(*arrays: jax.Array) -> list[jax.Array]:
-        given = [
+        arguments = [
             _Complex(*(jax.lax.index_in_dim(array, part, -1, keepdims=False) for part in (0, 1)))
             if _is_complex(variable.aval)
             else array
             for variable, array in zip(closed.jaxpr.invars, arrays, strict=True)
         ]
-        found = _evaluate(closed.jaxpr, closed.consts, given)
-        return [_joined(value) if isinstance(value, _Complex) else value for value in found]
+        results = _evaluate(closed.jaxpr, closed.consts, arguments)
+        return [_joined(value) if isinstance(value, _Complex) else value for value in results]
 
     return jax.make_jaxpr(evaluate)(*(real_shape(variable.aval) for variable in closed.jaxpr.invars))
 
@@ -124,8 +124,8 @@ def _apply(equation: core.JaxprEqn, inputs: list[Any]) -> list[Any]:
         split = params["num_consts"], params["num_consts"] + params["num_carry"]
 
         def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
-            found = _evaluate(inner.jaxpr, inner.consts, [*inputs[: split[0]], *carry, *rows])
-            return found[: params["num_carry"]], found[params["num_carry"] :]
+            results = _evaluate(inner.jaxpr, inner.consts, [*inputs[: split[0]], *carry, *rows])
+            return results[: params["num_carry"]], results[params["num_carry"] :]
 
         carry, rows = inputs[slice(*split)], inputs[split[1] :]
         last, outputs = jax.lax.scan(body, carry, rows, params["length"], params["reverse"])
@@ -136,8 +136,8 @@ def _apply(equation: core.JaxprEqn, inputs: list[Any]) -> list[Any]:
         # Versions of jax differ in whether they return functions, too.
         bound: Any = equation.primitive.get_bind_params(params)
         functions, bound = bound if isinstance(bound, tuple) else ((), bound)
-        found = equation.primitive.bind(*functions, *inputs, **bound)
-        return list(found) if equation.primitive.multiple_results else [found]
+        results = equation.primitive.bind(*functions, *inputs, **bound)
+        return list(results) if equation.primitive.multiple_results else [results]
     if name in _RULES:
         return [_RULES[name](*inputs)]
     if name not in _LINEAR:

@@ -50,14 +50,14 @@ def make_symmetry(path: str | None, observation_space: ObservationSpace, action_
     function = import_object(path, _KEY, f"it must be the import path of a function {_FORM}")
 
     def mirror(view: PyTree, action: PyTree) -> list[tuple[PyTree, PyTree]]:
-        wanted = jax.tree.map(jnp.shape, (view, action))
+        original = jax.tree.map(jnp.shape, (view, action))
 
         def fault(pairs: list[tuple[PyTree, PyTree]]) -> str | None:
             if not isinstance(pairs, list | tuple):
                 return f"returns a {type(pairs).__name__}"
-            found = [jax.tree.map(jnp.shape, tuple(pair)) for pair in pairs]
-            wrong = [shapes for shapes in found if shapes != wanted]
-            return f"returns shapes {wrong[0]}, not {wanted}" if wrong else None
+            copies = [jax.tree.map(jnp.shape, tuple(pair)) for pair in pairs]
+            wrong = [shapes for shapes in copies if shapes != original]
+            return f"returns shapes {wrong[0]}, not {original}" if wrong else None
 
         return [tuple(pair) for pair in guarded(function, _KEY, path, _FORM, fault)(view, action)]
 

@@ -30,7 +30,7 @@ class ContinuousPQNShared(NamedTuple):
 
 
 class ContinuousPQNTransition(NamedTuple):
-    """Steps `[B, ...]` with the action of the policy that acted, without its noise, and lambda-returns as targets."""
+    """Steps `[B, ...]` with the action of the behaviour policy without its noise, and lambda-returns as targets."""
 
     observation: Observation
     action: jax.Array

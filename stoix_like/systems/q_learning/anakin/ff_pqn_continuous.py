@@ -70,7 +70,8 @@ class Config(MinibatchConfig):
         q_lambda: mixing parameter of n-step returns.
         exploration_noise: standard deviation of the exploration noise, in units of half the action range.
         final_exploration_noise: standard deviation at the end of the run; None keeps it constant.
-        max_action_change: mean change of an action's entries since the policy acted that is free, in the same units.
+        max_action_change: largest mean change of an action's entries from those of the behaviour policy without a
+            penalty, in the same units.
         change_penalty: weight of the penalty of larger changes, in units of scaled reward.
     """
 
@@ -206,7 +207,7 @@ class ContinuousPQN(Algorithm):
 
             L = mean(-q(s, pi(s)) + c [mean_a |d_a| > max_action_change] mean_a huber(d_a)),  d = (pi(s) - b(s)) / unit
 
-        where b is the policy that acted.
+        where b is the behaviour policy.
         """
         action = self.policy(actor_params, batch.observation)
         change = ((action - batch.policy_action) / self.actions.unit[None]).reshape(len(action), -1)
