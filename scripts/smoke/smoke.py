@@ -73,9 +73,10 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for some in pool.imap_unordered(functools.partial(try_system, kinds=args.kinds), args.systems):
             outcomes += some
+            print(f"{some[0].system}: {sum(outcome.seconds for outcome in some):.0f} s", file=sys.stderr, flush=True)
             for outcome in some:
                 if outcome.state == FAILED:
-                    print(f"{outcome.system}, {outcome.kind}: {outcome.reason}", file=sys.stderr, flush=True)
+                    print(f"  {outcome.kind} failed: {outcome.reason}", file=sys.stderr, flush=True)
     text = table(sorted(outcomes), args.kinds)
     results.replace_block(args.into, text) if args.into else print(text)
     counts = collections.Counter(outcome.state for outcome in outcomes)
