@@ -38,10 +38,6 @@ STEPS = {
     "search/ff_sampled_az": 50_000,
     "spo/ff_spo": 50_000,
 }
-# Reasons why the defaults of a system are not measured here, or do not learn.
-NOTES = {
-    "disco_rl/ff_disco103": "not measured: the weights of the update rule are a download",
-}
 
 
 class Task(NamedTuple):
@@ -84,14 +80,14 @@ def command_of(system: str) -> list[str]:
 
 def train(directory: Path, system: str) -> None:
     """Train the seeds of a system, unless its run is finished; a failure is reported, and the next one continues."""
-    if system not in NOTES:
-        results.train(directory / system, command_of(system))
+    results.train(directory / system, command_of(system))
 
 
 def written_rows(page: Path) -> dict[str, list[str]]:
     """Return the cells of each system in the table of a page."""
-    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
-    return {cells[0].strip("`"): cells[1:] for cells in rows}
+    lines = [line.strip("|").split("|") for line in page.read_text().splitlines() if line.startswith("| `")]
+    rows = ([cell.strip() for cell in line] for line in lines)
+    return {name.strip("`"): cells for name, *cells in rows}
 
 
 def table(directory: Path, systems: Sequence[str], written: Mapping[str, list[str]]) -> str:
@@ -107,7 +103,7 @@ def _cells(directory: Path, system: str, written: Mapping[str, list[str]]) -> li
     try:
         members = results.read_members(directory / system)
     except ConfigError:
-        return written.get(system, [task.environment, "", "", NOTES.get(system, "")])
+        return written.get(system, [task.environment, "", "", ""])
     finals = np.asarray([member.final for member in members])
     learned = int(np.sum(finals >= LEARNED[task.environment]))
     steps = results.format_steps(members[0].run.summary["env_steps"])
