@@ -4,7 +4,7 @@ Of each run: the best policy of the member that is best in the last evaluation, 
 and the interquartile mean over its members in the last evaluation. Printed are means over runs and of paired
 differences, with 95 % intervals of Student's t, and the p-values of the paired t-test and of the paired bootstrap.
 
-    python scripts/compare_populations.py runs/fixed_* runs/pbt_* runs/pb2_*
+    python scripts/compare_populations.py runs/fixed_* runs/pbt_*
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
         if not summary:
             print(f"{path} has not finished")
             continue
-        name = arch["population"]["pbt"].get("explore", "perturb") if evolves(run) else "fixed"
+        name = "pbt" if evolves(run) else "fixed"
         scores: dict[str, Any] = {
             "best member": summary["population/best"]["absolute/episode_return_mean"],
             "interquartile mean": summary["eval/episode_return_iqm"],

@@ -42,8 +42,6 @@ class PBTConfig:
         perturbation: relative change of the values of a copy; of a uniform range, in units of its width.
         resample_probability: probability that a value of a copy is drawn anew instead.
         bounds: ranges by name; those of `hyperparams` by default.
-        explore: how copies choose their hyperparameters: by random changes, by a bandit that learns from the returns
-            (PB2), or by one that explores a trust region (BG-PBT).
     """
 
     every_evals: Annotated[int | None, at_least(1)] = None
@@ -51,7 +49,6 @@ class PBTConfig:
     perturbation: Annotated[float, Range(0.0, 1.0, without_high=True)] = 0.2
     resample_probability: Annotated[float, between(0.0, 1.0)] = 0.25
     bounds: dict[str, Any] | None = None
-    explore: Annotated[str, one_of("perturb", "pb2", "bg_pbt")] = "perturb"
 
 
 @dataclass(frozen=True)

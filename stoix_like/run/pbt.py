@@ -6,13 +6,13 @@ The hyperparameters of members are arguments of the training program, so a selec
 anything: small programs choose what each member continues and explore its hyperparameters, and one more copies the
 shared state, on the devices that hold it. Episodes, keys and replay buffers stay with their member. The keys of a
 selection come from `arch.seed` and the number of the evaluation. A selection belongs to its evaluation: a run that
-ended between the two makes it when it resumes. The bandits of `run.pb2` explore on the host instead.
+ended between the two makes it when it resumes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,38 +21,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from stoix_like.architectures.types import Hyperparams, LearnerState
-from stoix_like.config import PBTConfig, PopulationConfig, RunConfig
+from stoix_like.config import PBTConfig, RunConfig
 from stoix_like.errors import ConfigError
 from stoix_like.processes import Processes
 from stoix_like.run.devices import placing
 from stoix_like.run.population import KEY, Population, bounded, convert_values, ends
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
-from stoix_like.run.spaces import Explored, Space
 
 # No other random numbers of a run are drawn from the seed of a member and this number.
 _STREAM = 0x9B7
 
 
-class Exploit(NamedTuple):
-    """The members that a selection copies.
+class Space(NamedTuple):
+    """The range in which one hyperparameter is explored.
 
     Attributes:
-        scores: `[P]`, mean episode return of each member; -inf for members that diverged or have none.
-        sources: `[P]`, by member the one that it continues.
+        low: smallest value.
+        high: largest value.
+        is_log: whether values are changed by a factor and drawn log-uniformly, or by a distance and uniformly.
     """
 
-    scores: np.ndarray
-    sources: np.ndarray
-
-    @property
-    def is_copy(self) -> np.ndarray:
-        """`[P]`, whether a member continues another one."""
-        return self.sources != np.arange(len(self.sources))
-
-
-Explore = Callable[[Exploit, Hyperparams, Sequence[Mapping[str, Any]], jax.Array], Explored]
-"""`(exploit, hyperparams, history, key) -> explored`, with hyperparameters `[P]` by name."""
+    low: float
+    high: float
+    is_log: bool
 
 
 class Evolution:
@@ -74,7 +66,7 @@ class Evolution:
         self._every = config.every_evals
         self._key = jax.random.fold_in(jax.random.key(run.arch.seed), _STREAM)
         self._count = max(1, int(population.num_members * config.fraction))
-        self._explore = perturbation(spaces(run), config) if config.explore == "perturb" else bandit(run, processes)
+        self._perturb = jax.jit(partial(_perturb, spaces=spaces(run), config=config))
         layouts = jax.tree.map(lambda leaf: leaf.sharding, state)
         program = jax.jit(_copy, donate_argnums=0, out_shardings=layouts)
         self._copy = placing(program.lower(state, np.arange(population.num_members, dtype=np.int32)).compile())
@@ -106,57 +98,21 @@ class Evolution:
         exploit_key, explore_key = jax.random.split(key)
         returns, healthy = np.float32(history[-1]["eval/episode_return_mean"]), self._processes.fetch(state.healthy)
         scores = np.where(np.isnan(returns) | ~healthy, np.float32(-np.inf), returns)
-        exploit = Exploit(scores, np.asarray(_choose(jax.device_put(scores), exploit_key, self._count)))
-        explored = self._explore(exploit, population.arrays(), history, explore_key)
+        sources = np.asarray(_choose(jax.device_put(scores), exploit_key, self._count))
+        is_copy = sources != np.arange(len(sources))
+        copied = {name: values[sources] for name, values in population.arrays().items()}
+        explored = jax.device_get(self._perturb(jax.device_put(copied), explore_key))
         # Unselected members keep their exact values.
         hyperparams = {
-            name: tuple(np.where(explored.is_new, explored.hyperparams[name], values).tolist())
+            name: tuple(np.where(is_copy, explored[name], values).tolist())
             for name, values in population.hyperparams.items()
         }
         return Selected(
-            self._copy(state, exploit.sources),
+            self._copy(state, sources),
             population._replace(hyperparams=hyperparams),
-            {self.entry: exploit.sources.tolist(), **explored.entries},
-            np.flatnonzero(exploit.is_copy).tolist(),
+            {self.entry: sources.tolist()},
+            np.flatnonzero(is_copy).tolist(),
         )
-
-
-def perturbation(spaces: Mapping[str, Space], config: PBTConfig) -> Explore:
-    """Return the exploration that perturbs the values of the copied members, or draws new ones.
-
-    Args:
-        spaces: the range of each hyperparameter.
-        config: how far, and how often.
-    """
-    perturb = jax.jit(partial(_perturb, spaces=dict(spaces), config=config))
-
-    def explore(
-        exploit: Exploit, hyperparams: Hyperparams, history: Sequence[Mapping[str, Any]], key: jax.Array
-    ) -> Explored:
-        copied = {name: values[exploit.sources] for name, values in hyperparams.items()}
-        return Explored(jax.device_get(perturb(jax.device_put(copied), key)), exploit.is_copy.tolist(), {})
-
-    return explore
-
-
-def bandit(run: RunConfig, processes: Processes) -> Explore:
-    """Return the exploration of PB2 or BG-PBT, see `run.pb2`.
-
-    Args:
-        run: the typed configuration.
-        processes: the first of them decides, so that rounding cannot set them apart.
-    """
-    from stoix_like.run import pb2  # scipy.stats takes most of a second
-
-    has_region, ranges = run.arch.population.pbt.explore == "bg_pbt", spaces(run)
-
-    def explore(
-        exploit: Exploit, hyperparams: Hyperparams, history: Sequence[Mapping[str, Any]], key: jax.Array
-    ) -> Explored:
-        found = processes.first(lambda: pb2.explore(history, exploit.sources, ranges, run.arch.seed, has_region))
-        return Explored(*found)
-
-    return explore
 
 
 def spaces(run: RunConfig) -> dict[str, Space]:
@@ -172,7 +128,6 @@ def spaces(run: RunConfig) -> dict[str, Space]:
         ConfigError: a hyperparameter has no range, or one with values that it may not have.
     """
     config = run.arch.population
-    _check_explore(config)
     found = {}
     for name, (key, space) in bounded(config, config.pbt.bounds, f"{KEY}.pbt.bounds").items():
         kinds = list(space) if isinstance(space, Mapping) else []
@@ -185,20 +140,6 @@ def spaces(run: RunConfig) -> dict[str, Space]:
         low, high = convert_values(run.system, name, ends(f"{key}.{kinds[0]}", space[kinds[0]], above_zero=is_log))
         found[name] = Space(low, high, is_log)
     return found
-
-
-def _check_explore(config: PopulationConfig) -> None:
-    """Refuse settings of the random perturbation where a bandit explores, and a bandit without hyperparameters."""
-    if config.pbt.explore == "perturb":
-        return
-    if not config.hyperparams:
-        raise ConfigError(f"{KEY}.pbt.explore={config.pbt.explore} has nothing to explore: set {KEY}.hyperparams")
-    for name in ("perturbation", "resample_probability"):
-        if (value := getattr(config.pbt, name)) != getattr(PBTConfig(), name):
-            raise ConfigError(
-                f"{KEY}.pbt.{name}={value} has no effect with {KEY}.pbt.explore={config.pbt.explore}: omit it, or use"
-                " explore=perturb"
-            )
 
 
 @partial(jax.jit, static_argnums=2)

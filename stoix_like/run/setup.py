@@ -289,11 +289,6 @@ def _check_members(config: RunConfig, population: Population, plan: Plan) -> Non
             f"arch.population.pbt.bounds={selection.bounds} bounds what selections explore, and none are made: set"
             " arch.population.pbt.every_evals=1"
         )
-    if selection.every_evals is None and selection.explore != "perturb":
-        raise ConfigError(
-            f"arch.population.pbt.explore={selection.explore} explores after selections, and none are made: set"
-            " arch.population.pbt.every_evals=1"
-        )
     if selection.every_evals is not None:
         if population.num_members == 1:
             raise ConfigError("arch.population.pbt.every_evals needs several members: set arch.population.size=16")

@@ -36,7 +36,6 @@ SMALL = [
     "logger=silent",
 ]
 VARIED = "arch.population.hyperparams={actor_lr: {log_uniform: [1e-5, 1e-2]}, ent_coef: {uniform: [0.0, 0.2]}}"
-BANDIT = ["arch.population.pbt.explore=pb2"]
 RANGES = {"lr": {"log_uniform": [1e-4, 1e-1]}, "ent": {"uniform": [-1.0, 3.0]}}
 
 
@@ -160,22 +159,14 @@ def test_a_run_that_was_stopped_resumes_exactly(trained, tmp_path, callback, err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("explore", ["perturb", "pb2", "bg_pbt"])
-def test_members_on_several_devices_are_selected_and_resumed(tmp_path, explore):
+def test_members_on_several_devices_are_selected_and_resumed(tmp_path):
     devices = ["arch.num_devices=2", "arch.population.axis=device"]
-    overrides = [
-        *SMALL,
-        VARIED,
-        *devices,
-        "arch.population.pbt.every_evals=1",
-        f"arch.population.pbt.explore={explore}",
-    ]
+    overrides = [*SMALL, VARIED, *devices, "arch.population.pbt.every_evals=1"]
     whole = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "whole")
     assert [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()] == whole.history
     sources = [record["population/continues"] for record in whole.history if "population/continues" in record]
     # Copies from the other device, too, which has four of the eight members.
     assert any(member // 4 != source // 4 for found in sources for member, source in enumerate(found))
-    assert ("population/trust_region" in whole.history[1]) == (explore == "bg_pbt")
     for before, after in zip(whole.history, whole.history[1:], strict=False):
         for member, source in enumerate(before.get("population/continues", range(8))):
             if member == source:
@@ -207,13 +198,6 @@ def test_a_policy_has_the_hyperparameters_of_its_time(trained):
             "set arch.population.pbt.every_evals=1",
         ),
         ([VARIED, "arch.population.pbt.fraction=0.6"], "arch.population.pbt.fraction=0.6"),
-        ([VARIED, "arch.population.pbt.explore=pb3"], "explore=pb3 is not known: did you mean 'pb2'"),
-        ([VARIED, "arch.population.pbt.every_evals=null", *BANDIT], "explore=pb2 explores after selections"),
-        (BANDIT, "explore=pb2 has nothing to explore: set arch.population.hyperparams"),
-        (
-            [VARIED, *BANDIT, "arch.population.pbt.perturbation=0.3"],
-            "perturbation=0.3 has no effect with .*explore=pb2",
-        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
