@@ -59,17 +59,13 @@ class HalvingConfig:
         rounds: length of the run, in whole trials per slot; None: off.
         eta: of the trials at a rung, the best 1/eta go on.
         rungs: number of rungs; the last one is 1/eta of a trial, and each other one 1/eta of the next.
-        brackets: number of brackets of Hyperband; bracket s skips the first s rungs.
         bounds: distributions of later trials by name; those of `hyperparams` by default.
-        peers: directories of other runs, whose results at rungs count as those of this one.
     """
 
     rounds: Annotated[float | None, between(1.0, 1e6)] = None
     eta: Annotated[int, between(2, 1000)] = 3
     rungs: Annotated[int, between(1, 20)] = 2
-    brackets: Annotated[int, between(1, 21)] = 1
     bounds: dict[str, Any] | None = None
-    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def attempt(bench: Bench, rng: random.Random, index: int) -> Outcome:
     from stoix_like.tuning.halving import HALVING
     from stoix_like.tuning.study import SAMPLERS
 
-    samplers = (*SAMPLERS, *HALVING, TUNE)
+    samplers = (*SAMPLERS, HALVING, TUNE)
     sampler = samplers[index % len(samplers)]
 
     def command(directory: Path) -> list[str]:

@@ -8,11 +8,9 @@ on `arch.seed` and its number.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +19,12 @@ from stoix_like.architectures.types import LearnerState
 from stoix_like.callbacks import Callback, StopAtReturn, StopWithoutImprovement
 from stoix_like.config import RunConfig
 from stoix_like.errors import ConfigError
-from stoix_like.processes import Processes
 from stoix_like.run.plan import Plan
 from stoix_like.run.population import KEY, Population, bounded, convert_values, draw, ends
 from stoix_like.run.saved_state import Best
 from stoix_like.run.selection import Selected
-from stoix_like.run.trials import PEERS, Rules, Trials, interquartile_means
-from stoix_like.storage.contents import reading
+from stoix_like.run.trials import Rules, Trials, interquartile_means
 from stoix_like.storage.recorded_runs import TRIALS
-from stoix_like.storage.run_files import METRICS, read_records
 
 Restart = Callable[[LearnerState, Population, Sequence[int]], LearnerState]
 """`(state, population, members) -> state`, in which some members of a population start anew; donates the state."""
@@ -44,14 +39,13 @@ class Halving:
         run: the typed configuration; `arch.population.halving.rounds` is set.
         plan: sizes of the run.
         restart: starts members anew.
-        processes: the processes that have the members.
     """
 
     entry = "population/next_trials"
     restarts = True
 
-    def __init__(self, run: RunConfig, plan: Plan, restart: Restart, processes: Processes) -> None:
-        self._run, self._plan, self._start_anew, self._processes = run, plan, restart, processes
+    def __init__(self, run: RunConfig, plan: Plan, restart: Restart) -> None:
+        self._run, self._plan, self._start_anew = run, plan, restart
         self._seeds = run.arch.population.seeds
         self._trials = Trials(make_rules(run, plan))
 
@@ -85,8 +79,6 @@ class Halving:
     def __call__(self, state: LearnerState, population: Population, history: Sequence[Mapping[str, Any]]) -> Selected:
         """Start other trials in the slots of those that are over; see `Selection`."""
         trials = self._trials.take(history)
-        read = self._processes.first(self._read_peers)
-        trials.take_peers(read)
         slots = trials.to_replace(len(self._plan.evaluations) - (len(history) - 1))
         numbers = list(population.strata[:: self._seeds])
         for slot, number in zip(slots, itertools.count(max(self._trials.by_number) + 1), strict=False):
@@ -95,17 +87,7 @@ class Halving:
         if members:
             population = self._restart(population, slots, numbers)
             state = self._start_anew(state, population, members)
-        return Selected(state, population, {self.entry: numbers, **({PEERS: read} if read else {})}, members)
-
-    def _read_peers(self) -> list[list[Any]]:
-        """Return the results of other runs that are new; what was read is recorded, so that a resume repeats it."""
-        found = []
-        for peer, directory in enumerate(self._run.arch.population.halving.peers):
-            records = list(read_records(Path(directory) / METRICS))
-            # Of a run that is damaged meanwhile, there are no news.
-            with contextlib.suppress(ConfigError), reading(directory):
-                found += self._trials.news(peer, Trials(self._trials.rules).take(records))
-        return found
+        return Selected(state, population, {self.entry: numbers}, members)
 
     def _restart(self, population: Population, slots: Sequence[int], numbers: Sequence[int]) -> Population:
         """Return the members, with the seeds and the settings of the trials that start in some slots."""
@@ -129,7 +111,7 @@ def make_rules(run: RunConfig, plan: Plan) -> Rules:
         plan: sizes of the run.
     """
     config = run.arch.population.halving
-    return Rules(plan.trial_evaluations, run.arch.population.seeds, config.eta, config.rungs, config.brackets)
+    return Rules(plan.trial_evaluations, run.arch.population.seeds, config.eta, config.rungs)
 
 
 def seeds_of(run: RunConfig, number: int) -> range:
@@ -180,11 +162,6 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
                 f"{_HALVING}.bounds={config.bounds} are the ranges of successive halving, which is off: set"
                 f" {_HALVING}.rounds=8"
             )
-        if config.peers:
-            raise ConfigError(
-                f"{_HALVING}.peers={list(config.peers)} share the results of successive halving, which is off: set"
-                f" {_HALVING}.rounds=8"
-            )
         return
     rounds = f"{_HALVING}.rounds={config.rounds:g}"
     if run.arch.population.pbt.every_evals is not None:
@@ -213,7 +190,6 @@ def check(run: RunConfig, population: Population, plan: Plan, on_host: bool) -> 
     _check_rungs(run, plan)
     _check_seeds(run, population, plan)
     _check_ranges(run, plan)
-    _check_peers(run)
 
 
 def check_callbacks(run: RunConfig, callbacks: Sequence[Callback]) -> None:
@@ -235,24 +211,6 @@ def check_callbacks(run: RunConfig, callbacks: Sequence[Callback]) -> None:
             )
 
 
-def _check_peers(run: RunConfig) -> None:
-    """Refuse runs that have other trials; those that have not started yet have no records."""
-    seeds = run.arch.population.seeds
-    for directory in run.arch.population.halving.peers:
-        if not directory:
-            raise ConfigError(f"{_HALVING}.peers has an empty path: use directories of runs, or omit it")
-        record = next(read_records(Path(directory) / METRICS), None)
-        if record is None:
-            continue
-        with reading(f"{_HALVING}.peers: {directory}", "omit it"):
-            members = len(np.atleast_1d(record["eval/episode_return_mean"]))
-            others = members != seeds * len(record.get(TRIALS, ()))
-        if others:
-            raise ConfigError(
-                f"{_HALVING}.peers: {directory} is no run of successive halving with {KEY}.seeds={seeds}: omit it"
-            )
-
-
 def _check_rungs(run: RunConfig, plan: Plan) -> None:
     config, rules = run.arch.population.halving, make_rules(run, plan)
     levels = (*rules.levels, rules.evaluations)
@@ -260,11 +218,6 @@ def _check_rungs(run: RunConfig, plan: Plan) -> None:
         raise ConfigError(
             f"{_HALVING}.rungs={config.rungs} are too many for {rules.evaluations} evaluation(s) of a trial: set"
             f" arch.num_evaluation={config.eta**config.rungs} or fewer rungs"
-        )
-    if config.brackets > config.rungs + 1:
-        raise ConfigError(
-            f"{_HALVING}.brackets={config.brackets} must be at most {config.rungs + 1}: bracket s skips s of the"
-            f" {_HALVING}.rungs={config.rungs}"
         )
 
 

@@ -29,7 +29,6 @@ CHANGEABLE = (
     "arch.update_batch_size",
     "arch.population.axis",
     "arch.population.halving.rounds",
-    "arch.population.halving.peers",
     "arch.on_nan",
     "arch.compile_cache",
     "arch.profile",

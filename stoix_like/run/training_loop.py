@@ -107,7 +107,7 @@ class TrainingLoop:
     def _make_selection(self) -> Selection | None:
         setup, state = self.setup, self._compiled.state
         if setup.halves:
-            return Halving(setup.config, setup.plan, self._restart, setup.processes)
+            return Halving(setup.config, setup.plan, self._restart)
         return Evolution(setup.config, setup.population, state, setup.processes) if setup.evolves else None
 
     def _init(self, population: Population) -> LearnerState:

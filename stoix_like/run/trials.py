@@ -2,11 +2,9 @@
 
 A trial is one hyperparameter setting, trained by the members of one slot. At a rung, a number of evaluations, it
 continues if it is among the best 1/eta of all trials that have reached that rung so far: the stopping rule of
-asynchronous successive halving, within a population that is evaluated at once. With several brackets, bracket s skips
-the first s rungs, and trials compete within their bracket.
+asynchronous successive halving, within a population that is evaluated at once.
 
-Source: Li et al. 2020, "A system for massively parallel hyperparameter tuning", algorithm 2, without its pauses; Li et
-al. 2018, "Hyperband: a novel bandit-based approach to hyperparameter optimization", algorithm 1.
+Source: Li et al. 2020, "A system for massively parallel hyperparameter tuning", algorithm 2, without its pauses.
 """
 
 from __future__ import annotations
@@ -22,9 +20,6 @@ import numpy as np
 from stoix_like.loggers import plain
 from stoix_like.storage.recorded_runs import TRIALS
 
-# What was read from other runs before a selection: lists of run, number of the trial, its evaluations, and its result.
-PEERS = "population/peer_results"
-
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
@@ -35,38 +30,17 @@ class Rules:
         seeds: members that train a trial.
         eta: the share of trials that go on at a rung is 1/eta.
         rungs: number of rungs.
-        brackets: number of brackets.
     """
 
     evaluations: int
     seeds: int = 1
     eta: int = 3
     rungs: int = 2
-    brackets: int = 1
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
         """Evaluations of a trial at each rung, the lowest one first."""
         return tuple(max(1, round(self.evaluations / self.eta**power)) for power in range(self.rungs, 0, -1))
-
-    @cached_property
-    def _cycle(self) -> tuple[int, ...]:
-        """Brackets of consecutive trials, in Hyperband's proportions: each bracket spends about as many steps."""
-        weights = []
-        for bracket in range(self.brackets):
-            halvings = self.rungs - bracket
-            weights.append(math.ceil((self.rungs + 1) / (halvings + 1) * self.eta**halvings))
-        total, given, cycle = sum(weights), [0] * len(weights), []
-        for place in range(1, total + 1):
-            owed = [weight * place / total - have for weight, have in zip(weights, given, strict=True)]
-            bracket = owed.index(max(owed))
-            given[bracket] += 1
-            cycle.append(bracket)
-        return tuple(cycle)
-
-    def bracket(self, number: int) -> int:
-        """Return the bracket of a trial: the number of rungs that it skips."""
-        return self._cycle[number % len(self._cycle)]
 
 
 @dataclasses.dataclass
@@ -104,8 +78,7 @@ class Trials:
         self.rules = rules
         self.by_number: dict[int, Trial] = {}
         self._current: list[int] = []
-        self._results: dict[tuple[int, int], list[float]] = {}
-        self._of_peers: set[tuple[int, int, int]] = set()
+        self._results: dict[int, list[float]] = {}
         # Nothing is trained before the first evaluation.
         self._taken = 1
 
@@ -141,31 +114,7 @@ class Trials:
             trial.scores.append(float(scores[slot]))
             # The returns of a frozen policy are no result.
             result = -math.inf if trial.diverged else trial.scores[-1]
-            self._results.setdefault((self.rules.bracket(number), len(trial.scores)), []).append(result)
-
-        self.take_peers(record.get(PEERS, ()))
-
-    def take_peers(self, results: Sequence[Sequence[Any]]) -> None:
-        """Take results of other runs, from `news`."""
-        for peer, number, level, score in results:
-            self._of_peers.add((peer, number, level))
-            result = -math.inf if score is None else score
-            self._results.setdefault((self.rules.bracket(number), level), []).append(result)
-
-    def news(self, peer: int, trials: Trials) -> list[list[Any]]:
-        """Return the results of another run that were not taken yet, JSON values.
-
-        Args:
-            peer: number of the run.
-            trials: its trials.
-        """
-        found = []
-        for number, trial in trials.by_number.items():
-            for level in self.rules.levels[self.rules.bracket(number) :]:
-                if level <= len(trial.scores) and (peer, number, level) not in self._of_peers:
-                    frozen = trial.diverged and level == len(trial.scores)
-                    found.append([peer, number, level, None if frozen else plain(trial.scores[level - 1])])
-        return found
+            self._results.setdefault(len(trial.scores), []).append(result)
 
     def is_complete(self, trial: Trial) -> bool:
         """Return whether a trial has spent its budget."""
@@ -187,10 +136,10 @@ class Trials:
         ]
 
     def _loses(self, trial: Trial) -> bool:
-        bracket, score = self.rules.bracket(trial.number), trial.scores[-1]
-        if len(trial.scores) not in self.rules.levels[bracket:]:
+        score, level = trial.scores[-1], len(trial.scores)
+        if level not in self.rules.levels:
             return False
-        results = sorted(self._results[bracket, len(trial.scores)], reverse=True)
+        results = sorted(self._results[level], reverse=True)
         # Equal results go on together: they are no reason to stop either of them.
         return score == -math.inf or score < results[max(1, len(results) // self.rules.eta) - 1]
 
@@ -222,7 +171,6 @@ class Trials:
         return [
             {
                 "number": trial.number,
-                **({"bracket": self.rules.bracket(trial.number)} if self.rules.brackets > 1 else {}),
                 "hyperparameters": trial.hyperparams,
                 "evaluations": plain(np.where(np.isinf(trial.scores), np.nan, trial.scores)),
                 "state": self.state(trial),

@@ -374,8 +374,6 @@ def settings(member: Member, without: Sequence[str] = ()) -> dict[str, Any]:
     }
     if evolves(member.run):
         found |= flatten({"arch": {"population": member.run.config["arch"]["population"]}})
-        # The other runs of a search are no setting: each run has different ones.
-        found.pop("arch.population.halving.peers", None)
     return found | {f"system.{name}": value for name, value in member.hyperparams.items()}
 
 

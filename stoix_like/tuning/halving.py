@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
-from stoix_like.composition import compose_config
-from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError
 from stoix_like.overrides import to_overrides
 from stoix_like.storage.recorded_runs import TRIALS
@@ -22,7 +19,7 @@ from stoix_like.tuning.shapes import Shape, describe_programs
 from stoix_like.tuning.space import Parameter
 from stoix_like.tuning.study import PLACE, RUN
 
-HALVING = ("halving", "hyperband")
+HALVING = "halving"
 # What became of a trial, as an attribute: `complete`, `stopped` at a rung, `diverged`, or `unfinished` at the end.
 ENDED = "ended"
 # First seeds of further runs: beyond those of finalists and the fresh ones, and relative to each other.
@@ -30,14 +27,13 @@ _FURTHER, _STRIDE = FRESH + 1_000_000, 50_000
 
 
 class Halvings:
-    """The search by successive halving or Hyperband, see `run.halving`.
+    """The search by successive halving, see `run.halving`.
 
     Args:
         study: the study.
         parameters: what varies.
         shapes: the shapes, each of which has a run of its own.
         runner: where the runs train.
-        sampler: one of `HALVING`.
         trials: the budget, in whole trials.
         size: trials that a population trains at a time.
         copies: populations per shape.
@@ -52,7 +48,6 @@ class Halvings:
         shapes: Sequence[Shape],
         runner: Runner,
         *,
-        sampler: str,
         trials: int,
         size: int,
         copies: int,
@@ -63,12 +58,8 @@ class Halvings:
         self._size, self._copies, self._seeds, self._seed = size, copies, seeds, seed
         self._traced = [parameter for parameter in parameters if parameter.traced]
         self._rounds = trials / (size * copies * len(shapes))
-        self._own = {"rounds": self._rounds}
-        if sampler == "hyperband":
-            rungs = parse_config(compose_config(runner.overrides)).arch.population.halving.rungs
-            self._own["brackets"] = rungs + 1
-        runs = [(shape, copy) for shape in self._shapes for copy in range(copies)]
-        self._jobs = {f"runs/{number:05d}": self._job(number, *run) for number, run in enumerate(runs)}
+        runs = [shape for shape in self._shapes for _ in range(copies)]
+        self._jobs = {f"runs/{number:05d}": self._job(number, shape) for number, shape in enumerate(runs)}
         self._without_result: set[str] = set()
 
     def notes(self) -> list[str]:
@@ -125,24 +116,17 @@ class Halvings:
             user_attrs={RUN: job.run, PLACE: trial["number"], ENDED: trial["state"]},
         )
 
-    def _job(self, number: int, shape: Shape, copy: int) -> Job:
+    def _job(self, number: int, shape: Shape) -> Job:
         population = {
             "size": self._size * self._seeds,
             "seeds": self._seeds,
             "hyperparams": {parameter.field: _distribution(parameter) for parameter in self._traced},
-            **{f"halving.{name}": value for name, value in self._own.items()},
+            "halving.rounds": self._rounds,
         }
         own = {**shape, **{f"arch.population.{name}": value for name, value in population.items()}}
         # Settings are drawn by the seed, too: no run repeats those of another one.
         own["arch.seed"] = self._seed + (_FURTHER + (number - 1) * _STRIDE if number else 0)
-        if self._copies > 1:
-            runs = range(number - copy, number - copy + self._copies)
-            peers = [str(self._directory(peer).absolute()) for peer in runs if peer != number]
-            own["arch.population.halving.peers"] = peers
         return Job(f"runs/{number:05d}", to_overrides(own))
-
-    def _directory(self, number: int) -> Path:
-        return self._runner.directory / f"runs/{number:05d}"
 
 
 def divide(given: int | None, trials: int, parallel: int, num_shapes: int) -> tuple[int, int]:

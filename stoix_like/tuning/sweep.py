@@ -75,8 +75,8 @@ class SweepConfig:
             and 8 where integers have ranges.
         seeds: seeds per trial; its value is the interquartile mean over them.
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
-        sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range), `halving` or `hyperband`
-            (populations that stop trials and start others, see `run.halving`).
+        sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
+            stop trials and start others, see `run.halving`).
         pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
@@ -92,7 +92,7 @@ class SweepConfig:
     shapes: Annotated[int, between(1, 10_000)] | None = None
     seeds: Annotated[int, between(1, 100_000)] = 1
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
-    sampler: Annotated[str, one_of(*SAMPLERS, *HALVING)] = "tpe"
+    sampler: Annotated[str, one_of(*SAMPLERS, HALVING)] = "tpe"
     pruner: Annotated[str, one_of("hyperband", "none")] = "none"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, at_least(0)] = 0
@@ -218,7 +218,7 @@ class Sweep:
             )
         if config.shapes is not None and config.sampler == "grid":
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
-        if config.sampler in HALVING:
+        if config.sampler == HALVING:
             self._check_halving(shapes)
         if config.launcher is None:
             return
@@ -252,7 +252,7 @@ class Sweep:
 
     def _make_search(self, shapes: Sequence[Shape] | None) -> Search:
         config = self.config
-        if config.sampler in HALVING:
+        if config.sampler == HALVING:
             assert shapes is not None
             size, copies = divide(config.population, config.trials, config.parallel, len(shapes))
             return Halvings(
@@ -260,7 +260,6 @@ class Sweep:
                 self.parameters,
                 shapes,
                 self.runner,
-                sampler=config.sampler,
                 trials=config.trials,
                 size=size,
                 copies=copies,
@@ -282,7 +281,7 @@ class Sweep:
         """Create the directory, or check that it holds the same sweep."""
         path = self.directory / SETTINGS
         settings = {"overrides": self.overrides, **dataclasses.asdict(self.config)}
-        changeable = _CHANGEABLE_IN_HALVING if self.config.sampler in HALVING else _CHANGEABLE
+        changeable = _CHANGEABLE_IN_HALVING if self.config.sampler == HALVING else _CHANGEABLE
         fixed = {name: value for name, value in settings.items() if name not in changeable}
         if path.exists():
             with reading(path, "choose another directory"):

@@ -45,7 +45,6 @@ def test_a_run_whose_configuration_is_another_ones_is_refused(members, tmp_path)
     edited = shutil.copytree(members, tmp_path / "edited")
     config = OmegaConf.load(edited / "config.yaml")
     config.arch.population.halving.rounds = 2
-    config.arch.population.halving.peers = ["runs/other"]
     OmegaConf.save(config, edited / "config.yaml")
     with pytest.raises(
         ConfigError, match=r"edited cannot be read as a run of this version \(KeyError: 'population/tri"

@@ -68,16 +68,11 @@ def check(*overrides, **kwargs):
         ([VARIED, "arch.stop_at_return=1"], "does not fit arch.stop_at_return=1"),
         ([VARIED, "arch.init_from=run"], "does not fit arch.init_from"),
         ([VARIED, "arch.num_evaluation=4"], "rungs=2 are too many for 4 evaluation.s. .* set arch.num_evaluation=9"),
-        ([VARIED, "arch.population.halving.brackets=4"], "brackets=4 must be at most 3"),
         ([VARIED, f"arch.seed={2**32 - 10}"], "arch.seed=4294967286 is too large"),
         (["arch.population.size=1", "arch.population.hyperparams={gamma: [0.9, 0.99]}"], "halving.bounds.gamma to"),
         ([VARIED, "arch.population.halving.bounds={gamma: {uniform: [0, 1]}}"], "bounds.gamma does not vary"),
         ([VARIED, "arch.population.halving.bounds={ent_coef: {uniform: [-1, 1]}}"], "system.ent_coef=-1.0"),
         ([VARIED, "arch.population.halving.rounds=0.5"], "arch.population.halving.rounds=0.5"),
-        (
-            [VARIED, "arch.population.halving.rounds=null", "arch.population.halving.peers=[other]"],
-            "peers=.'other'. share the results of successive halving, which is off",
-        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -91,21 +86,6 @@ def test_callbacks_that_would_stop_all_trials_at_once_are_refused():
     with pytest.raises(ConfigError, match="rounds=3 does not fit the callback StopAtReturn, .* omit it"):
         set_up(config._replace(own_callbacks=(Callback(), StopAtReturn(1.0))))
     halving.check_callbacks(config, [Callback()])
-
-
-def test_runs_without_such_trials_are_refused_as_peers(tmp_path):
-    record = {"eval/episode_return_mean": [0.0] * 6, "population/trials": [0, 1, 2]}
-    overrides = [VARIED, f"arch.population.halving.peers=[{tmp_path}]"]
-    check(*overrides)
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    check(*overrides, "arch.population.seeds=2")
-    with pytest.raises(ConfigError, match="is no run of successive halving with arch.population.seeds=1: omit it"):
-        check(*overrides)
-    (tmp_path / "metrics.jsonl").write_text('{"population/trials": 3}\n')
-    with pytest.raises(ConfigError, match=r"peers: .* cannot be read as a run .*\(KeyError: .*\): omit it"):
-        check(*overrides)
-    with pytest.raises(ConfigError, match=r"peers has an empty path: use directories of runs, or omit it"):
-        check(VARIED, "arch.population.halving.peers=['']")
 
 
 def test_results_have_the_failures_of_the_trials_that_they_are_about():
@@ -249,37 +229,14 @@ def test_a_trial_starts_as_a_lone_run_with_its_seed_and_setting(tmp_path, layout
     [
         ["arch.num_devices=2", "arch.population.axis=device"],
         ["arch.num_devices=2", "arch.population.axis=vmap"],
-        ["arch.population.seeds=2", "arch.population.halving.brackets=3", "arch.population.paired=true"],
+        ["arch.population.seeds=2", "arch.population.paired=true"],
     ],
-    ids=["device", "vmap", "hyperband"],
+    ids=["device", "vmap", "paired"],
 )
 def test_a_run_that_was_stopped_resumes_exactly(tmp_path, overrides):
     overrides = [VARIED, *overrides, "checkpoint.every_evals=1"]
     whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path)
     assert any("population/next_trials" in record for record in whole.history)
-
-
-@pytest.mark.slow
-def test_a_run_whose_peer_trains_on_resumes_exactly(tmp_path):
-    """What a run read from another one is in its records: the future does not change it."""
-    peer = tmp_path / "peer"
-    stoix_like.train("ppo/ff_ppo", [*SMALL, VARIED], run_dir=peer)
-    lines = (peer / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (peer / "metrics.jsonl").write_text("".join(lines[:8]))
-    overrides = [VARIED, "arch.seed=7", f"arch.population.halving.peers=[{peer}]", "checkpoint.every_evals=1"]
-
-    def grow(resumed):
-        assert len(resumed.history[1]["population/peer_results"]) > 6
-
-    whole = assert_resumed_equals_whole(lambda writer: training_loop(*overrides, writer=writer), tmp_path / "own", grow)
-    assert sum("population/peer_results" in record for record in whole.history) == 1
-    (peer / "metrics.jsonl").write_text("".join(lines))
-    resumed = training_loop(*overrides, writer=checkpoint.Writer(tmp_path / "later", 9))
-    resumed.restore(checkpoint.read(tmp_path / "own", checkpoint.steps(tmp_path / "own")[-2], resumed.targets()))
-    resumed.train()
-    resumed.writer.close()
-    before = len(resumed.history) - 2
-    assert without_times(resumed.history)[:before] == without_times(whole.history)[:before]
 
 
 @pytest.mark.slow

@@ -85,19 +85,6 @@ def test_a_trial_is_judged_by_the_interquartile_mean_of_its_members():
     assert replaced(row, rules=rules, left=0, failed={1: [3]}) == [1]
 
 
-def test_hyperband_gives_each_bracket_its_share_and_compares_within_it():
-    """With two rungs and eta 3, the brackets of a cycle have ceil(3/3 9) = 9, ceil(3/2 3) = 5 and ceil(3/1) = 3."""
-    rules = Rules(evaluations=9, brackets=3)
-    brackets = [rules.bracket(number) for number in range(17)]
-    assert [brackets.count(bracket) for bracket in range(3)] == [9, 5, 3]
-    assert [rules.bracket(number + 17) for number in range(17)] == brackets
-    numbers = [brackets.index(0), brackets.index(1), brackets.index(2)]
-    # The bracket 0 has a single result at its first rung; the others skip it.
-    assert replaced((numbers, [0.0, 1.0, 2.0]), rules=rules) == []
-    others = [number for number, bracket in enumerate(brackets) if bracket == 0][1:3]
-    assert replaced(([numbers[0], *others, numbers[1]], [0.0, 5.0, 6.0, 0.0]), rules=rules) == [0, 1]
-
-
 def test_records_that_were_taken_one_by_one_decide_as_all_of_them():
     rng = np.random.default_rng(0)
     records, trials, numbers, fresh = history(([0, 1, 2, 3], [0.0] * 4))[:1], Trials(RULES), [0, 1, 2, 3], 4
@@ -115,25 +102,6 @@ def test_records_that_were_taken_one_by_one_decide_as_all_of_them():
         assert allowed[entry["state"]], entry
     assert [entry["number"] for entry in trials.summary()] == list(range(max(numbers) + 1))
     assert all(trials.is_complete(trial) for trial in trials.finalists())
-
-
-def test_results_of_other_runs_count_once_and_are_replayed():
-    rows = [([0, 1, 2], [5.0, 6.0, 7.0]), ([3, 4, 2], [1.0, 2.0, 0.0])]
-    peer = Trials(RULES).take(history(*rows, failed={2: [0]}))
-    records = history(([0, 1, 2], [4.0, 5.5, 3.0]))
-    alone, trials = Trials(RULES).take(records), Trials(RULES).take(records)
-    assert alone.to_replace(9) == [0, 2]
-    read = trials.news(3, peer)
-    # What a frozen policy earned is no result; the second evaluation of the trial 2 is at no rung.
-    assert read == [[3, 0, 1, 5.0], [3, 1, 1, 6.0], [3, 2, 1, 7.0], [3, 3, 1, None], [3, 4, 1, 2.0]]
-    trials.take_peers(read)
-    # Of eight results, two continue: 7 and 6 of the other run.
-    assert trials.to_replace(9) == [0, 1, 2]
-    assert trials.news(3, peer) == []
-    records[-1]["population/peer_results"] = read
-    replayed = Trials(RULES).take(records)
-    assert replayed.to_replace(9) == [0, 1, 2]
-    assert replayed.news(3, peer) == []
 
 
 def test_the_summary_lists_every_trial_with_its_setting_and_state():

@@ -9,7 +9,6 @@ from recorded import write_run
 from stoix_like import cli
 from stoix_like.errors import ConfigError
 from stoix_like.storage.recorded_runs import (
-    Member,
     budget,
     find_runs,
     identity,
@@ -131,14 +130,3 @@ def test_the_budget_of_successive_halving_is_that_of_all_rounds(tmp_path):
     assert budget(run) == steps
     halving = {"halving": {"rounds": 2.5}}
     assert budget(run._replace(config={"arch": {**run.config["arch"], "population": halving}})) == 2.5 * steps
-
-
-def test_runs_of_one_search_have_the_same_settings_whatever_their_peers(tmp_path):
-    run = read_run(write_run(tmp_path / "run"))
-    one, other = (
-        run._replace(config={**run.config, "arch": {**run.config["arch"], "population": {"halving": halving}}})
-        for halving in ({"rounds": 2, "peers": ["a"]}, {"rounds": 2, "peers": ["b"]})
-    )
-    found = settings(Member(one, 0, 1, {}))
-    assert found == settings(Member(other, 0, 1, {}))
-    assert found["arch.population.halving.rounds"] == 2
