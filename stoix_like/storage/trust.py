@@ -40,11 +40,10 @@ _NAMES = {
 _PATH = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 # Import paths of functions, see `stoix_like.envs.suites.pgx` and `stoix_like.envs.randomization`, but for these.
 _OPPONENTS = ("env.kwargs.opponent", "env.eval_opponent")
-_FUNCTIONS = (*_OPPONENTS, "env.randomization", "system.symmetry")
+_FUNCTIONS = (*_OPPONENTS, "env.randomization")
 # An environment that is passed from Python is never imported.
 _HARMLESS = (
     ("env._target_", ""),
-    ("system.symmetry", None),
     *((key, name) for key in _OPPONENTS for name in ("random", "self")),
     *(("env.randomization", value) for value in (None, "registered")),
 )

@@ -113,9 +113,6 @@ def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
         trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
     with pytest.raises(ConfigError, match=r"env.eval_opponent=toys.build is imported.*--trust"):
         trust.check_trusted([("env.eval_opponent", "toys.build")], "config.yaml")
-    with pytest.raises(ConfigError, match=r"system.symmetry=toys.build is imported.*--trust"):
-        trust.check_trusted([("system.symmetry", "toys.build")], "config.yaml")
-    trust.check_trusted([("system.symmetry", None)], "config.yaml")
     for name in ("random", "self"):
         trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
     trust.record_trusted([("env.kwargs.opponent", "toys.build")])

@@ -33,7 +33,6 @@ from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import SCALAR, with_distributions
 from stoix_like.systems.gradient_descent import descend, mean_gradient
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
-from stoix_like.systems.ppo.symmetry import Symmetry, append_mirrored, make_symmetry, no_symmetry
 from stoix_like.utils.advantages import make_advantages
 from stoix_like.utils.jax_utils import means
 from stoix_like.utils.kl_rate import FIXED, LearningRate, check_kl_rate, make_kl_rate
@@ -79,7 +78,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
             (True or `batch`), over each minibatch (`minibatch`), or not.
         vtrace: whether V-trace corrects values and advantages where the behaviour policy is not the current one, as
             with Sebulba.
-        symmetry: import path of a function that mirrors steps, see `make_symmetry`; None: none.
         sde_sample_freq: steps between new exploration noise (gSDE), see `make_exploration`; None: every step.
     """
 
@@ -107,7 +105,6 @@ class Config(MinibatchConfig, ActorCriticConfig):
     normalize_observations: bool
     standardize_advantages: bool | Annotated[str, one_of("batch", "minibatch")]
     vtrace: bool = False
-    symmetry: str | None = None
     sde_sample_freq: Annotated[int | None, between(1, INT32_MAX)] = None
 
     @property
@@ -130,7 +127,6 @@ class PPO(OnPolicyActorCritic[ConfigT]):
 
     stop: Stop = NEVER
     rate: LearningRate = FIXED
-    symmetry: Symmetry = no_symmetry
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -156,14 +152,6 @@ class PPO(OnPolicyActorCritic[ConfigT]):
         drawn = batch if config.clip_value else batch._replace(value=())
         shared, metrics = minibatch_epochs(sgd_step, behaviour, drawn, key, config, self.stop)
         return self.finish(Agent(shared, agent.local), trajectory), metrics | others | self.describe(config, batch)
-
-    def targets(
-        self, agent: Agent, trajectory: Trajectory, key: jax.Array, pieces: int = 1
-    ) -> tuple[Agent, OnPolicyTransition, Metrics]:
-        """Compute advantages and value targets, with mirrored copies of the steps; see `OnPolicyActorCritic`."""
-        agent, batch, metrics = super().targets(agent, trajectory, key, pieces)
-        normalize = partial(self.normalizer.apply, agent.shared.statistics)
-        return agent, append_mirrored(self.symmetry, trajectory.transitions, batch, normalize), metrics
 
     def sgd_step(self, behaviour: Any, shared: Any, batch: OnPolicyTransition, key: jax.Array) -> tuple[Any, Metrics]:
         """Take one gradient step on one minibatch; `behaviour` is the state before the update."""
@@ -234,15 +222,8 @@ def make_algorithm(
     stop = make_kl_stop(config.target_kl, spec.axes) if stop is None else stop
     if stop is not NEVER and config.desired_kl is not None:
         raise ConfigError("system.desired_kl and system.target_kl both limit the divergence: set one of them to null")
-    if stop is not NEVER and config.symmetry is not None:
-        # Mirrored steps have the log-probabilities of their originals, from which the policy differs at the start.
-        raise ConfigError(
-            f"system.target_kl would measure the divergence on the mirrored steps of system.symmetry={config.symmetry}"
-            " too, and stop every update at its start: use system.desired_kl, or null"
-        )
     rate = make_kl_rate(config.desired_kl, config.actor_lr, (config.min_lr, config.max_lr), spec.axes)
-    symmetry = make_symmetry(config.symmetry, spec.observation_space, spec.action_space)
-    parts |= {"advantages": advantages, "stop": stop, "rate": rate, "symmetry": symmetry}
+    parts |= {"advantages": advantages, "stop": stop, "rate": rate}
     return algorithm(**parts)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stoix_like.base_types import SystemSpec
-from stoix_like.errors import ConfigError
 from stoix_like.networks.requirements import HeadRequirement
 from stoix_like.systems.algorithm import Algorithm, entry_points
 from stoix_like.systems.critic_outputs import with_distributions
@@ -24,12 +23,6 @@ class Config(RecurrentConfig, ff_ppo.Config):
     """
 
     network_heads: ClassVar[Mapping[str, HeadRequirement]] = with_distributions(RecurrentConfig.network_heads)
-
-    def check(self, num_envs: int, num_shards: int) -> None:
-        """Check sizes, and that no steps are mirrored; see `SystemConfig.check`."""
-        super().check(num_envs, num_shards)
-        if self.symmetry is not None:
-            raise ConfigError(f"system.symmetry={self.symmetry}: states of cells have no mirrored copies: use null")
 
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
