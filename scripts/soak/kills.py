@@ -40,10 +40,7 @@ OPTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "system.decay_learning_rates=false",
         ),
     ),
-    *(
-        ("q_learning/ff_dqn", ("system.reset_every=5", f"system.reset={kind}"))
-        for kind in ("full", "last_layers", "redo")
-    ),
+    *(("q_learning/ff_dqn", ("system.reset_every=5", f"system.reset={kind}")) for kind in ("full", "last_layers")),
     ("sac/ff_sac", ("system.reset_every=5", "system.normalize_observations=true")),
     *(
         ("ppo/rec_ppo", tuple(f"network.{part}_network.rnn_layer.cell_type={cell}" for part in ("actor", "critic")))

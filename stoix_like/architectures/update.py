@@ -25,8 +25,7 @@ from stoix_like.architectures.types import (
 )
 from stoix_like.base_types import Agent, Axes, Metrics, RolloutState, System
 from stoix_like.envs.environment import VectorEnvironment
-from stoix_like.systems.diagnostics import diagnose
-from stoix_like.systems.resets import batch_of
+from stoix_like.systems.diagnostics import batch_of, diagnose
 from stoix_like.utils.packing import fori_loop, pack_params, unpack
 
 Collect = Callable[[Any, Any, jax.Array], tuple[Any, Rollout]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -69,12 +68,12 @@ class MLPTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
         x = as_floats(observation)
         layers = [self._layer(size, kernel_init) for size in self.layer_sizes]
-        for layer, target in itertools.zip_longest(layers, layers[1:]):
+        for layer in layers:
             x = layer(x)
-            if self.activate_final or target is not None:
+            if self.activate_final or layer is not layers[-1]:
                 x = nn.Dropout(self.dropout_rate, deterministic=not self.has_rng(DROPOUT))(x)
                 x = nn.LayerNorm(dtype=self.dtype)(x) if self.use_layer_norm else x
-                x = declare(self, layer, target, activation(x))
+                x = declare(self, layer, activation(x))
         return restore_float32(x, self.dtype)
 
     def _layer(self, size: int, kernel_init: Initializer) -> nn.Module:
@@ -120,8 +119,8 @@ class BatchRenormMLPTorso(nn.Module):
         kernel_init = parse_initializer(self.kernel_init)
         x = BatchRenorm(self.momentum, self.warmup_steps)(as_floats(observation))
         layers = [nn.Dense(size, kernel_init=kernel_init, dtype=self.dtype) for size in self.layer_sizes]
-        for layer, target in itertools.zip_longest(layers, layers[1:]):
-            x = declare(self, layer, target, activation(layer(x)))
+        for layer in layers:
+            x = declare(self, layer, activation(layer(x)))
             x = BatchRenorm(self.momentum, self.warmup_steps)(restore_float32(x, self.dtype))
         return x
 
@@ -355,7 +354,7 @@ class ResNetTorso(nn.Module):
         for _ in range(self.num_blocks):
             first, second = dense(), dense()
             y = first(activated(x))
-            x = x + second(declare(self, first, second, activated(y)))
+            x = x + second(declare(self, first, activated(y)))
         return restore_float32(activated(x), self.dtype)
 
 
@@ -411,7 +410,7 @@ class SimBaTorso(nn.Module):
         for _ in range(self.num_blocks):
             first, second = dense(self.expansion * self.hidden_size), dense(self.hidden_size)
             y = first(normalised(x))
-            x = x + second(declare(self, first, second, activation(y)))
+            x = x + second(declare(self, first, activation(y)))
         return restore_float32(normalised(x), self.dtype)
 
 
@@ -464,7 +463,7 @@ class SimBaV2Torso(nn.Module):
             first, second = dense(width), dense(size)
             y = nn.relu(Scaler(math.sqrt(2.0 / width))(first(x)))
             # The small constant keeps a vector without active units from zero.
-            y = to_sphere(second(declare(self, first, second, y) + _LEAST_ACTIVATION))
+            y = to_sphere(second(declare(self, first, y) + _LEAST_ACTIVATION))
             x = to_sphere(x + Scaler(1.0 / (self.num_blocks + 1), 1.0 / math.sqrt(size))(y - x))
         return restore_float32(x, self.dtype)
 
@@ -514,7 +513,7 @@ class BroTorso(nn.Module):
         x = activation(normalised(dense()(as_floats(observation))))
         for _ in range(self.num_blocks):
             first, second = dense(), dense()
-            y = declare(self, first, second, activation(normalised(first(x))))
+            y = declare(self, first, activation(normalised(first(x))))
             x = x + normalised(second(y))
         return restore_float32(x, self.dtype)
 

@@ -1,4 +1,4 @@
-"""Records of what the units of networks compute, for resets and diagnostics.
+"""Records of what the units of networks compute, for diagnostics.
 
 Torsos declare their hidden units by `declare`, which costs nothing unless somebody listens.
 """
@@ -15,10 +15,8 @@ import jax
 
 COLLECTION = "units"
 """The collection of flax that declared units go to."""
-HEAD = "head"
-"""In place of a layer: what a head takes from the torso."""
 FEATURES = "features"
-"""In place of two layers: what the heads of a network take."""
+"""The name of what the heads of a network take."""
 
 _listener: ContextVar[list[Recorded] | None] = ContextVar("listener", default=None)
 
@@ -28,26 +26,25 @@ class Recorded(NamedTuple):
 
     Attributes:
         variables: its variables, the very arrays of the caller.
-        units: by path, such as `("torso", "Dense_0:Dense_1")`, the outputs `[..., F]` of units.
+        units: by path, such as `("torso", "Dense_0_units")`, the outputs `[..., F]` of units.
     """
 
     variables: Any
     units: dict[tuple[str, ...], jax.Array]
 
 
-def declare(module: nn.Module, source: nn.Module, target: nn.Module | None, outputs: jax.Array) -> jax.Array:
+def declare(module: nn.Module, layer: nn.Module, outputs: jax.Array) -> jax.Array:
     """Declare the outputs of units, after the activation function.
 
     Args:
-        module: the module that contains both layers.
-        source: the dense layer before the activation function.
-        target: the dense layer that alone takes the outputs; None for the heads, where `module` is the torso.
+        module: the module that contains the layer.
+        layer: the dense layer before the activation function.
         outputs: `[..., F]`.
 
     Returns:
         The outputs.
     """
-    _sow(module, f"{source.name}:{HEAD if target is None else target.name}", outputs)
+    _sow(module, f"{layer.name}_units", outputs)
     return outputs
 
 

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from stoix_like.base_types import Axes, Metrics, System
+from stoix_like.base_types import Agent, Axes, Metrics, System, Trajectory
 from stoix_like.networks import units
-from stoix_like.systems.resets import dict_path, dormant_scores, is_target, network_of, record_units
+
+Path = tuple[Any, ...]
 
 DORMANT_THRESHOLD = 0.025
 """Score up to which a unit counts as dormant."""
@@ -32,7 +33,7 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
         axes: the axes that the batch is spread over.
         before: the shared state before the update.
         after: that after it.
-        observation: observations `[B, ...]` that the system learns from, see `resets.batch_of`.
+        observation: observations `[B, ...]` that the system learns from, see `batch_of`.
 
     Returns:
         Scalars by `network/name`: `weight_norm`, `update_ratio`, with Adam `gradient_norm`, and of networks with
@@ -47,20 +48,36 @@ def diagnose(system: System, axes: Axes, before: Any, after: Any, observation: A
     for network, value in gradient_norms(after).items():
         found[f"{network}/gradient_norm"].append(value)
     places = {id(leaf): path for path, leaf in jax.tree.leaves_with_path(after.params)}
-    for record in record_units(system, after, observation):
+    for record in _record_units(system, after, observation):
         path = places.get(id(jax.tree.leaves(record.variables)[0]), ())
-        if path and not is_target(path):
+        if path and not _is_target(path):
             for name, values in _of_units(record.units, axes).items():
-                found[f"{network_of(path) or 'network'}/{name}"] += values
+                found[f"{_network_of(path) or 'network'}/{name}"] += values
     return {name: jnp.mean(jnp.stack(values)) for name, values in found.items()}
+
+
+def batch_of(system: System, agent: Agent, trajectory: Trajectory, key: jax.Array) -> Any:
+    """Return observations `[B, ...]` that a system learns from in an update; None where it does not tell."""
+    if system.observations is None:
+        return None
+    return system.observations(agent, trajectory, jax.random.fold_in(key, 1))
+
+
+def _record_units(system: System, shared: Any, observation: Any) -> list[units.Recorded]:
+    """Apply the networks of a system to observations that it learns from, and return what their units compute."""
+    if system.inspect is None or observation is None:
+        return []
+    with units.recording() as records:
+        system.inspect(shared, observation)
+    return records
 
 
 def _weights(params: Any) -> dict[str, list[jax.Array]]:
     """Return the parameters of each network, without targets."""
     found: dict[str, list[jax.Array]] = defaultdict(list)
     for path, leaf in jax.tree.leaves_with_path(params):
-        if dict_path(path) and not is_target(path):
-            found[network_of(path) or "network"].append(leaf)
+        if _is_variable(path) and not _is_target(path):
+            found[_network_of(path) or "network"].append(leaf)
     return dict(found)
 
 
@@ -78,7 +95,7 @@ def gradient_norms(shared: Any) -> dict[str, jax.Array]:
         return isinstance(state, optax.ScaleByAdamState)
 
     states = jax.tree.leaves_with_path(shared, is_leaf=is_adam)
-    adams = {network_of(path) or "network": state for path, state in states if is_adam(state)}
+    adams = {_network_of(path) or "network": state for path, state in states if is_adam(state)}
     return {
         name: jnp.sqrt(optax.tree.sum(adam.nu) / jnp.maximum(1.0 - _ADAM_B2**adam.count, 1e-12))
         for name, adam in adams.items()
@@ -103,6 +120,24 @@ def _of_units(recorded: dict[tuple[str, ...], jax.Array], axes: Axes) -> dict[st
             found["effective_rank"].append(effective_rank(values))
             found["srank"].append(srank(values))
     return {name: [axes.mean(value) for value in values] for name, values in found.items()}
+
+
+def dormant_scores(outputs: jax.Array, axes: Axes) -> jax.Array:
+    """Compute the score of each unit of a layer.
+
+        s_j = E|h_j| / mean_k E|h_k|
+
+    Source: Sokar et al. 2023, definition 3.1.
+
+    Args:
+        outputs: `[..., F]`, the outputs h of the units for a batch.
+        axes: the axes that the batch is spread over.
+
+    Returns:
+        `[F]`; zero for all units of a layer that is silent.
+    """
+    magnitude = axes.mean(jnp.mean(jnp.abs(outputs), axis=tuple(range(outputs.ndim - 1))))
+    return magnitude / jnp.maximum(jnp.mean(magnitude), 1e-9)
 
 
 # One member after the other: batches of decompositions deadlock on several devices of one CPU (jax 0.10).
@@ -145,3 +180,20 @@ def srank(values: jax.Array) -> jax.Array:
     """
     share = jnp.cumsum(values) / jnp.maximum(jnp.sum(values), 1e-12)
     return 1.0 + jnp.sum(share < _RANK_FRACTION)
+
+
+def _is_target(path: Path) -> bool:
+    """Return whether a leaf belongs to target parameters."""
+    return any(getattr(entry, "name", "") == "target" for entry in path)
+
+
+def _is_variable(path: Path) -> bool:
+    """Return whether a leaf is a variable of a network."""
+    return any(isinstance(entry, jax.tree_util.DictKey) and entry.key == "params" for entry in path)
+
+
+def _network_of(path: Path) -> str:
+    """Return the network that a leaf of the parameters or of the states of optimisers belongs to."""
+    names = [getattr(entry, "name", "") for entry in path]
+    stems = [name.removesuffix("_params").removesuffix("_opt_state") for name in names]
+    return next((stem for name, stem in zip(names, stems, strict=True) if stem != name), "")

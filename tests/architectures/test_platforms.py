@@ -61,7 +61,6 @@ RUNS = {
         *(*REPLAY, "system.total_batch_size=8", "system.num_particles=4", "system.evaluation_particles=4"),
     ],
     "sac": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY],
-    "sac_redo": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY, "system.reset=redo", "system.reset_every=4"],
     "sac_muon": ["system=sac/ff_sac", "env=gymnax/pendulum", *REPLAY, *MUON],
     "simba_v2": ["system=sac/ff_sac", "env=gymnax/pendulum", "network=mlp_simba_v2", *REPLAY, *SCALED],
     "dqn_reset": ["system=q_learning/ff_dqn", "env=gymnax/cartpole", *REPLAY, "system.reset_every=4", *SHARDS],

@@ -64,6 +64,12 @@ def test_features_of_one_direction_have_rank_one():
     np.testing.assert_allclose(diagnostics.effective_rank(values), 1.0, atol=1e-2)
 
 
+def test_scores_of_units():
+    """Mean magnitudes 1, 3 and 0 have the mean 4 / 3."""
+    scores = diagnostics.dormant_scores(jnp.asarray([[1.0, -2.0, 0.0], [-1.0, 4.0, 0.0]]), Axes())
+    np.testing.assert_allclose(scores, [0.75, 2.25, 0.0], rtol=1e-6)
+
+
 def test_diagnostics_of_a_critic():
     """Of two units, the second is off for both observations, and the features are (1, 0) and (2, 0), of rank one.
 

@@ -9,12 +9,8 @@ import optax
 import pytest
 
 import stoix_like
-from stoix_like.base_types import Axes, NetworkOutputs, Observation, OnlineAndTarget, System
-from stoix_like.errors import ConfigError
+from stoix_like.base_types import OnlineAndTarget
 from stoix_like.inference.load import load_shared, open_run
-from stoix_like.networks.base import FeedForwardCritic, MultiNetwork
-from stoix_like.networks.heads import ScalarCriticHead
-from stoix_like.networks.torso import MLPTorso
 from stoix_like.systems import resets
 
 KEY = jax.random.key(0)
@@ -54,7 +50,7 @@ def shared_of(online, count, alpha):
     return Shared(params, OptStates((moments, schedule)), jnp.asarray(count))
 
 
-# Two hidden layers of two units; for the observation (1, 0) the second unit of each layer is off.
+# Two hidden layers of two units.
 OLD = shared_of(critic([[[1, -1], [1, 1]], [[1, -1], [5, 6]], [[2], [3]]]), 7.0, 0.5)
 NEW = shared_of(critic([[[10, 11], [12, 13]], [[14, 15], [16, 17]], [[18], [19]]], bias=20.0), 0.0, 0.1)
 
@@ -63,17 +59,8 @@ def q_of(shared):
     return jax.tree.leaves(shared.params.q_params.online)
 
 
-def small_system():
-    network = MultiNetwork((FeedForwardCritic(ScalarCriticHead(), MLPTorso((2, 2))),))
-
-    def inspect(shared, observation):
-        return NetworkOutputs(None, network.apply(shared.params.q_params.online, observation.agent_view)[..., 0])
-
-    return System(*[None] * 6, inspect=inspect)
-
-
 def test_a_full_reset_keeps_counters_and_schedules():
-    after = resets._reset_all(OLD, NEW, None)
+    after = resets._reset_all(OLD, NEW)
     jax.tree.map(np.testing.assert_array_equal, after.params, NEW.params)
     moments, schedule = after.opt_states.q_opt_state
     jax.tree.map(np.testing.assert_array_equal, moments, NEW.opt_states.q_opt_state[0])
@@ -81,42 +68,13 @@ def test_a_full_reset_keeps_counters_and_schedules():
 
 
 def test_a_reset_of_last_layers_takes_heads_and_their_moments():
-    after = resets._reset_heads(OLD, NEW, None)
+    after = resets._reset_heads(OLD, NEW)
     for params in (*after.params.q_params, after.opt_states.q_opt_state[0].mu):
         offset = 7.0 if params is after.opt_states.q_opt_state[0].mu else 0.0
         network = params["params"]["networks_0"]
         np.testing.assert_array_equal(network["critic_head"]["Dense_0"]["kernel"], [[18.0], [19.0]])
         np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"] - offset, [[1, -1], [1, 1]])
     assert (after.params.log_alpha, after.opt_states.q_opt_state[0].count) == (0.5, 7.0)
-
-
-def test_scores_of_units():
-    """Mean magnitudes 1, 3 and 0 have the mean 4 / 3."""
-    scores = resets.dormant_scores(jnp.asarray([[1.0, -2.0, 0.0], [-1.0, 4.0, 0.0]]), Axes())
-    np.testing.assert_allclose(scores, [0.75, 2.25, 0.0], rtol=1e-6)
-
-
-def test_redo_resets_the_weights_to_dormant_units_and_cuts_those_from_them():
-    """The second unit of each layer is off: its column comes from the new network, and its row becomes zero."""
-    config = type("Config", (), {"dormant_threshold": 0.1})
-    after = resets._redo(small_system(), config, Axes(), OLD, NEW, Observation(jnp.asarray([[1.0, 0.0]])))
-    network = after.params.q_params.online["params"]["networks_0"]
-    np.testing.assert_array_equal(network["torso"]["Dense_0"]["kernel"], [[1, 11], [1, 13]])
-    np.testing.assert_array_equal(network["torso"]["Dense_0"]["bias"], [0, 20])
-    np.testing.assert_array_equal(network["torso"]["Dense_1"]["kernel"], [[1, 15], [0, 0]])
-    np.testing.assert_array_equal(network["critic_head"]["Dense_0"]["kernel"], [[2], [0]])
-    moments = after.opt_states.q_opt_state[0].mu["params"]["networks_0"]["torso"]
-    # A moment was its weight plus 7.
-    np.testing.assert_array_equal(moments["Dense_0"]["kernel"], [[8, 0], [8, 0]])
-    np.testing.assert_array_equal(moments["Dense_1"]["kernel"], [[8, 0], [0, 0]])
-    jax.tree.map(np.testing.assert_array_equal, after.params.q_params.target, OLD.params.q_params.target)
-    assert after.params.log_alpha == 0.5
-
-
-def test_redo_without_declared_units_is_refused():
-    system = small_system()._replace(inspect=lambda shared, observation: None)
-    with pytest.raises(ConfigError, match=r"system.reset=redo: the torsos of this system declare no units: use"):
-        resets._redo(system, type("C", (), {"dormant_threshold": 0.1}), Axes(), OLD, NEW, None)
 
 
 SMALL = [
@@ -128,10 +86,10 @@ SMALL = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["full", "last_layers", "redo"])
+@pytest.mark.parametrize("kind", ["full", "last_layers"])
 def test_resets_are_exact_on_resume_and_at_their_time(kind, tmp_path):
     """Without learning, parameters change by resets alone: after steps 10 and 20 of 24, in updates of 2."""
-    still = ["system.q_lr=1e-30", "system.actor_lr=1e-30", "system.dormant_threshold=1e9"]
+    still = ["system.q_lr=1e-30", "system.actor_lr=1e-30"]
     reset = [f"system.reset={kind}", "system.reset_every=10"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     stoix_like.train("sac/ff_sac", [*SMALL, *reset, *still, "arch.total_timesteps=112"], run_dir=whole)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from stoix_like.base_types import SystemConfig
 from stoix_like.errors import ConfigError, multiples_near
-from stoix_like.schema import INT32_MAX, above, at_least, between, one_of
+from stoix_like.schema import INT32_MAX, above, between, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,7 @@ class ReplayConfig(BufferConfig):
         reward_scale: factor of the rewards, applied before they are stored.
         whole_windows: whether the steps of windows are sampled, by `Replay.sample_steps`, in place of their targets.
         reset_every: gradient steps between two resets of the networks, see `systems.resets`; None for no resets.
-        reset: what is reset: `full`, `last_layers` or `redo`.
-        dormant_threshold: score up to which `redo` counts a unit as dormant.
+        reset: what is reset: `full` or `last_layers`.
     """
 
     whole_windows: ClassVar[bool] = False
@@ -86,8 +85,7 @@ class ReplayConfig(BufferConfig):
     gamma: Annotated[float, between(0.0, 1.0)]
     reward_scale: Annotated[float, above(0.0)]
     reset_every: Annotated[int | None, between(1, INT32_MAX)] = None
-    reset: Annotated[str, one_of("full", "last_layers", "redo")] = "full"
-    dormant_threshold: Annotated[float, at_least(0.0)] = 0.025
+    reset: Annotated[str, one_of("full", "last_layers")] = "full"
 
     @property
     def prioritised(self) -> bool:

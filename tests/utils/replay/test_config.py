@@ -15,8 +15,8 @@ def test_whole_windows_need_their_successors():
 
 
 def test_a_kind_of_resets_needs_their_period():
-    config = parse_config(compose_config(["system=q_learning/ff_dqn", "system.reset=redo"])).system
-    with pytest.raises(ConfigError, match="system.reset=redo has no effect: set system.reset_every"):
+    config = parse_config(compose_config(["system=q_learning/ff_dqn", "system.reset=last_layers"])).system
+    with pytest.raises(ConfigError, match="system.reset=last_layers has no effect: set system.reset_every"):
         config.check(8, 1)
 
 
