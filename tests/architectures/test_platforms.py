@@ -38,10 +38,7 @@ RUNS = {
     "impala": ["system=impala/ff_impala", "env=gymnax/cartpole", *ROLLOUT],
     "rec_impala": ["system=impala/rec_impala", "env=gymnax/cartpole", *ROLLOUT],
     "vmpo": ["system=mpo/ff_vmpo", "env=gymnax/cartpole", *ROLLOUT],
-    "reppo_discrete": [
-        *("system=reppo/ff_reppo_discrete", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"),
-        "system.self_prediction_coef=1",
-    ],
+    "reppo_discrete": ["system=reppo/ff_reppo_discrete", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "reppo": ["system=reppo/ff_reppo", "env=gymnax/pendulum", *ROLLOUT, "system.epochs=2"],
     "pqn": ["system=q_learning/ff_pqn", "env=gymnax/cartpole", *ROLLOUT, "system.epochs=2"],
     "pqn_continuous": ["system=q_learning/ff_pqn_continuous", "env=gymnax/pendulum", *ROLLOUT, "system.epochs=2"],

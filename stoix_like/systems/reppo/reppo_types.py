@@ -42,14 +42,6 @@ class REPPOShared(NamedTuple):
     return_statistics: Any
 
 
-class Successor(NamedTuple):
-    """What the critic predicts of steps `[B]`: the embedding `[B, D]` of their successors, and rewards."""
-
-    embedding: Any
-    reward: jax.Array
-    terminated: jax.Array
-
-
 class REPPOTransition(NamedTuple):
     """Steps `[B, ...]` with soft lambda-returns as targets `[B]`; observations are normalised if the run does.
 
@@ -57,19 +49,16 @@ class REPPOTransition(NamedTuple):
         observation: the observation acted on.
         action: the action taken.
         target: soft lambda-return.
-        successor: what the critic predicts, a `Successor`; `()` for nothing.
     """
 
     observation: Observation
     action: jax.Array
     target: jax.Array
-    successor: Any = ()
 
 
 class SoftValue(NamedTuple):
-    """The policy, its value `[...]` without the entropy, log-probabilities `[...]`, and the output of the critic."""
+    """The policy, its value `[...]` without the entropy, and log-probabilities `[...]`."""
 
     pi: Any
     q: jax.Array
     log_prob: jax.Array
-    output: Any

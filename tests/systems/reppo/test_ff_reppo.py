@@ -19,8 +19,7 @@ from stoix_like.loggers import MultiLogger
 from stoix_like.networks.distributions import Categorical
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
-from stoix_like.systems.reppo.reppo_types import REPPOTransition, Successor
-from stoix_like.systems.reppo.self_prediction import OFF, make_self_prediction
+from stoix_like.systems.reppo.reppo_types import REPPOTransition
 
 SMALL = [
     *("system=reppo/ff_reppo", "env=probe/continuous_policy", "arch.compile_cache=false", "arch.absolute_metric=false"),
@@ -118,29 +117,6 @@ def test_an_empty_support_raises():
         set_up_small("system.vmin=3", "system.vmax=2")
 
 
-def test_the_critic_predicts_the_next_embedding_and_the_reward():
-    """Mean over three entries of two steps, of which the second terminates: (4 + 1 + 9 + 0 + 0 + 1) / 6, times 0.5."""
-    prediction = make_self_prediction(0.5)
-    predicted = jnp.asarray([[2.0, 1.0, 4.0], [7.0, 7.0, 2.0]])
-    successor = Successor(jnp.zeros((2, 2)), jnp.ones(2), jnp.asarray([False, True]))
-    loss, metrics = prediction.loss(predicted, successor)
-    assert float(metrics["aux_loss"]) == pytest.approx(15 / 6)
-    assert float(loss) == pytest.approx(15 / 12)
-    assert make_self_prediction(None) is OFF
-
-
-@pytest.mark.slow
-def test_self_prediction_changes_the_critic_alone():
-    """Targets are the embeddings of the critic before the update, at the successors."""
-    reppo, shared = algorithm("system.self_prediction_coef=1.0")
-    rows, view = jnp.ones((1, 3)), Observation(jnp.asarray([[[0.1], [0.2], [0.3]]]))
-    steps = Transition(view, rows[..., None], rows, rows < 0, rows < 0, view, rows > 0, ())
-    batch = jax.jit(reppo.evaluate)(shared, Trajectory(steps, ()), jax.random.key(5))
-    assert batch.successor.embedding.shape == (1, 3, 16)
-    loss, metrics = reppo.critic_loss(shared.params.q_params, jax.tree.map(lambda x: x[0], batch))
-    assert float(loss) == pytest.approx(float(metrics["q_loss"] + metrics["aux_loss"]))
-
-
 def test_discrete_values_are_expectations_over_all_actions():
     """Policy (1/4, 3/4), values 1 and 5: 4; the entropy is (1/4) log 4 + (3/4) log(4/3) = 0.5623."""
     overrides = ["system=reppo/ff_reppo_discrete", "env=probe/policy"]
@@ -152,6 +128,6 @@ def test_discrete_values_are_expectations_over_all_actions():
     object.__setattr__(fixed, "output", lambda q_params, observation, action: output)
     soft = fixed.evaluate_policy(None, None, None, None)
     assert (float(soft.q[0]), float(soft.log_prob[0])) == pytest.approx((4.0, -0.56234), rel=1e-4)
-    (taken, logits, _), _ = fixed.taken(None, REPPOTransition(None, jnp.asarray([1]), None))
+    taken, logits, _ = fixed.taken(None, REPPOTransition(None, jnp.asarray([1]), None))
     assert (taken.tolist(), logits.tolist()) == ([5.0], [[3.0, 4.0, 5.0]])
     assert reppo.target_entropy(Observation(jnp.zeros((1, 1)))) == pytest.approx(0.3 * math.log(2.0))

@@ -1,7 +1,7 @@
 """Relative entropy pathwise policy optimisation (Voelcker et al. 2025, arXiv:2507.11019).
 
 Experimental: with few environments, a policy that has learned its task may lose it for a while, see the guide "Choose a
-system".
+system". The critic has no auxiliary loss, unlike that of the paper.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from stoix_like.systems.gradient_descent import gradient_step, make_optimiser
 from stoix_like.systems.off_policy_actor_critic import make_critics
 from stoix_like.systems.on_policy import MinibatchConfig, minibatch_epochs
 from stoix_like.systems.reppo.reppo_types import REPPOOptStates, REPPOParams, REPPOShared, REPPOTransition, SoftValue
-from stoix_like.systems.reppo.self_prediction import SelfPrediction, make_self_prediction
 from stoix_like.utils.jax_utils import merge_leading_dims
 from stoix_like.utils.loss import hl_gauss_loss, is_outside, sac_temperature_loss
 from stoix_like.utils.multistep import batch_lambda_returns
@@ -70,7 +69,6 @@ class Config(AtomsConfig, MinibatchConfig):
         min_kl_multiplier: smallest multiplier, in scaled rewards per nat; 0 for none.
         normalize_observations: whether observations are normalised by their running mean and standard deviation, which
             are frozen in evaluation.
-        self_prediction_coef: weight of the auxiliary loss, see `make_self_prediction`; None for none.
     """
 
     action_spaces: ClassVar[tuple[type, ...]] = (Box,)
@@ -94,7 +92,6 @@ class Config(AtomsConfig, MinibatchConfig):
     min_alpha: Annotated[float, at_least(0.0)]
     min_kl_multiplier: Annotated[float, at_least(0.0)]
     normalize_observations: bool
-    self_prediction_coef: Annotated[float | None, at_least(0.0)] = None
 
     def notes(self, action_space: Any) -> tuple[str, ...]:
         """See `entropy_notes`."""
@@ -115,7 +112,6 @@ class REPPO(Algorithm):
     normalizer: Normalizer
     reward_normalizer: RewardNormalizer
     action_space: Any
-    prediction: SelfPrediction
 
     def init(self, key: jax.Array, timestep: TimeStep) -> Agent:
         """Initialise the agent."""
@@ -149,7 +145,7 @@ class REPPO(Algorithm):
 
     def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the mean values of actions."""
-        return self.prediction.values(self.output(q_params, observation, action))[0]
+        return self.output(q_params, observation, action)[0]
 
     def update(self, agent: Agent, trajectory: Trajectory, key: jax.Array) -> tuple[Agent, Metrics]:
         """Learn from one rollout, in several epochs of minibatches."""
@@ -171,14 +167,13 @@ class REPPO(Algorithm):
         steps, params, config = trajectory.transitions, shared.params, self.config
         next_observation = self.normalizer.apply(shared.statistics, steps.next_observation)
         soft = self.evaluate_policy(params.actor_params, params.q_params, next_observation, key)
-        discount, scaled = config.gamma * (1.0 - steps.terminated), config.reward_scale * steps.reward
-        reward = scaled - discount * jnp.exp(params.log_alpha) * soft.log_prob
+        discount = config.gamma * (1.0 - steps.terminated)
+        reward = config.reward_scale * steps.reward - discount * jnp.exp(params.log_alpha) * soft.log_prob
         target = batch_lambda_returns(
             reward, discount, soft.q, config.q_lambda, time_major=True, truncation_t=steps.truncated
         )
-        successor = self.prediction.successor(soft.output, scaled, steps.terminated)
         observation = self.normalizer.apply(shared.statistics, steps.observation)
-        return REPPOTransition(observation, steps.action, target, successor)
+        return REPPOTransition(observation, steps.action, target)
 
     def sgd_step(
         self, b_actor_params: Any, shared: REPPOShared, batch: REPPOTransition, key: jax.Array
@@ -205,12 +200,11 @@ class REPPO(Algorithm):
         return shared._replace(params=params, opt_states=opt_states), q_metrics | metrics | dual_metrics
 
     def critic_loss(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, Metrics]:
-        """Compute cross-entropies to the targets, smoothed over the atoms, and the auxiliary loss if there is one."""
-        (q, logits, atoms), predicted = self.taken(q_params, batch)
+        """Compute cross-entropies to the targets, smoothed over the atoms."""
+        q, logits, atoms = self.taken(q_params, batch)
         loss = hl_gauss_loss(logits, atoms, batch.target)
-        aux_loss, metrics = self.prediction.loss(predicted, batch.successor)
         clipped = jnp.mean(is_outside(batch.target, atoms))
-        return loss + aux_loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped, **metrics}
+        return loss, {"q_loss": loss, "q_value": jnp.mean(q), "clipped_targets": clipped}
 
     def policy_loss(
         self, actor_params: Any, params: REPPOParams, b_actor_params: Any, batch: REPPOTransition, key: jax.Array
@@ -244,16 +238,15 @@ class REPPO(Algorithm):
         """Compute the value of one sampled action per observation, and its log-probability."""
         pi = self.actor.apply(actor_params, observation)
         action, log_prob = pi.sample_and_log_prob(seed=key)
-        output = self.output(q_params, observation, action)
-        return SoftValue(pi, self.prediction.values(output)[0], log_prob, output)
+        return SoftValue(pi, self.output(q_params, observation, action)[0], log_prob)
 
-    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[Any, Any]:
-        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken, and the predictions `[B, D + 1]`."""
-        output = self.output(q_params, batch.observation, batch.action)
-        return self.prediction.values(output), self.prediction.predicted(output)
+    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken."""
+        mean, logits, atoms = self.output(q_params, batch.observation, batch.action)
+        return mean, logits, atoms
 
     def output(self, q_params: Any, observation: Observation, action: Any) -> Any:
-        """Compute the output of the critic: means `[...]`, logits and atoms `[..., K]`, and predictions if any."""
+        """Compute the output of the critic: means `[...]`, logits and atoms `[..., K]`."""
         output = self.critic.apply(q_params, *self.critic_input(observation, action))
         return jax.tree.map(lambda x: x[..., 0], output)
 
@@ -262,27 +255,22 @@ class REPPO(Algorithm):
         return observation, {"action": action}
 
 
-def make_algorithm(
-    config: Config, spec: SystemSpec, algorithm: type[REPPO] = REPPO, num_actions: int | None = None
-) -> Algorithm:
-    """Build REPPO or a variant, whose critic has values of each of the discrete actions, if any."""
+def make_algorithm(config: Config, spec: SystemSpec, algorithm: type[REPPO] = REPPO) -> Algorithm:
+    """Build REPPO or a variant."""
     actor, q_network = spec.networks.actor_network, spec.networks.q_network
-    optim, prediction = partial(make_optimiser, config, spec), make_self_prediction(config.self_prediction_coef)
-    head = prediction.wrap(configure_head(q_network.critic_head, config.support), num_actions)
-    reppo = algorithm(
+    optim = partial(make_optimiser, config, spec)
+    return algorithm(
         config,
         spec.axes,
         actor=FeedForwardActor(actor.action_head, actor.pre_torso, actor.input_layer),
-        critic=make_critics(q_network, 1, head),
+        critic=make_critics(q_network, 1, configure_head(q_network.critic_head, config.support)),
         actor_optim=optim(config.actor_lr),
         q_optim=optim(config.q_lr),
         dual_optim=optim(config.dual_lr),
         normalizer=make_normalizer(config.normalize_observations, spec.axes),
         reward_normalizer=make_reward_normalizer(config.normalize_rewards, config.gamma, spec.axes),
         action_space=spec.action_space,
-        prediction=prediction,
     )
-    return reppo
 
 
 build, run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo", make_algorithm)

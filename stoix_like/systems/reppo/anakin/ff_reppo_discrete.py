@@ -50,24 +50,22 @@ class DiscreteREPPO(ff_reppo.REPPO):
 
     def value(self, q_params: Any, observation: Observation, action: jax.Array) -> jax.Array:
         """Compute the mean values `[..., A]` of all actions."""
-        return self.prediction.values(self.output(q_params, observation, None))[0].preferences
+        return self.output(q_params, observation, None)[0].preferences
 
     def evaluate_policy(self, actor_params: Any, q_params: Any, observation: Observation, key: jax.Array) -> SoftValue:
         """Compute the expected value of the policy, and its negative entropy."""
-        pi, output = self.actor.apply(actor_params, observation), self.output(q_params, observation, None)
-        q = jnp.sum(pi.probs * self.prediction.values(output)[0].preferences, axis=-1)
-        return SoftValue(pi, q, -pi.entropy(), output)
+        pi = self.actor.apply(actor_params, observation)
+        q = jnp.sum(pi.probs * self.output(q_params, observation, None)[0].preferences, axis=-1)
+        return SoftValue(pi, q, -pi.entropy())
 
-    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[Any, Any]:
-        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken, and the predictions `[B, D + 1]`."""
-        output = self.output(q_params, batch.observation, None)
-        policy, logits, atoms = self.prediction.values(output)
+    def taken(self, q_params: Any, batch: REPPOTransition) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute means `[B]`, logits and atoms `[B, K]` of the actions taken."""
+        policy, logits, atoms = self.output(q_params, batch.observation, None)
 
         def select(x: jax.Array) -> jax.Array:
             return x[jnp.arange(len(batch.action)), batch.action]
 
-        taken = select(policy.preferences), select(logits), atoms
-        return taken, jax.tree.map(select, self.prediction.predicted(output))
+        return select(policy.preferences), select(logits), atoms
 
     def critic_input(self, observation: Observation, action: Any) -> tuple[Any, ...]:
         """Return the inputs of the critic."""
@@ -76,8 +74,7 @@ class DiscreteREPPO(ff_reppo.REPPO):
 
 def make_algorithm(config: Config, spec: SystemSpec) -> Algorithm:
     """Build discrete REPPO; see `ff_reppo.make_algorithm`."""
-    space: Any = spec.action_space
-    return ff_reppo.make_algorithm(config, spec, DiscreteREPPO, space.n)
+    return ff_reppo.make_algorithm(config, spec, DiscreteREPPO)
 
 
 build, run_experiment, hydra_entry_point = entry_points("reppo/ff_reppo_discrete", make_algorithm)
