@@ -20,7 +20,6 @@ from stoix_like.storage.files import write_bytes
 from stoix_like.storage.recorded_runs import Member, evolves
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
-KINDS = ("curves", "profiles", "efficiency", "slices", "heatmap", "lineage")
 _WIDTH, _HEIGHT = 7.0, 4.2  # inches of one panel
 _COLUMNS = 3
 _PAGE = """<!doctype html>
@@ -52,7 +51,7 @@ def draw(algorithms: Sequence[Algorithm], kind: str, *, hyperparams: Sequence[st
 
     Args:
         algorithms: from `read`.
-        kind: an entry of `KINDS`.
+        kind: `curves`, `profiles`, `efficiency`, `slices`, `heatmap` or `lineage`.
         hyperparams: for `slices` and `lineage`, which (by default all that vary); for `heatmap`, two.
         options: further arguments of the function of `plots` that draws.
 

@@ -113,7 +113,7 @@ def values_of(taken: Slice) -> np.ndarray:
         ConfigError: the run has no critic.
     """
     if taken.found.value is None:
-        raise ConfigError(f"{taken.policy.name}: the system has no critic: use plot-policy")
+        raise ConfigError(f"{taken.policy.name}: the system has no critic: use plot --kind policy")
     return taken.found.value
 
 

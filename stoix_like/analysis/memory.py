@@ -1,4 +1,4 @@
-"""Returns over the length of a task, for several recurrent cells: `stoix-like plot-memory`."""
+"""Returns over the length of a task, for several recurrent cells: `stoix-like plot --kind memory`."""
 
 from __future__ import annotations
 

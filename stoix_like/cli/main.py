@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stoix_like.cli import commands as reading
+from stoix_like.cli import plotting
+from stoix_like.cli.options import TRUST
 from stoix_like.cli.process import FAILED, STARTED, program, show
 from stoix_like.cli.train import config_dirs, train
 from stoix_like.errors import ConfigError
@@ -31,11 +33,9 @@ Reinforcement learning in JAX with whole training runs compiled into one program
   stoix-like runs [DIR]
   stoix-like compare RUN_DIR ...
   stoix-like plot RUN_DIR ... --out curves.png
+  stoix-like plot --kind policy RUN_DIR --out policy.png
   stoix-like ladder RUN_DIR
   stoix-like report RUN_DIR ... --out report.html
-  stoix-like plot-policy RUN_DIR --out policy.png
-  stoix-like plot-critic RUN_DIR --out critic.png
-  stoix-like plot-trajectory RUN_DIR --out trajectory.png
   stoix-like export RUN_DIR --out policy.onnx
   stoix-like push RUN_DIR owner/name
   stoix-like tune gymnax/acrobot --system ppo/ff_ppo --budget 10min
@@ -58,12 +58,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         known, rest = _parse(argv)
         if known.command == "train":
             train(None, rest)
+        elif known.command == "plot":
+            show(plotting.plot(rest))
         else:
             known.run(known)
 
 
 def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the arguments; return those of `train`, which Hydra parses, separately."""
+    """Parse the arguments; return those of `train` and `plot`, which have parsers of their own, separately."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words and (kind := plotting.moved(words[0])):
+        raise ConfigError(f"{words[0]} is a kind of plot: use stoix-like plot --kind {kind}")
     parser = argparse.ArgumentParser(
         "stoix-like", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,7 +80,7 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     resuming.add_argument(
         "overrides", nargs="*", help="key=value for the budget, logging or checkpoints: arch.total_timesteps=1e6"
     )
-    resuming.add_argument("--trust", action="store_true", help=reading.TRUST)
+    resuming.add_argument("--trust", action="store_true", help=TRUST)
     resuming.set_defaults(run=_resume)
     evaluating = commands.add_parser("evaluate", help="evaluate a trained policy on complete episodes")
     _add_evaluation(evaluating)
@@ -105,10 +110,10 @@ def _parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     checking.add_argument("--steps", type=int, default=300, help="random steps per environment (default: 300)")
     checking.add_argument("--config-dir", help="directory of your YAML files")
     checking.set_defaults(run=_check_env)
-    known, rest = parser.parse_known_args(argv)
+    known, rest = parser.parse_known_args(words)
     if known.command in ("resume", "compile", "check-env", "tune") and not any(word.startswith("-") for word in rest):
         known.overrides += rest  # those after an option
-    elif rest and known.command != "train":
+    elif rest and known.command not in ("train", "plot"):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return known, rest
 
@@ -142,7 +147,7 @@ def _add_evaluation(parser: argparse.ArgumentParser) -> None:
         "--simulations", type=int, help="of systems that search: simulations per step; 0: the policy network alone"
     )
     parser.add_argument("--render", type=Path, metavar="OUT.gif|OUT.mp4", help="render one more episode to this file")
-    parser.add_argument("--trust", action="store_true", help=reading.TRUST)
+    parser.add_argument("--trust", action="store_true", help=TRUST)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

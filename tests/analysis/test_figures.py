@@ -24,7 +24,10 @@ def test_figures_as_files(two, tmp_path):
         (["--out", "x.gif"], "the ending must be one of .png"),
         (["--out", "none/x.png"], "none is not a directory"),
         (["--out", "x.png", "--kind", "curve"], "did you mean 'curves'"),
-        (["--out", "x.png", "--kind", "profiles", "--band", "error"], "--band does not apply to --kind profiles"),
+        (
+            ["--out", "x.png", "--kind", "profiles", "--band", "error"],
+            "plot --kind profiles: error: unrecognized arguments: --band",
+        ),
         (["--out", "x.png", "--kind", "heatmap"], "needs a population"),
         (["--out", "x.png", "--metric", "eval/episode_retrn_mean"], "did you mean 'eval/episode_return_mean'"),
         (["--out", "x.png", "--by", "system.actr_lr"], "did you mean 'system.actor_lr'"),

@@ -109,7 +109,7 @@ def test_probabilities_and_illegal_actions(cartpole, monkeypatch):
     limit = 12 * np.pi / 180
     expected = 1 / (1 + np.exp(-10 * np.array([-limit, 0.0, limit])))
     np.testing.assert_allclose(lines[1].get_ydata(), expected, rtol=1e-5)
-    with pytest.raises(ConfigError, match="has no critic: use plot-policy"):
+    with pytest.raises(ConfigError, match="has no critic: use plot --kind policy"):
         analysis.critic_slice(taken)
     monkeypatch.setattr(cartpole, "_system", cartpole._system._replace(inspect=None))
     with pytest.raises(ConfigError, match="the system has no `inspect`"):
@@ -146,16 +146,16 @@ def test_episodes_and_histograms(pendulum, visits):
 
 def test_commands_draw_a_run(tmp_path_factory, tmp_path, capsys):
     run_dir = str(train_pendulum(tmp_path_factory))
-    for command, options in (
-        ("plot-policy", ["--fixed", "angular_velocity=1", "--features", "angle"]),
-        ("plot-critic", ["--others", "sampled"]),
-        ("plot-trajectory", ["--episodes", "2", "--seed", "1"]),
+    for kind, options in (
+        ("policy", ["--fixed", "angular_velocity=1", "--features", "angle"]),
+        ("critic", ["--others", "sampled"]),
+        ("trajectory", ["--episodes", "2", "--seed", "1"]),
     ):
-        out = tmp_path / f"{command}.svg"
-        cli.main([command, run_dir, "--out", str(out), "--which", "last", *options])
+        out = tmp_path / f"{kind}.svg"
+        cli.main(["plot", "--kind", kind, run_dir, "--out", str(out), "--which", "last", *options])
         assert f"drawn to {out}" in capsys.readouterr().out
         assert "angle (rad)" in out.read_text()
     assert "mean return" in out.read_text()
     with pytest.raises(SystemExit):
-        cli.main(["plot-policy", run_dir, "--out", str(tmp_path / "x.png"), "--fixed", "angle"])
+        cli.main(["plot", "--kind", "policy", run_dir, "--out", str(tmp_path / "x.png"), "--fixed", "angle"])
     assert "--fixed angle: use name=number" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_each_cell_is_a_line_over_lengths_with_a_band_over_seeds(sweep):
 def test_pictures_that_cannot_be_drawn_are_refused(sweep, arguments, message, capsys, monkeypatch):
     monkeypatch.chdir(sweep)
     with pytest.raises(SystemExit) as exit_:
-        cli.main(["plot-memory", str(sweep), *arguments])
+        cli.main(["plot", "--kind", "memory", str(sweep), *arguments])
     assert exit_.value.code == REFUSED
     assert message in capsys.readouterr().err
 
@@ -90,9 +90,9 @@ def test_pictures_that_cannot_be_drawn_are_refused(sweep, arguments, message, ca
 def test_runs_of_one_length_need_its_name(tmp_path, capsys):
     write_run(tmp_path / "run", env_kwargs={"length": 8}, cell="gru")
     with pytest.raises(SystemExit):
-        cli.main(["plot-memory", str(tmp_path), "--out", str(tmp_path / "x.png")])
+        cli.main(["plot", "--kind", "memory", str(tmp_path), "--out", str(tmp_path / "x.png")])
     assert "no number in env.kwargs.* differs between these runs: name the length" in capsys.readouterr().err
-    cli.main(["plot-memory", str(tmp_path), "--out", str(tmp_path / "x.png"), "--x", "env.kwargs.length"])
+    cli.main(["plot", "--kind", "memory", str(tmp_path), "--out", str(tmp_path / "x.png"), "--x", "env.kwargs.length"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -116,6 +116,6 @@ def test_the_study_of_the_guide_is_reported_by_all_commands(tmp_path):
     compared = run("compare", "runs/t_maze")
     assert all(text in compared for text in (*tasks, "cell_type=gru", "cell_type=mingru"))
     run("plot", "runs/t_maze", "--out", "curves.png")
-    run("plot-memory", "runs/t_maze", "--out", "t_maze.svg")
+    run("plot", "--kind", "memory", "runs/t_maze", "--out", "t_maze.svg")
     run("report", "runs/t_maze", "--out", "report.html")
     assert all(task in (tmp_path / "report.html").read_text() for task in tasks)

@@ -11,10 +11,10 @@ from stoix_like.errors import ConfigError
     ("command", "imports"),
     [
         ("sweep sweep.trials=1", True),
-        ("plot-policy run --out a.png --trust", True),
-        ("plot-trajectory run --out a.png --trust", True),
+        ("plot --kind policy run --out a.png --trust", True),
+        ("plot --kind trajectory run --out a.png --trust", True),
         ("export run --out a.stablehlo --trust", True),
-        ("plot-critic run --out a.png", False),
+        ("plot --kind critic run --out a.png", False),
     ],
 )
 def test_commands_import_code_from_the_working_directory(command, imports, tmp_path, monkeypatch):

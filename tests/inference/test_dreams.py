@@ -42,7 +42,7 @@ def test_arguments_out_of_range_are_refused(options, message, tmp_path):
 @pytest.mark.parametrize("name", ["dream.jpg", "dream"])
 def test_the_command_refuses_other_endings(name, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
-        main(["plot-dream", str(tmp_path), "--out", name])
+        main(["plot", "--kind", "dream", str(tmp_path), "--out", name])
     assert exit.value.code != 0
     assert "the ending must be one of .png, .svg, .pdf, .html, .gif, .mp4" in capsys.readouterr().err
 
@@ -68,7 +68,21 @@ def test_a_run_is_dreamed_during_training_drawn_and_reported(tmp_path, capsys):
     with pytest.raises(ConfigError, match=r"context=20 leaves nothing to predict of an episode with \d+ observations"):
         dream_episode(run, context=20, trust=True)
     for name in ("dream.png", "dream.gif"):
-        main(["plot-dream", str(run), "--out", str(tmp_path / name), "--context", "3", "--length", "8", "--trust"])
+        main(
+            [
+                "plot",
+                "--kind",
+                "dream",
+                str(run),
+                "--out",
+                str(tmp_path / name),
+                "--context",
+                "3",
+                "--length",
+                "8",
+                "--trust",
+            ]
+        )
     assert "drawn to" in capsys.readouterr().out
     with Image.open(tmp_path / "dream.gif") as gif:
         assert gif.n_frames == 8
@@ -89,7 +103,7 @@ def test_environments_on_the_host_and_members_dream(more, tmp_path):
 def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, capsys):
     train(tmp_path / "run", "system.module=toys")
     with pytest.raises(SystemExit):
-        main(["plot-dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
+        main(["plot", "--kind", "dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
     message = "toy on gymnax/CartPole-v1: the system has no world model: use a run of system=dreamer/dreamer_v3"
     assert message in capsys.readouterr().err
     report.write([tmp_path / "run"], tmp_path / "report.html")
@@ -121,7 +135,7 @@ def test_dreamer_v3_is_trained_dreamed_evaluated_and_exported(tmp_path):
     assert same[:3].all()
     assert not same[3:].all()
     assert short.dream.reward.shape == short.dream.continues.shape == (10,)
-    main(["plot-dream", str(run), "--out", str(tmp_path / "dream.png")])
+    main(["plot", "--kind", "dream", str(run), "--out", str(tmp_path / "dream.png")])
     assert evaluate(run, 4)["episode_length_mean"] == 9.0
     policy = load_policy(run)
     action, state = policy.predict(short.view[:1])

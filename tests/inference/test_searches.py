@@ -51,6 +51,6 @@ def test_a_trained_run_is_searched_evaluated_and_exported(tmp_path):
     assert raw["simulations"] == 0
     visits = load_policy(run).play(8)
     assert len(visits.returns) == 8
-    main(["plot-search", str(run), "--out", str(tmp_path / "search.png"), "--step", "1"])
+    main(["plot", "--kind", "search", str(run), "--out", str(tmp_path / "search.png"), "--step", "1"])
     assert (tmp_path / "search.png").stat().st_size > 1000
     main(["export", str(run), "--out", str(tmp_path / "policy.npz")])

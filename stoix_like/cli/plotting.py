@@ -1,0 +1,273 @@
+"""The command `plot`: pictures of runs, of several kinds with options of their own.
+
+Everything but the parsers is imported when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stoix_like.cli.options import add_choice, add_run, add_runs, add_selection, load_policy
+from stoix_like.errors import ConfigError, nearest
+from stoix_like.interpreter import make_importable
+
+DEFAULT = "curves"
+
+
+class PlotKind(NamedTuple):
+    """A kind of pictures.
+
+    Attributes:
+        about: what they show.
+        add: adds the arguments to a parser, but for `--out`.
+        draw: draws to `out`.
+        endings: the endings that `out` may have, in words.
+    """
+
+    about: str
+    add: Callable[[argparse.ArgumentParser], None]
+    draw: Callable[[argparse.Namespace], None]
+    endings: str = ".png, .svg, .pdf or .html"
+
+
+def plot(words: Sequence[str]) -> str:
+    """Draw one picture.
+
+    Args:
+        words: the words of the command line after `plot`.
+
+    Returns:
+        What to show.
+
+    Raises:
+        ConfigError: the kind is unknown, or the picture cannot be drawn.
+    """
+    first = argparse.ArgumentParser("stoix-like plot", add_help=False, allow_abbrev=False)
+    first.add_argument("--kind", default=DEFAULT)
+    known, rest = first.parse_known_args(words)
+    if known.kind not in KINDS:
+        raise ConfigError(f"--kind {known.kind} is unknown: {nearest(known.kind, KINDS)}")
+    kind = KINDS[known.kind]
+    parser = argparse.ArgumentParser(
+        f"stoix-like plot --kind {known.kind}",
+        description=f"Plot {kind.about}.",
+        epilog="\n".join(["kinds, each with options of its own (stoix-like plot --kind KIND --help):", *_list_kinds()]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kind.add(parser)
+    parser.add_argument("--out", type=Path, required=True, help=f"the file: {kind.endings}")
+    args = parser.parse_args(rest)
+    kind.draw(args)
+    return f"drawn to {args.out}"
+
+
+def moved(word: str) -> str | None:
+    """Return the kind that a command such as `plot-dream` means; None if it is no such command."""
+    kind = word.removeprefix("plot-")
+    return kind if kind != word and kind in KINDS else None
+
+
+def _list_kinds() -> list[str]:
+    return [f"  {name:12}{kind.about}{' (default)' * (name == DEFAULT)}" for name, kind in KINDS.items()]
+
+
+def _add_curves(parser: argparse.ArgumentParser) -> None:
+    _add_efficiency(parser)
+    parser.add_argument("--x", help="env_steps (default) or wall_seconds")
+    parser.add_argument("--center", help="iqm (default), mean or median")
+    parser.add_argument("--band", help="bootstrap (default), percentile, deviation, error or none")
+    parser.add_argument("--test", help="mark where this test decides between two algorithms")
+
+
+def _add_efficiency(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--metric", help="the metric (default: eval/episode_return_mean)")
+
+
+def _add_population(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--hyperparam", action="append", default=[], help="may be repeated (default: all that vary)")
+
+
+def _add_heatmap(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser)
+    parser.add_argument("--hyperparam", action="append", default=[], help="give two (default: the first two that vary)")
+
+
+def _add_trajectory(parser: argparse.ArgumentParser, number: str = "up to four") -> None:
+    add_run(parser)
+    parser.add_argument(
+        "--features",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"pole_angle, or observation[2]; {number} (default: the first two)",
+    )
+    parser.add_argument("--episodes", type=int, default=10, help="episodes to visit states in (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start states (default: 0)")
+    add_choice(parser)
+
+
+def _add_slice(parser: argparse.ArgumentParser) -> None:
+    _add_trajectory(parser, "one or two")
+    parser.add_argument(
+        "--fixed", nargs="+", default=[], metavar="NAME=VALUE", help="values of features that do not vary"
+    )
+    parser.add_argument(
+        "--others",
+        default="typical",
+        help="the other features: those of a typical visited state (typical, default), or averages over sampled"
+        " ones (sampled)",
+    )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--step", type=int, default=0, help="the step of the episode (default: 0)")
+    parser.add_argument("--simulations", type=int, help="simulations per step (default: as evaluations of the run)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
+    add_choice(parser)
+
+
+def _add_dream(parser: argparse.ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--context", type=int, default=5, help="observations that the model sees (default: 5)")
+    parser.add_argument("--length", type=int, default=50, help="observations at most (default: 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the start state (default: 0)")
+    add_choice(parser)
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    add_runs(parser)
+    parser.add_argument(
+        "--x", metavar="KEY", help="key of the length or delay (default: the number in env.kwargs that differs)"
+    )
+    parser.add_argument(
+        "--by", action="append", default=[], metavar="KEY", help="further key that tells lines apart; may be repeated"
+    )
+    parser.add_argument("--score", default="final", help="final (default) or best evaluated return of each seed")
+
+
+def _draw_runs(args: argparse.Namespace, kind: str) -> None:
+    from stoix_like import analysis
+    from stoix_like.analysis import figures
+
+    figures.check_output(args.out)
+    options = {name: value for name, value in vars(args).items() if name not in ("runs", "by", "out", "hyperparam")}
+    given = {name: value for name, value in options.items() if value is not None}
+    hyperparams = getattr(args, "hyperparam", ())
+    figures.save(figures.draw(analysis.read(args.runs, args.by), kind, hyperparams=hyperparams, **given), args.out)
+
+
+def _draw_policy(args: argparse.Namespace, function: str) -> None:
+    from stoix_like import analysis
+    from stoix_like.analysis import figures
+
+    figures.check_output(args.out)
+    sliced = {"fixed": _numbers(args.fixed), "others": args.others} if hasattr(args, "fixed") else {}
+    draw: Callable[..., Any] = getattr(analysis, function)
+    policy = load_policy(args)
+    try:
+        figure = draw(policy, args.features, visits=policy.play(args.episodes, args.seed), **sliced)
+    finally:
+        policy.close()
+    figures.save(figure, args.out)
+
+
+def _draw_search(args: argparse.Namespace) -> None:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.searches import draw_search
+    from stoix_like.inference.searches import search_episode
+
+    figures.check_output(args.out)
+    if args.trust:
+        make_importable()
+    options = {"seed": args.seed, "simulations": args.simulations, "trust": args.trust}
+    episode = search_episode(args.run_dir, args.which, args.member, **options)
+    figures.save(draw_search(episode, args.step), args.out)
+
+
+def _draw_dream(args: argparse.Namespace) -> None:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.dreams import draw_dream
+    from stoix_like.inference.dreams import dream_episode
+    from stoix_like.rendering.animation import FORMATS, check_writer
+    from stoix_like.rendering.dream_drawing import write_dream
+
+    ending = args.out.suffix[1:]
+    figures.check_output(args.out, (*figures.SUFFIXES, *(f".{name}" for name in FORMATS)))
+    if ending in FORMATS:
+        check_writer(ending, f"--out {args.out}")
+    if args.trust:
+        make_importable()
+    options = {"context": args.context, "length": args.length, "seed": args.seed, "trust": args.trust}
+    episode = dream_episode(args.run_dir, args.which, args.member, **options)
+    if ending in FORMATS:
+        write_dream(args.out, episode)
+    else:
+        figures.save(draw_dream(episode), args.out)
+
+
+def _draw_memory(args: argparse.Namespace) -> None:
+    from stoix_like.analysis import figures
+    from stoix_like.analysis.groups import SCORES
+    from stoix_like.analysis.memory import draw_memory
+
+    figures.check_output(args.out)
+    if args.score not in SCORES:
+        raise ConfigError(f"--score {args.score} is unknown: {nearest(args.score, SCORES)}")
+    figures.save(draw_memory(args.runs, args.x, args.score, args.by), args.out)
+
+
+def _numbers(given: Sequence[str]) -> dict[str, float]:
+    """Parse `name=value`."""
+    found = {}
+    for word in given:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--fixed {word}: use name=number, such as pole_angle=0.1") from None
+    return found
+
+
+KINDS = {
+    "curves": PlotKind("learning curves by environment", _add_curves, partial(_draw_runs, kind="curves")),
+    "profiles": PlotKind("the share of runs above each return", add_selection, partial(_draw_runs, kind="profiles")),
+    "efficiency": PlotKind(
+        "the return over seeds and environments against steps", _add_efficiency, partial(_draw_runs, kind="efficiency")
+    ),
+    "slices": PlotKind(
+        "the return of a population over each hyperparameter", _add_population, partial(_draw_runs, kind="slices")
+    ),
+    "heatmap": PlotKind(
+        "the return of a population over two hyperparameters", _add_heatmap, partial(_draw_runs, kind="heatmap")
+    ),
+    "lineage": PlotKind(
+        "the hyperparameters of a population over time", _add_population, partial(_draw_runs, kind="lineage")
+    ),
+    "policy": PlotKind(
+        "a policy over features of the observation", _add_slice, partial(_draw_policy, function="draw_policy")
+    ),
+    "critic": PlotKind(
+        "a critic over features of the observation", _add_slice, partial(_draw_policy, function="draw_critic")
+    ),
+    "trajectory": PlotKind(
+        "episodes of a policy, and histograms of rewards, actions and returns",
+        _add_trajectory,
+        partial(_draw_policy, function="draw_trajectory"),
+    ),
+    "search": PlotKind("what the search of a step found, and the values over steps", _add_search, _draw_search),
+    "dream": PlotKind(
+        "what a world model predicts of an episode",
+        _add_dream,
+        _draw_dream,
+        endings=".png, .svg, .pdf, .html, .gif or .mp4",
+    ),
+    "memory": PlotKind("returns over the length of a task, a line per cell", _add_memory, _draw_memory),
+}
+"""The kinds by name."""
