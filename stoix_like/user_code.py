@@ -16,13 +16,10 @@ from stoix_like.errors import ConfigError, raised_at, reason
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ERRORS = (Exception, SystemExit)
-"""What code of users may raise; Ctrl-C is for the program."""
 
-
-def is_exit(error: BaseException) -> bool:
-    """Return whether an error is the program's own exit, for a signal that arrived while code of users ran."""
-    return isinstance(error, SystemExit) and signals.received() is not None
+def user_errors() -> tuple[type[BaseException], ...]:
+    """Return what code of users may raise, for `except`; Ctrl-C, and the exit for a signal, are the program's own."""
+    return (Exception,) if signals.received() is not None else (Exception, SystemExit)
 
 
 def import_object(path: Any, key: str, wanted: str) -> Any:
@@ -59,9 +56,7 @@ def refusing(problem: str, advice: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except ERRORS as error:
-        if is_exit(error):
-            raise
+    except user_errors() as error:
         place = raised_at(error).strip(" ()")
         raise ConfigError(f"{problem} ({', '.join(filter(None, (reason(error), place)))}): {advice}") from error
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from stoix_like.errors import ConfigError, nearest, raised_at, reason
 from stoix_like.schema import INT32_MAX, scalar
-from stoix_like.user_code import ERRORS, is_exit
+from stoix_like.user_code import user_errors
 
 T = TypeVar("T")
 
@@ -100,9 +100,7 @@ def construct(cls: Callable[..., T], kwargs: Mapping[str, Any], owner: str, key:
             raise ConfigError(f"{key}.{name}={value} is invalid for {owner}: it must be a number")
     try:
         return cls(*args, **kwargs)
-    except ERRORS as error:
-        if is_exit(error):
-            raise
+    except user_errors() as error:
         raise ConfigError(f"{key}={dict(kwargs)} is invalid for {owner}: {reason(error)}{raised_at(error)}") from error
 
 

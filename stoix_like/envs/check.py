@@ -17,7 +17,7 @@ from stoix_like.envs.environment import State, VectorEnvironment, Vectorize
 from stoix_like.envs.spaces import Box, Dict, Discrete, Mixed, MultiDiscrete, Tuple, bounds, choices
 from stoix_like.envs.wrappers import JoinActions
 from stoix_like.errors import ConfigError, FaultyEnvironmentError, HostEnvironmentError, first_line, raised_at
-from stoix_like.user_code import ERRORS, is_exit
+from stoix_like.user_code import user_errors
 
 NUM_ENVS = 3
 NUM_STEPS = 300
@@ -186,9 +186,7 @@ def _attempt(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except FaultyEnvironmentError:
         raise
-    except ERRORS as error:
-        if is_exit(error):
-            raise
+    except user_errors() as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         traced = isinstance(error, (jax.errors.JAXTypeError, jax.errors.JAXIndexError))
         advice = " (use jax.numpy, jnp.where and jax.lax.cond, and keep all state in the state)" if traced else ""

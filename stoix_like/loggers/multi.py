@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stoix_like.loggers.base import Logger, RunInfo, UpdateLogger, VideoLogger
-from stoix_like.user_code import ERRORS, is_exit
+from stoix_like.user_code import user_errors
 
 
 class MultiLogger:
@@ -76,15 +76,13 @@ class MultiLogger:
         for logger in tuple(self._loggers):
             try:
                 call(logger)
-            except ERRORS as error:
-                if is_exit(error):
-                    raise
+            except user_errors() as error:
                 self._drop(logger, error)
 
     def _drop(self, logger: Logger, error: BaseException) -> None:
         self._loggers.remove(logger)
         # Before the report, so that a progress bar restores the terminal first.
-        with contextlib.suppress(*ERRORS):
+        with contextlib.suppress(*user_errors()):
             logger.close()
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed as well
             reason = f"{type(error).__name__}: {error}"

@@ -27,7 +27,7 @@ from stoix_like.networks.fitting import fit_input, observation_facts
 from stoix_like.networks.inputs import ArrayInput
 from stoix_like.networks.recurrent import MAX_STATE, MAX_STATES, GTrXLCell, LRUCell, MinGRUCell, MLSTMCell, S5Cell
 from stoix_like.networks.requirements import MisfitError
-from stoix_like.user_code import ERRORS, is_exit, refusing
+from stoix_like.user_code import refusing, user_errors
 
 Activation = Callable[[Array], Array]
 """A function from arrays to arrays."""
@@ -456,8 +456,8 @@ def _instantiate(arguments: dict[str, Any], context: Context, key: str) -> Any:
         return functools.partial(target, **arguments)
     try:
         return target(**arguments)
-    except ERRORS as error:
-        if isinstance(error, ConfigError) or is_exit(error):
+    except user_errors() as error:
+        if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{key}={path} cannot be built: {reason(error)}{raised_at(error)}") from error
 

@@ -18,7 +18,7 @@ from stoix_like.policies.policy import Policy
 from stoix_like.run.population import Population
 from stoix_like.run.saved_state import of_member
 from stoix_like.run.setup import RunSetup
-from stoix_like.user_code import ERRORS, is_exit
+from stoix_like.user_code import user_errors
 
 T = TypeVar("T")
 
@@ -166,7 +166,5 @@ def _call(callback: Callback, function: Callable[[], T]) -> T:
         return function()
     except CallbackError:
         raise
-    except ERRORS as error:
-        if is_exit(error):
-            raise
+    except user_errors() as error:
         raise CallbackError(f"{type(callback).__name__}: {type(error).__name__}: {error}") from error

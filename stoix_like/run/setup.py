@@ -40,7 +40,7 @@ from stoix_like.run.suggestions import suggest_network, suggest_systems
 from stoix_like.storage.config_file import flatten
 from stoix_like.storage.run_files import is_address
 from stoix_like.storage.store import normalised
-from stoix_like.user_code import ERRORS, is_exit
+from stoix_like.user_code import user_errors
 from stoix_like.utils.successors import count_truncations
 from stoix_like.versions import versions
 
@@ -327,8 +327,8 @@ def _shapes(setup: InferenceSetup, train_env: VectorEnvironment) -> memory.Shape
 
     try:
         return jax.eval_shape(trace, jax.eval_shape(jax.random.key, 0))
-    except ERRORS as error:
-        if isinstance(error, ConfigError) or is_exit(error) or os.environ.get("HYDRA_FULL_ERROR"):
+    except user_errors() as error:
+        if isinstance(error, ConfigError) or os.environ.get("HYDRA_FULL_ERROR"):
             raise
         raise ConfigError(
             f"system={setup.config.system_name} cannot be built with this network: {reason(error)}{raised_at(error)}"
