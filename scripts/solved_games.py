@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import connect_four
-import solved_games
+from support import connect_four, solved_games
 
 from stoix_like.inference.load import open_run
 

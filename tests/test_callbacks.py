@@ -2,8 +2,8 @@ import json
 import math
 
 import pytest
-from comparisons import recorded, without_times
-from trained_runs import SMALL
+from support.comparisons import recorded, without_times
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.callbacks import EvaluatePolicy, StopAtReturn, StopWithoutImprovement

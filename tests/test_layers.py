@@ -5,7 +5,10 @@ Imports for types alone and those inside functions count, too.
 
 import ast
 import graphlib
+import re
 from pathlib import Path
+
+import support
 
 import stoix_like
 
@@ -93,3 +96,8 @@ def test_what_is_traced_knows_no_configuration_and_no_files():
 def test_no_circle_of_files():
     graph = {module: imports(path) - {module} for module, path in MODULES.items()}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_package_of_shared_test_code_lists_its_modules():
+    listed = set(re.findall(r"`(\w+)`", support.__doc__))
+    assert listed == {path.stem for path in Path(support.__file__).parent.glob("[a-z]*.py")}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scripted
+from support import scripted
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -43,7 +43,7 @@ def start(
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    paths = [str(Path(scripted.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(scripted.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     started = []
     for index in range(processes):
         is_last = index == processes - 1
@@ -193,7 +193,12 @@ def test_a_signal_to_one_process_saves_and_stops_all(tmp_path: Path) -> None:
 
 
 HOST = (
-    *("env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "arch.total_num_envs=4", "system.rollout_length=4"),
+    *(
+        "env=gymnasium",
+        "env.scenario.name=support.scripted:Scripted-v0",
+        "arch.total_num_envs=4",
+        "system.rollout_length=4",
+    ),
     *("arch.total_timesteps=640", "arch.num_evaluation=2"),
 )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import filelock
 import jax
 import pytest
-import toys
 from omegaconf import OmegaConf
+from support import toys
 
 import stoix_like
 from stoix_like.composition import compose_config, group_choices
@@ -152,7 +152,7 @@ def test_overrides_are_derived_from_the_configuration_if_not_recorded(overrides)
 def test_a_sweep_and_a_population_are_summarised_in_a_page(tmp_path, capsys):
     # In a separate process, because Hydra reconfigures logging.
     command = [Path(sys.executable).parent / "stoix-like", "train", "-m", *TINY, "arch.seed=0,1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests/support")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     subprocess.run([*command, f"hydra.sweep.dir={tmp_path}/sweep"], env=environment, check=True, capture_output=True)
     overrides = [*TINY, "arch.population.size=3", "arch.seed=2", "arch.num_devices=1"]
     population = stoix_like.train("ppo/ff_ppo", overrides, run_dir=tmp_path / "population")

@@ -5,9 +5,9 @@ import sys
 from types import SimpleNamespace
 
 import flax.linen as nn
-import own_envs
 import pytest
-from trained_runs import SMALL
+from support import own_envs
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import callbacks
@@ -142,7 +142,7 @@ def test_constructors_and_methods_that_leave_the_process_are_refused(monkeypatch
 
     monkeypatch.setattr(own_envs.Corridor, "step", leave)
     with pytest.raises(ConfigError, match="step cannot be compiled with jit and vmap: SystemExit: 0"):
-        make(EnvConfig("own", _target_="own_envs.Corridor"))
+        make(EnvConfig("own", _target_="support.own_envs.Corridor"))
     monkeypatch.setattr(own_envs.Corridor, "__init__", leave)
     with pytest.raises(ConfigError, match=r"env.kwargs={} is invalid for own_envs.Corridor: SystemExit: 0"):
-        make(EnvConfig("own", _target_="own_envs.Corridor"))
+        make(EnvConfig("own", _target_="support.own_envs.Corridor"))

@@ -1,8 +1,8 @@
 """Tests of the file of weights."""
 
-import disco
 import numpy as np
 import pytest
+from support import disco
 
 from stoix_like import weights
 from stoix_like.errors import ConfigError

@@ -1,5 +1,5 @@
 import pytest
-from recorded import write_run
+from support.recorded import write_run
 
 
 @pytest.fixture

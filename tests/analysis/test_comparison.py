@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from lazily import Lazy
-from recorded import write_run
+from support.lazily import Lazy
+from support.recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError

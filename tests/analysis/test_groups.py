@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from lazily import Lazy
 from omegaconf import OmegaConf
-from recorded import write_run
+from support.lazily import Lazy
+from support.recorded import write_run
 
 from stoix_like.cli.listings import run_lines
 from stoix_like.errors import ConfigError

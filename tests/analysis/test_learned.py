@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lazily import Lazy
-from trained_runs import SMALL, train_pendulum
-from untrained import untrained
+from support.lazily import Lazy
+from support.trained_runs import SMALL, train_pendulum
+from support.untrained import untrained
 
 from stoix_like import cli
 from stoix_like.base_types import NetworkOutputs

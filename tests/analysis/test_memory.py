@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from recorded import write_run
+from support.recorded import write_run
 
 from stoix_like import analysis, cli
 from stoix_like.analysis.groups import read_evaluated

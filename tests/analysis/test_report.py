@@ -5,8 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from lazily import Lazy
-from recorded import write_run
+from support.lazily import Lazy
+from support.recorded import write_run
 
 analysis, plots, report, statistics = map(
     Lazy, ("stoix_like.analysis", *(f"stoix_like.analysis.{name}" for name in ("plots", "report", "statistics")))

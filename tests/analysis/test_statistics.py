@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from lazily import Lazy
+from support.lazily import Lazy
 
 stats, statistics, metrics = map(Lazy, ("scipy.stats", "stoix_like.analysis.statistics", "rliable.metrics"))
 X, Y = np.asarray([1.0, 2.0, 3.0, 4.0, 5.0]), np.asarray([4.0, 5.0, 6.0, 7.0, 8.0])

@@ -8,7 +8,7 @@ import sys
 
 import jax
 import pytest
-from toy_runs import TOY_RUN
+from support.toy_runs import TOY_RUN
 
 from stoix_like.aot import report, targets, topology
 from stoix_like.composition import compose_config

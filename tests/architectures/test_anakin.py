@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from recorder import recorder_program, start, train
+from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures import update
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from recorder import recorder_program, start, train
+from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes

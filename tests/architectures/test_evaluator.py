@@ -1,7 +1,7 @@
 import jax
 import numpy as np
 import pytest
-from toys import make_recorder
+from support.toys import make_recorder
 
 from stoix_like.architectures.evaluator import make_evaluator
 from stoix_like.base_types import Axes

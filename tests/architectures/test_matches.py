@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from nim import Nim
-from toys import make_recorder
+from support.nim import Nim
+from support.toys import make_recorder
 
 from stoix_like.architectures.matches import make_matches
 from stoix_like.base_types import Axes

@@ -1,13 +1,13 @@
 """Programs have other forms on accelerators, with the same results up to rounding."""
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from platforms import take_accelerator_forms
-from programs import train
-from tiny_dreamer import TINY
+from support import disco
+from support.platforms import take_accelerator_forms
+from support.programs import train
+from support.tiny_dreamer import TINY
 
 from stoix_like.architectures.sums import FloatSum
 from stoix_like.utils import platform

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toys
-from algorithms import make_algorithm
-from collector import Collector
-from scripted import check_sequence
+from support import toys
+from support.algorithms import make_algorithm
+from support.collector import Collector
+from support.scripted import check_sequence
 
 import stoix_like
 from stoix_like.base_types import Observation
@@ -21,11 +21,11 @@ from stoix_like.run.training_loop import TrainingLoop
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
     *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
 KEEPER = [
-    *toys.overrides(module="keeper", rollout_length=LENGTH),
+    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
     f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
     "arch.num_evaluation=2",
 ]
@@ -76,7 +76,7 @@ def test_the_learner_receives_the_transitions_that_happened(layout):
 
 
 BANDIT = [
-    *(RUN[0], RUN[1], "env.scenario.name=bandit:Bandit-v0", "arch.total_num_envs=8", *RUN[4:]),
+    *(RUN[0], RUN[1], "env.scenario.name=support.bandit:Bandit-v0", "arch.total_num_envs=8", *RUN[4:]),
     *("system.rollout_length=8", "system.actor_lr=3e-2", "system.critic_lr=3e-2", "system.decay_learning_rates=false"),
     *(f"network.{name}_network.pre_torso.layer_sizes=[8]" for name in ("actor", "critic")),
     *("arch.total_timesteps=6400", "arch.pipeline_queue_size=100", "arch.num_evaluation=1", "system.ent_coef=0"),

@@ -1,8 +1,8 @@
 """The state of a program: one copy of what is shared, a part for each shard, and buffers that training takes over."""
 
 import pytest
-from recorder import recorder_program, start, train
-from selections import select
+from support.recorder import recorder_program, start, train
+from support.selections import select
 
 
 @pytest.mark.parametrize(

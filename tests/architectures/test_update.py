@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recorder import recorder_program, start, train
+from support.recorder import recorder_program, start, train
 
 from stoix_like.architectures import update
 from stoix_like.architectures.episodes import add_episodes, no_episodes, reduce_episodes

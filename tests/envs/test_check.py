@@ -7,9 +7,8 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-import own_envs
 import pytest
-import scripted
+from support import own_envs, scripted
 
 from stoix_like import cli
 from stoix_like.base_types import Observation
@@ -237,7 +236,7 @@ def test_a_declared_shape_is_compared_with_that_of_observations():
     with pytest.raises(FaultyEnvironmentError, match=NARROW):
         check_environment(own_envs.GymnaxNarrow())
     # Training takes the observations as they are, and says so.
-    env = make(EnvConfig("own", _target_="own_envs.GymnaxNarrow"))
+    env = make(EnvConfig("own", _target_="support.own_envs.GymnaxNarrow"))
     assert env.observation_space.shape == (1,)
     assert [fault.startswith("GymnaxNarrow returns") for fault in env.unwrapped.faults] == [True]
 
@@ -283,7 +282,7 @@ def test_sound_environments_pass(env):
 def test_environments_on_the_host_play_their_own_episodes(fails):
     scripted.Scripted.open_environments = 0
     env = make_scenario(
-        EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), kwargs={"fail_at": 4 if fails else None})
+        EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), kwargs={"fail_at": 4 if fails else None})
     )
     if fails:
         with pytest.raises(FaultyEnvironmentError, match="Scripted-v0 failed: RuntimeError: the simulator exploded"):
@@ -319,7 +318,7 @@ def test_masks_of_several_entries(space):
 @pytest.mark.slow
 def test_the_command_counts_episodes_that_env_time_limit_truncates(capsys):
     # Without a limit, a walk of a hundred steps ends in none of ten.
-    arguments = ["check-env", "env._target_=own_envs.Corridor", "+env.kwargs.size=100", "+env.kwargs.limit=100"]
+    arguments = ["check-env", "env._target_=support.own_envs.Corridor", "+env.kwargs.size=100", "+env.kwargs.limit=100"]
     cli.main([*arguments, "--steps", "10"])
     assert "(0 episodes)" in (out := capsys.readouterr().out)
     assert "truncate episodes with env.time_limit" in out
@@ -330,7 +329,16 @@ def test_the_command_counts_episodes_that_env_time_limit_truncates(capsys):
 
 @pytest.mark.slow
 def test_the_command_prints_one_line_per_fault_and_exits_with_code_1(capsys):
-    cli.main(["check-env", "env._target_=own_envs.Corridor", "+env.kwargs.size=2", "--steps", "50", "env.time_limit=3"])
+    cli.main(
+        [
+            "check-env",
+            "env._target_=support.own_envs.Corridor",
+            "+env.kwargs.size=2",
+            "--steps",
+            "50",
+            "env.time_limit=3",
+        ]
+    )
     out = capsys.readouterr().out
     assert out.startswith("own/own_envs.Corridor: no faults in 3 environments × 50 random steps")
     assert out.count("\n") == 1

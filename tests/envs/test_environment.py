@@ -1,7 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from countable_envs import KEY, ZERO, play, ramp
+from support.countable_envs import KEY, ZERO, play, ramp
 
 
 def test_restart_and_transition_set_the_flags():

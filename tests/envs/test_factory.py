@@ -5,12 +5,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import menagerie
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
-from nim import Nim
 from omegaconf import OmegaConf
+from support import menagerie
+from support.nim import Nim
 
 from stoix_like.envs import Discrete, EnvConfig, Environment, ScenarioConfig, list_scenarios, make, make_eval, suites
 from stoix_like.envs.spaces import entries
@@ -34,7 +34,7 @@ def probe(name="value", **changes):
 
 
 def own(name="Corridor", **changes):
-    return EnvConfig("own", ScenarioConfig(name), _target_=f"own_envs.{name}", **changes)
+    return EnvConfig("own", ScenarioConfig(name), _target_=f"support.own_envs.{name}", **changes)
 
 
 @pytest.mark.slow
@@ -95,11 +95,11 @@ def test_list_scenarios_lists_supported_scenarios():
         (own("GymnaxWalk", params={"gaol": 3}), "env.params.gaol=3 is not a parameter of GymnaxWalk: .*'goal'"),
         (probe(wrappers=({"size": 3},)), r"env.wrappers\[0\]={'size': 3} has no _target_"),
         (
-            probe(wrappers=({"_target_": "own_envs.AddReward", "sum": 3},)),
+            probe(wrappers=({"_target_": "support.own_envs.AddReward", "sum": 3},)),
             r"env.wrappers\[0\].sum=3 is not a parameter of own_envs.AddReward: choose from amount",
         ),
         (
-            probe(wrappers=({"_target_": "own_envs.not_a_wrapper"},)),
+            probe(wrappers=({"_target_": "support.own_envs.not_a_wrapper"},)),
             "not_a_wrapper returned a NoneType: use a subclass",
         ),
     ],
@@ -160,7 +160,7 @@ def test_wrappers_have_a_fixed_order():
         "continuous_policy", auto_reset="pool", time_limit=3, frame_stack=2, step_count=True, reward_scale=2.0,
         reward_clip=1.0, flatten_observation=True, sticky_actions=0.25, action_repeat=2, random_start_steps=5,
         observation_clip=1.0, time_in_observation=True,
-        wrappers=({"_target_": "own_envs.AddReward", "amount": 2.0}, {"_target_": "own_envs.AddReward"}),
+        wrappers=tuple({"_target_": "support.own_envs.AddReward", "amount": amount} for amount in (2.0, 1.0)),
     )  # fmt: skip
     # No FlattenObservation: the observation is already a vector.
     inner = [
@@ -192,7 +192,7 @@ def test_automatic_reset_resets_every_wrapper():
 
 
 def nim(**changes):
-    return EnvConfig("own", ScenarioConfig("Nim"), _target_="nim.Nim", **changes)
+    return EnvConfig("own", ScenarioConfig("Nim"), _target_="support.nim.Nim", **changes)
 
 
 def test_self_play_is_evaluated_against_an_opponent():
@@ -222,8 +222,14 @@ def test_the_opponent_of_evaluations_is_refused_where_none_plays():
 @pytest.mark.parametrize(
     ("opponent", "problem"),
     [
-        ("nim.absent", r"cannot be imported \(AttributeError: module 'nim' has no attribute 'absent'\): it must be"),
-        ("nim.take", r"failed \(.*nim.py:\d+\): it must be a function \(key, game\) -> action, a scalar integer"),
+        (
+            "support.nim.absent",
+            r"cannot be imported \(AttributeError: module 'support.nim' has no attribute 'absent'\): it must be",
+        ),
+        (
+            "support.nim.take",
+            r"failed \(.*nim.py:\d+\): it must be a function \(key, game\) -> action, a scalar integer",
+        ),
         ("sys.exit", r"failed \(.*\): it must be a function"),
         ("builtins.print", "returns None: it must be a function"),
     ],

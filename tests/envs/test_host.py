@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scripted
-from conformance import rollout
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from scripted import CopyingScripted, Scripted, check_sequence, check_transitions
+from support import scripted
+from support.conformance import rollout
+from support.scripted import CopyingScripted, Scripted, check_sequence, check_transitions
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -23,11 +23,11 @@ from stoix_like.run.training_loop import TrainingLoop
 from stoix_like.storage import checkpoint
 
 N, T = 3, 40
-SCRIPTED = ["env=gymnasium", "env.scenario.name=scripted:Scripted-v0"]
+SCRIPTED = ["env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0"]
 
 
 def config(**changes):
-    return EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), **changes)
+    return EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes)
 
 
 def view(observation, as_dict=False):

@@ -6,8 +6,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from conformance import rollout
-from scripted import Scripted
+from support.conformance import rollout
+from support.scripted import Scripted
 
 from stoix_like.envs import EnvConfig, ScenarioConfig, host_batches, make, make_eval
 from stoix_like.envs.host_batches import BatchThread
@@ -18,7 +18,7 @@ N, T = 3, 40
 
 
 def config(**changes):
-    return EnvConfig("gymnasium", ScenarioConfig("scripted:Scripted-v0"), **changes)
+    return EnvConfig("gymnasium", ScenarioConfig("support.scripted:Scripted-v0"), **changes)
 
 
 def test_released_environments_are_reused_and_all_are_closed():

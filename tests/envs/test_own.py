@@ -6,9 +6,9 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-import own_envs
 import pytest
-from recorded import write_config
+from support import own_envs
+from support.recorded import write_config
 
 import stoix_like
 from stoix_like.base_types import Observation
@@ -43,8 +43,8 @@ def walk_right(env, num_steps):
 
 @pytest.mark.parametrize("name", ["Corridor", "make_corridor", "GymnaxWalk"])
 def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
-    config = composed(f"env._target_=own_envs.{name}", "+env.kwargs.size=2")
-    assert (config.env.env_name, config.env.scenario.name) == ("own", f"own_envs.{name}")
+    config = composed(f"env._target_=support.own_envs.{name}", "+env.kwargs.size=2")
+    assert (config.env.env_name, config.env.scenario.name) == ("own", f"support.own_envs.{name}")
     env = make_eval(config.env)
     assert env.action_space == Discrete(2)
     first, last = walk_right(env, 2)
@@ -55,14 +55,17 @@ def test_an_import_path_selects_a_class_or_function_with_its_arguments(name):
 
 def test_parameters_of_the_interface_of_gymnax_are_set_and_its_limit_truncates():
     overrides = ["+env.kwargs.size=9", "+env.params.max_steps_in_episode=3", "+env.params.goal=5"]
-    env = make_eval(composed("env._target_=own_envs.GymnaxWalk", *overrides).env)
+    env = make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *overrides).env)
     last = walk_right(env, 3)[-1]
     assert bool(last.truncated[0])
     # Others may override is_truncated, or start in the middle.
     assert env.truncates_after is None
     assert not bool(last.terminated[0])
     near = ["+env.kwargs.size=1", "+env.params.goal=5"]
-    assert float(walk_right(make_eval(composed("env._target_=own_envs.GymnaxWalk", *near).env), 1)[0].reward[0]) == 5.0
+    assert (
+        float(walk_right(make_eval(composed("env._target_=support.own_envs.GymnaxWalk", *near).env), 1)[0].reward[0])
+        == 5.0
+    )
 
 
 def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkeypatch):
@@ -76,8 +79,10 @@ def test_a_mask_of_the_interface_of_gymnax_that_nothing_reads_is_reported(monkey
 
 
 def test_wrappers_of_ones_own_count_in_the_episode_return():
-    wrappers = "env.wrappers=[{_target_: own_envs.AddReward, amount: 2.0}, {_target_: own_envs.AddReward}]"
-    env = make_eval(composed("env._target_=own_envs.Corridor", wrappers).env)
+    wrappers = (
+        "env.wrappers=[{_target_: support.own_envs.AddReward, amount: 2.0}, {_target_: support.own_envs.AddReward}]"
+    )
+    env = make_eval(composed("env._target_=support.own_envs.Corridor", wrappers).env)
     np.testing.assert_array_equal([float(t.reward[0]) for t in walk_right(env, 4)], [3, 3, 3, 4])
     assert float(walk_right(env, 4)[-1].episode.episode_return[0]) == 13.0
 
@@ -176,8 +181,8 @@ def test_an_error_of_a_constructor_names_its_line():
 def test_code_of_ones_own_needs_trust_and_wrappers_of_this_package_do_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     refused = {
-        "env._target_": ["env._target_=own_envs.Corridor"],
-        "env.wrappers.0._target_": ["env.wrappers=[{_target_: own_envs.AddReward}]"],
+        "env._target_": ["env._target_=support.own_envs.Corridor"],
+        "env.wrappers.0._target_": ["env.wrappers=[{_target_: support.own_envs.AddReward}]"],
         "env.wrappers.0._target_=stoix_like.envs.wrappers.jax.jit": [
             "env.wrappers=[{_target_: stoix_like.envs.wrappers.jax.jit}]"
         ],
@@ -211,8 +216,8 @@ def test_an_anonymous_function_has_a_name_for_paths():
 @pytest.mark.slow
 def test_a_class_is_recorded_by_its_import_path(tmp_path):
     result = stoix_like.train("ppo/ff_ppo", [*TINY, "+env.kwargs.size=2"], env=own_envs.Corridor, run_dir=tmp_path)
-    assert "_target_: own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
-    assert result.summary["environment"] == "own/own_envs.Corridor"
+    assert "_target_: support.own_envs.Corridor" in (tmp_path / "config.yaml").read_text()
+    assert result.summary["environment"] == "own/support.own_envs.Corridor"
     assert stoix_like.resume(tmp_path, ["arch.total_timesteps=1024"]).summary["updates"] == 4
     assert stoix_like.load_policy(tmp_path)(Observation(jnp.zeros(1), jnp.array([False, True]))) == 1
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from resumed import assert_resumed_equals_whole
+from support.resumed import assert_resumed_equals_whole
 
 from stoix_like import evaluate, train
 from stoix_like.composition import compose_config
@@ -22,8 +22,8 @@ N, T = 3, 8
 
 
 def config(**changes):
-    chosen = {"randomization": "randomized.masses", "auto_reset": "fresh", "pool_size": 16, **changes}
-    return EnvConfig("own", ScenarioConfig("sliding"), _target_="randomized.sliding", **chosen)
+    chosen = {"randomization": "support.randomized.masses", "auto_reset": "fresh", "pool_size": 16, **changes}
+    return EnvConfig("own", ScenarioConfig("sliding"), _target_="support.randomized.sliding", **chosen)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_only_leaves_with_an_axis_are_stored_and_start_states_stay_the_same():
     (mass,) = state.env_state.env_state.parameters
     assert mass.shape == (N,)
     np.testing.assert_array_equal(first.observation.agent_view[:, 2], plain.reset(keys)[1].observation.agent_view[:, 2])
-    (drawn,) = make(config(randomization="randomized.friction")).reset(keys)[0].env_state.env_state.parameters
+    (drawn,) = make(config(randomization="support.randomized.friction")).reset(keys)[0].env_state.env_state.parameters
     assert drawn.shape == (N, 2)
 
 
@@ -120,21 +120,24 @@ class OwnStarts(Wrapper):
     ("changes", "message"),
     [
         ({"randomization": "registered"}, "registered: no randomisation is registered for own/sliding: use the import"),
-        ({"randomization": "randomized.mases"}, "env.randomization=randomized.mases cannot be imported"),
         (
-            {"randomization": "randomized.model_alone"},
+            {"randomization": "support.randomized.mases"},
+            "env.randomization=support.randomized.mases cannot be imported",
+        ),
+        (
+            {"randomization": "support.randomized.model_alone"},
             r"model_alone returns a Model: it must be a function .* -> \(model, axes\)",
         ),
         (
-            {"randomization": "randomized.leaves"},
-            r"randomized.leaves failed \(SystemExit: 0, .*: it must be a function",
+            {"randomization": "support.randomized.leaves"},
+            r"support.randomized.leaves failed \(SystemExit: 0, .*: it must be a function",
         ),
-        ({"randomization": "randomized.empty"}, "randomized.empty returns None: it must be a function"),
-        ({"randomization": "randomized.Model.mass"}, "randomized.Model.mass cannot be imported"),
-        ({"randomization": "randomized.__name__"}, "randomized.__name__ is not a function"),
-        ({"randomization": "randomized.nothing"}, "randomized.nothing varies nothing: set the axes"),
+        ({"randomization": "support.randomized.empty"}, "support.randomized.empty returns None: it must be a function"),
+        ({"randomization": "support.randomized.Model.mass"}, "support.randomized.Model.mass cannot be imported"),
+        ({"randomization": "support.randomized.__name__"}, "support.randomized.__name__ is not a function"),
+        ({"randomization": "support.randomized.nothing"}, "support.randomized.nothing varies nothing: set the axes"),
         (
-            {"randomization": "randomized.of_another_shape"},
+            {"randomization": "support.randomized.of_another_shape"},
             r"shape \(3,\) with axis None for 3 environments where the model has \(\): give",
         ),
         ({"auto_reset": "cached"}, "randomize_every=reset does not fit .*use env.auto_reset=fresh or pool or opt"),
@@ -155,7 +158,7 @@ def test_what_cannot_be_randomised_is_refused(changes, message):
 
 def test_environments_without_physics_are_refused():
     with pytest.raises(ConfigError, match="probe/value has none: use an environment of env=brax or env=playground"):
-        make(EnvConfig("probe", ScenarioConfig("value"), randomization="randomized.masses"))
+        make(EnvConfig("probe", ScenarioConfig("value"), randomization="support.randomized.masses"))
 
 
 @pytest.mark.slow
@@ -163,7 +166,7 @@ def test_environments_without_physics_are_refused():
 @pytest.mark.parametrize(("every", "mode"), [("reset", "pool"), ("rollout", "fresh"), ("run", "cached")])
 def test_a_resumed_run_is_bit_identical(tmp_path, every, mode):
     budget = ["arch.total_num_envs=4", "arch.total_timesteps=256", "arch.num_evaluation=4", "arch.num_eval_episodes=2"]
-    env = ["env=own", "env._target_=randomized.sliding", "env.randomization=randomized.masses"]
+    env = ["env=own", "env._target_=support.randomized.sliding", "env.randomization=support.randomized.masses"]
     env += [f"env.randomize_every={every}", f"env.auto_reset={mode}", "env.randomize_evaluation=true"]
     system = ["system=ppo/ff_ppo", "network=mlp_continuous", "system.rollout_length=8", "arch.compile_cache=false"]
 
@@ -179,8 +182,15 @@ def test_a_resumed_run_is_bit_identical(tmp_path, every, mode):
 @pytest.mark.slow
 def test_a_trained_run_is_evaluated_with_and_without(tmp_path):
     sizes = ["arch.total_num_envs=4", "arch.total_timesteps=64", "arch.num_evaluation=1", "arch.num_eval_episodes=2"]
-    changes = ["env._target_=randomized.sliding", "network=mlp_continuous", "system.rollout_length=8", "logger=silent"]
-    run_dir = train("ppo/ff_ppo", [*sizes, *changes, "env.randomization=randomized.friction"], run_dir=tmp_path).run_dir
+    changes = [
+        "env._target_=support.randomized.sliding",
+        "network=mlp_continuous",
+        "system.rollout_length=8",
+        "logger=silent",
+    ]
+    run_dir = train(
+        "ppo/ff_ppo", [*sizes, *changes, "env.randomization=support.randomized.friction"], run_dir=tmp_path
+    ).run_dir
     # An episode earns the sum of two coefficients in each of three steps, and both are 1 in the model as it is.
     assert evaluate(run_dir, 3)["episode_returns"] == [6.0, 6.0, 6.0]
     record = evaluate(run_dir, 3, randomize=True)

@@ -2,12 +2,12 @@
 
 import json
 
-import dreamers
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_dreamer import TINY
-from trained_runs import SMALL
+from support import dreamers
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL
 
 from stoix_like.analysis import report
 from stoix_like.cli import main
@@ -101,7 +101,7 @@ def test_environments_on_the_host_and_members_dream(more, tmp_path):
 
 @pytest.mark.slow
 def test_a_system_without_a_world_model_is_refused_in_one_sentence(tmp_path, capsys):
-    train(tmp_path / "run", "system.module=toys")
+    train(tmp_path / "run", "system.module=support.toys")
     with pytest.raises(SystemExit):
         main(["plot", "--kind", "dream", str(tmp_path / "run"), "--out", str(tmp_path / "dream.png"), "--trust"])
     message = "toy on gymnax/CartPole-v1: the system has no world model: use a run of system=dreamer/dreamer_v3"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
-from trained_runs import SMALL, train_members, train_pendulum
+from support.trained_runs import SMALL, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli

@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 
-import fake_hub
 import pytest
 import yaml
-from recorded import write_config
-from trained_runs import train_pendulum
+from support import fake_hub
+from support.recorded import write_config
+from support.trained_runs import train_pendulum
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import hub

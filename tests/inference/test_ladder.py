@@ -2,10 +2,10 @@
 
 import json
 
-import nim
 import numpy as np
 import pytest
-from trained_runs import train_pendulum
+from support import nim
+from support.trained_runs import train_pendulum
 
 from stoix_like import cli
 from stoix_like.composition import compose_config
@@ -83,8 +83,8 @@ def test_evaluations_count_the_games_against_an_opponent(run):
     """The last parameters play perfectly; of four stones, perfect players win the games that they start."""
     record = evaluate(run, 64, which="last", trust=True)
     assert (record["opponent"], record["wins"], record["draws"], record["losses"]) == ("random", 64, 0, 0)
-    record = evaluate(run, 64, which="last", opponent="nim.perfect_player", trust=True)
-    assert record["opponent"] == "nim.perfect_player"
+    record = evaluate(run, 64, which="last", opponent="support.nim.perfect_player", trust=True)
+    assert record["opponent"] == "support.nim.perfect_player"
     assert record["wins"] + record["losses"] == 64
     assert 16 < record["wins"] < 48
     first, *_, result, _ = describe_evaluation(record).splitlines()

@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 
-import console_runs
 import pytest
-from console_runs import SUMMARY, log_run, record, run_info
+from support import console_runs
+from support.console_runs import SUMMARY, log_run, record, run_info
 
 from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger, _seconds_left
 from stoix_like.loggers.formats import format_number, format_rate, format_seconds

@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from console_runs import log_run, record, run_info
+from support.console_runs import log_run, record, run_info
 
 from stoix_like.loggers.console import ConsoleConfig, ConsoleLogger
 from stoix_like.loggers.notebook import draw_curve

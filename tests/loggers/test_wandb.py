@@ -4,7 +4,7 @@ import json
 import struct
 
 import pytest
-from logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
+from support.logged import RECORDS, SILENT, SUMMARY, run_info, tiny_gif
 
 from stoix_like.loggers import LoggerConfig, make_logger
 from stoix_like.loggers.wandb import WandbConfig

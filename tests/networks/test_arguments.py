@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from network_files import config
 from omegaconf import OmegaConf
+from support.network_files import config
 
 from stoix_like.envs.spaces import Box, Discrete, MultiDiscrete
 from stoix_like.errors import ConfigError

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from platforms import take_accelerator_forms
+from support.platforms import take_accelerator_forms
 
 from stoix_like.networks.rssm import RSSM, Latent
 

@@ -7,8 +7,8 @@ import jax.nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from network_files import config
 from omegaconf import OmegaConf
+from support.network_files import config
 
 from stoix_like.base_types import Observation
 from stoix_like.composition import config_dir

@@ -1,5 +1,5 @@
 import pytest
-from trained_runs import train_pendulum
+from support.trained_runs import train_pendulum
 
 from stoix_like.inference.load import load_policy
 

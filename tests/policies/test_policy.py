@@ -3,9 +3,9 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from trained_runs import SMALL, train_members
-from untrained import untrained
+from support.algorithms import make_algorithm
+from support.trained_runs import SMALL, train_members
+from support.untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.composition import group_choices

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-import toys
-from tiny_dreamer import TINY
-from trained_runs import SMALL
-from untrained import untrained
+from support import toys
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.policies.make import make_policy

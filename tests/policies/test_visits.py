@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from trained_runs import SMALL
-from untrained import untrained
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 from stoix_like.policies.make import make_policy
 

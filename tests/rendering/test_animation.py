@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from PIL import Image
-from recordings import make, record
+from support.recordings import make, record
 
 from stoix_like.errors import ConfigError, MissingExtraError
 from stoix_like.rendering import animation

@@ -1,11 +1,11 @@
 """Episodes, and dreams of them."""
 
-import dreamers
 import jax
 import numpy as np
 import pytest
-from recordings import make
-from toys import make_recorder
+from support import dreamers
+from support.recordings import make
+from support.toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.rendering.dreams import Dreamer

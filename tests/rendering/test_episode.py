@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recordings import make, record
+from support.recordings import make, record
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toys
+from support import toys
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -23,11 +23,11 @@ from stoix_like.run.setup import set_up
 
 LENGTH, ENVS, UPDATES = 5, 4, 6
 RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
     *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
 KEEPER = [
-    *toys.overrides(module="keeper", rollout_length=LENGTH),
+    *toys.overrides(module="support.keeper", rollout_length=LENGTH),
     f"arch.total_timesteps={UPDATES * LENGTH * ENVS}",
     "arch.num_evaluation=2",
 ]
@@ -91,8 +91,8 @@ def test_the_policy_lag_bounds_the_rollouts_under_way(lag):
 @pytest.mark.slow
 def test_an_exception_in_an_actor_ends_the_run_with_its_message(tmp_path):
     arguments = [*RUN[:-1], *KEEPER, "+env.kwargs.fail_at=4", f"hydra.run.dir={tmp_path / 'run'}"]
-    support = str(Path(__file__).parents[1] / "support")
-    path = os.pathsep.join([support, *filter(None, [os.environ.get("PYTHONPATH")])])
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "stoix_like", "train", *arguments],
         capture_output=True,

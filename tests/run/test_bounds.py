@@ -7,9 +7,9 @@ import resource
 import time
 import typing
 
-import disco
 import pytest
 from omegaconf import OmegaConf
+from support import disco
 
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import (

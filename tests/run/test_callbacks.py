@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import toys
-from comparisons import recorded
-from trained_runs import SMALL
+from support import toys
+from support.comparisons import recorded
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.callbacks import AddMetrics, Callback, EvaluatePolicy

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-import toys
+from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

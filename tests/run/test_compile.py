@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trained_runs import TINY
+from support.trained_runs import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from trained_runs import SMALL
+from support.trained_runs import SMALL
 
 from stoix_like.run.devices import set_compile_cache
 

@@ -1,9 +1,9 @@
 import json
 
 import pytest
-import toys
 from omegaconf import OmegaConf
-from trained_runs import TINY
+from support import toys
+from support.trained_runs import TINY
 
 import stoix_like
 from stoix_like.composition import compose_config

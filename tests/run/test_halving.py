@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from comparisons import without_times
-from resumed import assert_resumed_equals_whole
+from support.comparisons import without_times
+from support.resumed import assert_resumed_equals_whole
 
 import stoix_like
 from stoix_like.callbacks import Callback, StopAtReturn

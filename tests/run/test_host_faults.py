@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-import scripted
+from support import scripted
 
 SMALL = [
-    *("env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "logger=silent", "arch.compile_cache=false"),
+    *("env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", "logger=silent", "arch.compile_cache=false"),
     *("network.actor_network.pre_torso.layer_sizes=[8]", "arch.absolute_metric=false", "arch.max_eval_steps=100"),
     *("arch.num_evaluation=1", "arch.num_eval_episodes=2", "arch.total_num_envs=2", "arch.total_timesteps=160"),
     "system.rollout_length=4",

@@ -1,9 +1,9 @@
 """What hyperparameters act on: found by tracing, and compared with training in which each of them differs tenfold."""
 
-import disco
 import jax
 import numpy as np
 import pytest
+from support import disco
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.architectures.rollout import rollout

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-import toys
-from comparisons import without_times
+from support import toys
+from support.comparisons import without_times
 
 pytestmark = pytest.mark.optimized
 COMMAND = [

@@ -3,9 +3,9 @@
 import pathlib
 
 import pytest
-import toys
-from collector import Collector, Lines
-from trained_runs import SMALL
+from support import toys
+from support.collector import Collector, Lines
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli
@@ -46,12 +46,16 @@ def test_loggers_of_the_configuration_and_from_python_receive_every_record(tmp_p
 @pytest.mark.parametrize(
     ("given", "loggers", "message"),
     [
-        ("+logger.mine._target_=collector.Missing", (), "logger.mine._target_=collector.Missing cannot be imported"),
+        (
+            "+logger.mine._target_=support.collector.Missing",
+            (),
+            "logger.mine._target_=support.collector.Missing cannot be imported",
+        ),
         ("+logger.mine._target_=pathlib.Path", (), "returned a PosixPath without start, log, finish, close: use"),
         ("+logger.mine={_target_: collector.Lines}", (), "is invalid for collector.Lines: .*'path'"),
         ("+logger.mine={_target_: collector.Lines, file: x}", (), "logger.mine.file='x' is not a parameter"),
         ("+logger.mine={path: x}", (), "unknown key 'logger.mine'"),
-        ("+logger.console._target_=collector.Lines", (), "unknown key 'logger.console._target_'"),
+        ("+logger.console._target_=support.collector.Lines", (), "unknown key 'logger.console._target_'"),
         ("arch.seed=1", (Collector,), "loggers has the class Collector: use an object"),
         ("arch.seed=1", (pathlib.Path("x"),), "loggers has a PosixPath without start"),
     ],

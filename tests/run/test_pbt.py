@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from comparisons import without_times
+from support.comparisons import without_times
 
 import stoix_like
 from stoix_like.architectures.types import LearnerState

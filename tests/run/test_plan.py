@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-import toys
+from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -5,8 +5,8 @@ import struct
 import jax
 import numpy as np
 import pytest
-import toys
 from omegaconf import OmegaConf
+from support import toys
 from tensorboardX.proto.event_pb2 import Event
 
 import stoix_like

@@ -6,9 +6,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from privileged import PRIVILEGED, STATE
-from resumed import assert_resumed_equals_whole
-from selections import select
+from support.privileged import PRIVILEGED, STATE
+from support.resumed import assert_resumed_equals_whole
+from support.selections import select
 
 from stoix_like import load_policy, train
 from stoix_like.composition import compose_config
@@ -19,7 +19,7 @@ from stoix_like.run.programs import run_programs
 from stoix_like.run.setup import set_up
 from stoix_like.run.training_loop import TrainingLoop
 
-ENV = ("env._target_=privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
+ENV = ("env._target_=support.privileged.Privileged", "arch.total_num_envs=4", "arch.num_devices=1", "logger=silent")
 SMALL = (*ENV, "arch.compile_cache=false", "system.rollout_length=4", "+observations=privileged")
 REPLAY = ("system.warmup_steps=16", "system.total_batch_size=8", "system.total_buffer_size=512", "system.epochs=1")
 SEARCH = (

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from trained_runs import SMALL
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.run.summary import ENVIRONMENT, LEARNING

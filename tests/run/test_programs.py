@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from toy_runs import TOY_RUN
+from support.toy_runs import TOY_RUN
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

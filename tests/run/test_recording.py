@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import toys
-from collector import Collector
-from comparisons import without_times
+from support import toys
+from support.collector import Collector
+from support.comparisons import without_times
 
 import stoix_like
 from stoix_like.composition import compose_config
@@ -135,8 +135,13 @@ def test_records_of_a_resumed_run_continue_those_before_its_checkpoint(tmp_path,
         [*RUN, "logger.every_updates=3"],
         pytest.param(
             [
-                *toys.overrides(module="keeper", rollout_length=5),
-                *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", "arch.total_num_envs=4"),
+                *toys.overrides(module="support.keeper", rollout_length=5),
+                *(
+                    "arch=sebulba",
+                    "env=gymnasium",
+                    "env.scenario.name=support.scripted:Scripted-v0",
+                    "arch.total_num_envs=4",
+                ),
                 *("arch.total_timesteps=80", "arch.num_evaluation=2", "arch.num_eval_episodes=2"),
                 *("arch.absolute_metric=false", "logger.every_updates=3"),
             ],

@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from omegaconf import OmegaConf
-from toy_runs import TOY_RUN, train_toy
+from support.toy_runs import TOY_RUN, train_toy
 
 import stoix_like
 from stoix_like import cli

@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-import toys
-from toy_runs import train_toy
+from support import toys
+from support.toy_runs import train_toy
 
 import stoix_like
 from stoix_like.composition import compose_config

@@ -1,8 +1,8 @@
 """Runs that are refused before they are compiled."""
 
 import pytest
-import toys
-from tiny_dreamer import TINY
+from support import toys
+from support.tiny_dreamer import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config
@@ -28,7 +28,7 @@ def test_dropout_without_effect_is_noted(system, noted):
 
 
 def test_observations_of_another_shape_than_declared_are_noted():
-    setup = set_up(parse_config(compose_config(["env=own", "env._target_=own_envs.GymnaxNarrow"])))
+    setup = set_up(parse_config(compose_config(["env=own", "env._target_=support.own_envs.GymnaxNarrow"])))
     assert any("returns observations of shape [1], but its observation_space has" in note for note in setup.plan.notes)
 
 
@@ -43,7 +43,7 @@ def test_systems_of_one_seat_refuse_self_play():
 
 LENGTH, ENVS = 5, 4
 RUN = [
-    *("arch=sebulba", "env=gymnasium", "env.scenario.name=scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
+    *("arch=sebulba", "env=gymnasium", "env.scenario.name=support.scripted:Scripted-v0", f"arch.total_num_envs={ENVS}"),
     *("arch.num_eval_episodes=2", "arch.absolute_metric=false", "arch.compile_cache=false", "logger=silent"),
 ]
 
@@ -68,6 +68,6 @@ RUN = [
 )
 def test_what_does_not_fit_sebulba_is_refused(overrides, message):
     if overrides == ["system.warmup_steps=5"]:
-        overrides = toys.overrides(module="keeper", rollout_length=LENGTH, warmup_steps=5)
+        overrides = toys.overrides(module="support.keeper", rollout_length=LENGTH, warmup_steps=5)
     with pytest.raises(ConfigError, match=message):
         set_up(parse_config(compose_config([*RUN, *overrides])))

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-import disco
 import pytest
 from omegaconf import OmegaConf
+from support import disco
 
 from stoix_like.composition import compose_config, config_dir, group_choices
 from stoix_like.config import import_build, parse_config, schema_of
@@ -201,7 +201,7 @@ def test_every_network_can_be_set_up_with_the_systems_that_it_fits():
             vectors, images = (
                 ("env=gymnax/cartpole", "env=gymnax/breakout")
                 if discrete
-                else ("env=gymnax/pendulum", "env._target_=own_envs.Spot")
+                else ("env=gymnax/pendulum", "env._target_=support.own_envs.Spot")
             )
             env = "env=navix/empty_5x5" if network == "grid" else vectors
             env = images if network.startswith(("cnn", "resnet")) else env

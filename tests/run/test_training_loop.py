@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toys
-from comparisons import assert_same_state, without_times
-from own_envs import Corridor
-from toy_runs import TOY_RUN, restored, toy_loop
+from support import toys
+from support.comparisons import assert_same_state, without_times
+from support.own_envs import Corridor
+from support.toy_runs import TOY_RUN, restored, toy_loop
 
 import stoix_like
 from stoix_like.composition import compose_config

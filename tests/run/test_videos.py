@@ -2,7 +2,7 @@ import json
 
 import pytest
 from PIL import Image
-from trained_runs import SMALL
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.composition import compose_config

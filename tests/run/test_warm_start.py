@@ -1,8 +1,8 @@
 import jax
 import numpy as np
 import pytest
-from tiny_dreamer import TINY
-from trained_runs import SMALL, select_untrained, train_members, train_pendulum
+from support.tiny_dreamer import TINY
+from support.trained_runs import SMALL, select_untrained, train_members, train_pendulum
 
 import stoix_like
 from stoix_like import cli

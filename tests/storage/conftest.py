@@ -1,8 +1,8 @@
 """Runs on a store that tests can make wait or fail."""
 
 import pytest
-from faulty_store import FaultyFileSystem
-from store_runs import write_checkpoint
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import write_checkpoint
 
 from stoix_like.storage import mirror
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from stored import ITEMS, TARGETS, assert_intact, save
+from support.stored import ITEMS, TARGETS, assert_intact, save
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import checkpoint

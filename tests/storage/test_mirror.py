@@ -4,10 +4,10 @@ import shutil
 import time
 
 import pytest
-from comparisons import without_times
-from faulty_store import FaultyFileSystem
-from store_runs import ADDRESS, copy, names, write_checkpoint
-from trained_runs import SMALL
+from support.comparisons import without_times
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import ADDRESS, copy, names, write_checkpoint
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like.errors import ConfigError

@@ -4,7 +4,7 @@ import contextlib
 import errno
 
 import pytest
-from stored import TARGETS, assert_intact, save
+from support.stored import TARGETS, assert_intact, save
 
 from stoix_like.storage import checkpoint, orbax
 

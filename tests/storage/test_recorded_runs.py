@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from recorded import write_run
+from support.recorded import write_run
 
 from stoix_like import cli
 from stoix_like.errors import ConfigError

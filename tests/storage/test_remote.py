@@ -4,8 +4,8 @@ import json
 
 import fsspec
 import pytest
-from faulty_store import FaultyFileSystem
-from store_runs import ADDRESS, copy, files, names, write_checkpoint
+from support.faulty_store import FaultyFileSystem
+from support.store_runs import ADDRESS, copy, files, names, write_checkpoint
 
 from stoix_like.errors import ConfigError
 from stoix_like.storage import remote

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-import toys
 from omegaconf import OmegaConf
-from recorded import write_config
+from support import toys
+from support.recorded import write_config
 
 from stoix_like import cli
 from stoix_like.composition import compose_config, group_choices
@@ -36,7 +36,7 @@ def configuration(directory, *overrides):
 
 def test_a_recorded_configuration_is_loaded_and_any_change_of_it_is_refused(tmp_path, state):
     pairs = configuration(tmp_path / "run")
-    with pytest.raises(ConfigError, match="system.module=toys is imported"):
+    with pytest.raises(ConfigError, match="system.module=support.toys is imported"):
         config_file.read_config(tmp_path / "run")
     trust.record_trusted(pairs)
     config_file.read_config(tmp_path / "run")
@@ -109,14 +109,14 @@ def test_configurations_of_this_package_alone_are_not_recorded(tmp_path, state):
 
 
 def test_the_function_of_an_opponent_is_refused_unless_recorded(state):
-    with pytest.raises(ConfigError, match=r"env.kwargs.opponent=toys.build is imported.*--trust"):
-        trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
-    with pytest.raises(ConfigError, match=r"env.eval_opponent=toys.build is imported.*--trust"):
-        trust.check_trusted([("env.eval_opponent", "toys.build")], "config.yaml")
+    with pytest.raises(ConfigError, match=r"env.kwargs.opponent=support.toys.build is imported.*--trust"):
+        trust.check_trusted([("env.kwargs.opponent", "support.toys.build")], "config.yaml")
+    with pytest.raises(ConfigError, match=r"env.eval_opponent=support.toys.build is imported.*--trust"):
+        trust.check_trusted([("env.eval_opponent", "support.toys.build")], "config.yaml")
     for name in ("random", "self"):
         trust.check_trusted([("env.kwargs.opponent", name), ("env.eval_opponent", "random")], "config.yaml")
-    trust.record_trusted([("env.kwargs.opponent", "toys.build")])
-    trust.check_trusted([("env.kwargs.opponent", "toys.build")], "config.yaml")
+    trust.record_trusted([("env.kwargs.opponent", "support.toys.build")])
+    trust.check_trusted([("env.kwargs.opponent", "support.toys.build")], "config.yaml")
     assert len(list(state.iterdir())) == 1
 
 
@@ -184,10 +184,12 @@ def test_a_trained_run_is_resumed_without_a_flag(tmp_path, state):
 def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_working_directory(tmp_path, state):
     pairs = configuration(tmp_path / "run")
     trust.record_trusted(pairs)
-    (tmp_path / "toys.py").write_text("raise SystemExit('executed')")
+    (tmp_path / "support").mkdir()
+    for name in ("__init__.py", "toys.py"):
+        (tmp_path / "support" / name).write_text("raise SystemExit('executed')")
     code = (
         "import sys; from pathlib import Path; from stoix_like.storage.config_file import read_config;"
-        "read_config(Path('run')); import toys; print(toys.__file__)"
+        "read_config(Path('run')); from support import toys; print(toys.__file__)"
     )
     # `-P` leaves the working directory out of the import path, as for an installed program.
     done = subprocess.run(
@@ -220,7 +222,7 @@ def test_recorded_code_is_imported_from_where_it_was_in_training_not_from_the_wo
         ("env.wrappers", [{"_target_": "flax.linen.Dense"}], "is executed"),
         ("system.module", ["evil"], "is imported"),
         ("system.module", "stoix_like.systems.ppo._evil", "is imported"),
-        ("system.module", "toys", "is imported when the run is loaded"),
+        ("system.module", "support.toys", "is imported when the run is loaded"),
         ("logger.wandb.project", "${oc.env:HOME}", "is interpolated when the run is loaded"),
     ],
 )

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
-from algorithms import make_algorithm
+from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config

@@ -17,4 +17,4 @@ class Bandit(gymnasium.Env):
         return np.ones(1, np.float32), float(action), True, False, {}
 
 
-gymnasium.register("Bandit-v0", "bandit:Bandit")
+gymnasium.register("Bandit-v0", "support.bandit:Bandit")

@@ -4,8 +4,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import toys
-from toys import Config as Config
+from support import toys
+from support.toys import Config as Config
 
 from stoix_like.base_types import Dream, Observation, System, SystemSpec
 
@@ -30,4 +30,4 @@ def dream(shared: Any, observation: Observation, action: jax.Array, context: int
 
 def overrides(**values: Any) -> list[str]:
     """Return overrides that select the system."""
-    return toys.overrides(**{"module": "dreamers", **values})
+    return toys.overrides(**{"module": "support.dreamers", **values})

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from algorithms import make_algorithm
+from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Axes, EpisodeMetrics, Observation, TimeStep
 from stoix_like.composition import compose_config

@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from toys import Config, make_recorder
+from support.toys import Config, make_recorder
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.axes import make_axes

@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from toys import make_recorder
+from support.toys import make_recorder
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config

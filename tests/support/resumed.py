@@ -1,6 +1,6 @@
 """Runs that stop and continue."""
 
-from comparisons import assert_same_state, without_times
+from support.comparisons import assert_same_state, without_times
 
 from stoix_like.storage import checkpoint
 

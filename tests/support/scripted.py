@@ -108,7 +108,7 @@ class CopyingScripted(Scripted):
         return jax.tree.map(np.copy, super()._observe(action))
 
 
-gymnasium.register("Scripted-v0", "scripted:Scripted")
+gymnasium.register("Scripted-v0", "support.scripted:Scripted")
 
 
 def check_transitions(observation, action, reward, terminated, truncated, successor):

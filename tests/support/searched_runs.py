@@ -1,6 +1,6 @@
 """AlphaZero with tiny networks and searches."""
 
-from algorithms import make_algorithm
+from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config

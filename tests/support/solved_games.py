@@ -1,10 +1,9 @@
 """How well trained policies play games whose perfect play is known."""
 
-import connect_four
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tic_tac_toe
+from support import connect_four, tic_tac_toe
 
 from stoix_like.base_types import Observation, RolloutState
 from stoix_like.envs import factory
@@ -19,7 +18,7 @@ _MAX_PLIES = 42
 def against_perfect_player(run_dir, games=1000, simulations=None, which="last"):
     """Play tic-tac-toe from both seats against all perfect play; return the numbers of wins, draws and losses."""
     record = evaluate(
-        run_dir, games, which=which, opponent="tic_tac_toe.perfect_player", simulations=simulations, trust=True
+        run_dir, games, which=which, opponent="support.tic_tac_toe.perfect_player", simulations=simulations, trust=True
     )
     return record["wins"], record["draws"], record["losses"]
 

@@ -1,6 +1,6 @@
 """Runs of the recording system on a probe environment: 20 updates of 16 steps in intervals of 5."""
 
-import toys
+from support import toys
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -71,7 +71,7 @@ def make_recorder(axes: Axes, config: Any = None) -> System:
 
 def overrides(**values: Any) -> list[str]:
     """Return overrides that select the recorder, with `values` as its hyperparameters."""
-    fields = {"name": "toy", "module": "toys", "rollout_length": 4, **values}
+    fields = {"name": "toy", "module": "support.toys", "rollout_length": 4, **values}
     written = ",".join(
         f"{name}:{str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()
     )

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
+from support import disco
 
 from stoix_like.architectures.anakin import make_program
 from stoix_like.architectures.types import ProgramSpec

@@ -1,7 +1,7 @@
 """Tests of categorical distributions of returns."""
 
 import pytest
-from off_policy_runs import set_up_small
+from support.off_policy_runs import set_up_small
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from off_policy_runs import set_up_small
+from support.off_policy_runs import set_up_small
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config

@@ -10,13 +10,13 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from tiny_dreamer import NETWORK
+from support import disco
+from support.algorithms import make_algorithm
+from support.tiny_dreamer import NETWORK
 
 from stoix_like.base_types import Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config

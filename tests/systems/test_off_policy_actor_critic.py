@@ -8,8 +8,8 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
-from programs import make_program
+from support.off_policy_runs import SMALL, algorithm, set_up_small, timestep, trained, training_loop
+from support.programs import make_program
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config

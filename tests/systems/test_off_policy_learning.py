@@ -1,7 +1,7 @@
 """Training runs of the configured experiments, which take minutes."""
 
-import disco
 import pytest
+from support import disco
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

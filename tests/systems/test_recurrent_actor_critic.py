@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from resumed import assert_resumed_equals_whole
+from support.algorithms import make_algorithm
+from support.resumed import assert_resumed_equals_whole
 
 from stoix_like.base_types import ActorCriticHiddenStates, Agent, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config

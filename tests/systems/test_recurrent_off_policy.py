@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
-from off_policy_runs import algorithm, timestep, trained
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, Accumulator, column, observed
+from support.off_policy_runs import algorithm, timestep, trained
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config

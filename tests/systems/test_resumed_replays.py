@@ -1,9 +1,9 @@
 """Tests of resumed runs with a replay buffer."""
 
-import disco
 import pytest
-from resumed import assert_resumed_equals_whole
-from tiny_dreamer import NETWORK
+from support import disco
+from support.resumed import assert_resumed_equals_whole
+from support.tiny_dreamer import NETWORK
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -15,15 +15,15 @@ import typing
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from programs import train
-from selections import select
-from tiny_dreamer import NETWORK
+from support import disco
+from support.programs import train
+from support.selections import select
+from support.tiny_dreamer import NETWORK
 
 from stoix_like.base_types import ActorCriticHiddenStates, Observation
 from stoix_like.composition import compose_config

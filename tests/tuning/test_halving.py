@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 
-import killed_sweeps
 import optuna
 import pytest
-from trained_runs import SMALL
+from support import killed_sweeps
+from support.trained_runs import SMALL
 
 from stoix_like.errors import ConfigError
 from stoix_like.tuning.halving import Halvings, divide

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from killed_sweeps import KEYS, SPACE
+from support.killed_sweeps import KEYS, SPACE
 
 from stoix_like.tuning.launch import Runner
 from stoix_like.tuning.populations import Populations

@@ -25,10 +25,10 @@ def study_of(*values):
 
 
 def test_the_best_trial_is_an_experiment_with_the_environment_of_the_sweep(tmp_path):
-    overrides = ["env._target_=toys.MyEnv", "hydra.launcher.n_jobs=2", "experiment=ppo_acrobot"]
+    overrides = ["env._target_=support.toys.MyEnv", "hydra.launcher.n_jobs=2", "experiment=ppo_acrobot"]
     write_results(tmp_path, study_of(None, 1.0), [PARAMETER], overrides)
     config = compose_config(["+experiment=best"], [(tmp_path / BEST).parents[1]])
-    assert (config.env.env_name, config.env._target_, config.system.actor_lr) == ("own", "toys.MyEnv", 0.1)
+    assert (config.env.env_name, config.env._target_, config.system.actor_lr) == ("own", "support.toys.MyEnv", 0.1)
     with (tmp_path / TRIALS).open() as file:
         rows = [(row["state"], row["value"], row[PARAMETER.key]) for row in csv.DictReader(file)]
     assert rows == [("fail", "", "0.0"), ("complete", "1.0", "0.1")]

@@ -1,7 +1,7 @@
 """Shapes of a sweep."""
 
 import pytest
-from killed_sweeps import KEYS
+from support.killed_sweeps import KEYS
 
 from stoix_like.tuning.shapes import list_shapes, population_size
 from stoix_like.tuning.space import parse_space

@@ -3,8 +3,8 @@
 import numpy as np
 import optuna
 import pytest
-from killed_sweeps import KEYS, SPACE, values
 from optuna.trial import TrialState
+from support.killed_sweeps import KEYS, SPACE, values
 
 from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space

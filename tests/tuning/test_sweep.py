@@ -8,9 +8,9 @@ import sys
 import time
 from types import SimpleNamespace
 
-import killed_sweeps
 import pytest
-from trained_runs import SMALL
+from support import killed_sweeps
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli

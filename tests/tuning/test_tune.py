@@ -8,7 +8,7 @@ import optuna
 import pytest
 import yaml
 from optuna.distributions import FloatDistribution
-from trained_runs import SMALL
+from support.trained_runs import SMALL
 
 import stoix_like
 from stoix_like import cli

@@ -6,7 +6,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import timestep
+from support.off_policy_runs import timestep
 
 from stoix_like.utils.exploration import initial_noise_keys, make_exploration, make_normal_noise, persist_noise_keys
 

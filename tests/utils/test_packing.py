@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from platforms import take_accelerator_forms
+from support.platforms import take_accelerator_forms
 
 from stoix_like.utils import packing
 from stoix_like.utils.packing import Packed, pack, unpack

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from omegaconf import OmegaConf
-from platforms import take_accelerator_forms
+from support.platforms import take_accelerator_forms
 
 from stoix_like.utils import packing
 from stoix_like.utils.training import (

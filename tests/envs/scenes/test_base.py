@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from PIL import Image, ImageSequence
-from recordings import record
+from support.recordings import record
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

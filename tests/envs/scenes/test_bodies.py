@@ -2,12 +2,12 @@
 
 from types import SimpleNamespace
 
-import conformance
 import jax
 import numpy as np
 import pytest
-from lazily import Lazy
 from matplotlib.figure import Figure
+from support import conformance
+from support.lazily import Lazy
 
 from stoix_like.envs.factory import make_drawn
 from stoix_like.envs.scenes import bodies

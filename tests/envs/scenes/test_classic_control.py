@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recordings import make, still
+from support.recordings import make, still
 
 
 def scene_of(name, **state):

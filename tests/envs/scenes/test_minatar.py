@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recordings import make, still
+from support.recordings import make, still
 
 from stoix_like.envs.scenes import minatar
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from recordings import make, still
+from support.recordings import make, still
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

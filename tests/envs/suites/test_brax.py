@@ -2,12 +2,11 @@
 
 import warnings
 
-import conformance
 import jax
 import numpy as np
 import pytest
-import randomized
-from lazily import Lazy
+from support import conformance, randomized
+from support.lazily import Lazy
 
 from stoix_like.envs import Dict, list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
@@ -127,7 +126,7 @@ def test_invalid_arguments_raise(name, changes, message):
 
 @pytest.mark.parametrize("backend", ["generalized", "mjx"])
 def test_randomised_environments_equal_those_of_brax(backend):
-    changes = {"randomization": "randomized.gravities", "randomize_evaluation": True}
+    changes = {"randomization": "support.randomized.gravities", "randomize_evaluation": True}
     env = make_eval(config(kwargs={"backend": backend}, **changes))
     wrapper = brax_envs.wrappers.training.DomainRandomizationVmapWrapper
     inner = bare(CHEAP, backend=backend)
@@ -138,7 +137,7 @@ def test_brax_registers_no_randomisation_and_fast_has_no_model():
     with pytest.raises(ConfigError, match="registered: no randomisation is registered for brax/inverted_pendulum"):
         make(config(randomization="registered"))
     with pytest.raises(ConfigError, match="brax/fast has none"):
-        make(config("fast", randomization="randomized.gravities"))
+        make(config("fast", randomization="support.randomized.gravities"))
 
 
 @pytest.mark.parametrize("backend", ["spring", "positional", "mjx"])

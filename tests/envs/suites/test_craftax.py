@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import check, check_time_limit, env_config
 from craftax.craftax_env import make_craftax_env_from_name
+from support.conformance import check, check_time_limit, env_config
 
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError

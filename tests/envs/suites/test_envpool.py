@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance import check, check_atari, env_config, rollout
+from support.conformance import check, check_atari, env_config, rollout
 
 from stoix_like.envs import make
 from stoix_like.errors import ConfigError

@@ -4,7 +4,7 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from conformance import NUM_ENVS, check, check_atari, env_config, rollout
+from support.conformance import NUM_ENVS, check, check_atari, env_config, rollout
 
 from stoix_like.envs import make
 from stoix_like.envs.suites.gymnasium import GymnasiumBatch, scenarios

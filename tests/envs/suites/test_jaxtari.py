@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from conformance import NUM_ENVS, check, check_time_limit, env_config
-from lazily import Lazy
+from support.conformance import NUM_ENVS, check, check_time_limit, env_config
+from support.lazily import Lazy
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.factory import make_drawn

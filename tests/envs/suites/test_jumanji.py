@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jumanji
 import numpy as np
 import pytest
-from conformance import check, check_time_limit, env_config, rollout
+from support.conformance import check, check_time_limit, env_config, rollout
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, make, make_eval
 from stoix_like.envs.suites.jumanji import scenarios

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import check, check_time_limit, env_config
+from support.conformance import check, check_time_limit, env_config
 
 from stoix_like.envs import make
 from stoix_like.envs.suites import memory

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import jax
-import mjx_hinge
 import numpy as np
 import pytest
-from comparisons import without_times
+from support import mjx_hinge
+from support.comparisons import without_times
 
 import stoix_like
 from stoix_like.storage import checkpoint
@@ -22,7 +22,12 @@ from stoix_like.storage.run_files import METRICS, read_records
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.usefixtures("without_type_checks")]
 COMMAND = str(Path(sys.executable).parent / "stoix-like")
 RUN = [
-    *("system=ppo/ff_ppo", "env._target_=mjx_hinge.Hinge", "system.rollout_length=16", "system.num_minibatches=2"),
+    *(
+        "system=ppo/ff_ppo",
+        "env._target_=support.mjx_hinge.Hinge",
+        "system.rollout_length=16",
+        "system.num_minibatches=2",
+    ),
     *("arch.total_num_envs=8", "arch.total_timesteps=2e4", "arch.num_evaluation=20", "arch.num_eval_episodes=4"),
 ]
 
@@ -37,10 +42,10 @@ def stored(run_dir):
 def test_runs_on_mjx_data_are_resumed_evaluated_and_exported(tmp_path):
     state, _ = mjx_hinge.Hinge().reset(jax.random.key(0))
     assert any(leaf.size == 0 for leaf in jax.tree.leaves(state))
-    support = str(Path(mjx_hinge.__file__).parent)
+    tests = str(Path(mjx_hinge.__file__).parents[1])
     variables = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([support, str(Path(stoix_like.__file__).parents[1])]),
+        "PYTHONPATH": os.pathsep.join([tests, str(Path(stoix_like.__file__).parents[1])]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
     }
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import own_envs
 import pgx
 import pytest
-from conformance import check, env_config, rollout
+from support import own_envs
+from support.conformance import check, env_config, rollout
 
 from stoix_like.envs import Discrete, EnvConfig, ScenarioConfig, make, make_eval
 from stoix_like.envs.suites.pgx import random_opponent, scenarios

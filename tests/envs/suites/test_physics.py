@@ -1,10 +1,10 @@
 """Rigid-body simulations: divergence, and their own truncations."""
 
-import conformance
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lazily import Lazy
+from support import conformance
+from support.lazily import Lazy
 
 from stoix_like.envs import make
 from stoix_like.envs.suites.physics import fit_parameters

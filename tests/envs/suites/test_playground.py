@@ -2,14 +2,12 @@
 
 import sys
 
-import conformance
 import jax
 import jax.numpy as jnp
-import menagerie
 import numpy as np
 import pytest
-import randomized
-from lazily import Lazy
+from support import conformance, menagerie, randomized
+from support.lazily import Lazy
 
 from stoix_like.envs import list_scenarios, make, make_eval
 from stoix_like.errors import ConfigError
@@ -75,7 +73,7 @@ def test_a_diverged_simulation_terminates_with_its_last_finite_observation():
 
 
 def test_randomised_environments_equal_those_of_the_suite():
-    changes = {"randomization": "randomized.body_masses", "randomize_evaluation": True}
+    changes = {"randomization": "support.randomized.body_masses", "randomize_evaluation": True}
     env = make_eval(config("CartpoleBalance", **changes))
     inner = mujoco_playground.dm_control_suite.load("CartpoleBalance", config_overrides={"impl": "jax"})
     wrapper = mujoco_playground.wrapper.BraxDomainRandomizationVmapWrapper

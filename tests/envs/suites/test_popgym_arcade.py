@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conformance import check, check_time_limit, env_config
-from lazily import Lazy
+from support.conformance import check, check_time_limit, env_config
+from support.lazily import Lazy
 
 from stoix_like.envs import make, make_eval
 from stoix_like.errors import ConfigError

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xminigrid
-from conformance import check, check_elements, check_time_limit, env_config
+from support.conformance import check, check_elements, check_time_limit, env_config
 
 from stoix_like.envs import make, make_eval
 from stoix_like.envs.suites.xminigrid import scenarios

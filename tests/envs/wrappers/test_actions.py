@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from countable_envs import KEY, Counter, play, ramp, taken
+from support.countable_envs import KEY, Counter, play, ramp, taken
 
 from stoix_like.envs import Box, Discrete, Vectorize, wrappers
 

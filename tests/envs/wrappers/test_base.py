@@ -1,6 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
-from countable_envs import KEY, ZERO, ramp
+from support.countable_envs import KEY, ZERO, ramp
 
 from stoix_like.envs import wrappers
 

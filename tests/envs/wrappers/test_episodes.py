@@ -1,5 +1,5 @@
 import numpy as np
-from countable_envs import ZERO, Ramp, play, ramp
+from support.countable_envs import ZERO, Ramp, play, ramp
 
 from stoix_like.envs import Vectorize, wrappers
 

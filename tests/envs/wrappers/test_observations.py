@@ -1,9 +1,9 @@
 import jax
 import jax.numpy as jnp
-import nested
 import numpy as np
 import pytest
-from countable_envs import KEY, ZERO, Counter, play, ramp
+from support import nested
+from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 from stoix_like.envs import Box, Dict, Discrete, MultiDiscrete, Vectorize, wrappers
 from stoix_like.errors import ConfigError

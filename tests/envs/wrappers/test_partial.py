@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import nested
 import numpy as np
 import pytest
-from countable_envs import KEY, ZERO, Counter, play, ramp
+from support import nested
+from support.countable_envs import KEY, ZERO, Counter, play, ramp
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bounded_policies import beta, tanh_normal
-from selections import select
+from support.bounded_policies import beta, tanh_normal
+from support.selections import select
 
 from stoix_like.envs.spaces import Box, Discrete, Mixed, Tuple
 from stoix_like.networks.distributions import (

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bounded_policies import beta
+from support.bounded_policies import beta
 
 from stoix_like.networks.distributions import (
     ClippedBeta,

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from bounded_policies import beta, tanh_normal
+from support.bounded_policies import beta, tanh_normal
 
 
 def test_indexing_selects_bounds_that_vary_along_the_axis():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bounded_policies import tanh_normal
+from support.bounded_policies import tanh_normal
 
 from stoix_like.networks.distributions import (
     Categorical,

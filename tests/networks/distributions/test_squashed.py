@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from bounded_policies import beta, tanh_normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.bounded_policies import beta, tanh_normal
 
 from stoix_like.networks.distributions import (
     AffineTanhTransformedDistribution,

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_head import HEADS, KEY, parts_of
 from jaxtyping import TypeCheckError
-from selections import select
+from support.every_head import HEADS, KEY, parts_of
+from support.selections import select
 
 MASKED = (
     "categorical",

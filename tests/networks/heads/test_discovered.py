@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_head import HEADS, KEY
+from support.every_head import HEADS, KEY
 
 
 @pytest.mark.slow

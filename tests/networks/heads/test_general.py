@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_head import KEY
+from support.every_head import KEY
 
 from stoix_like.envs.spaces import Box, Discrete, Mixed, MultiDiscrete, Tuple
 from stoix_like.networks import heads

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_head import HEADS, KEY, parts_of
-from selections import select
+from support.every_head import HEADS, KEY, parts_of
+from support.selections import select
 
 from stoix_like.networks import heads
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from every_head import HEADS, KEY
+from support.every_head import HEADS, KEY
 
 from stoix_like.networks import heads
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
+from support.recurrent_references import KEY, RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent.gtrxl import encode_distances, skew

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recurrent_references import RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
+from support.recurrent_references import RESETS, X, dense, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
 

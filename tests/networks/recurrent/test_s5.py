@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recurrent_references import KEY, RESETS, X, dense, gelu, layer_norm, outputs, random_params, sigmoid
 from scipy.linalg import expm
+from support.recurrent_references import KEY, RESETS, X, dense, gelu, layer_norm, outputs, random_params, sigmoid
 
 from stoix_like.networks.base import ScannedRNN
 from stoix_like.networks.recurrent import MAX_STATES, S5Cell

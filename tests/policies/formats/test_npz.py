@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from trained_runs import SMALL
-from untrained import untrained
+from support.trained_runs import SMALL
+from support.untrained import untrained
 
 from stoix_like.base_types import Observation
 from stoix_like.envs import suites

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import onnxruntime
 import pytest
-from tiny_dreamer import TINY
-from untrained import untrained
+from support.tiny_dreamer import TINY
+from support.untrained import untrained
 
 from stoix_like.errors import ConfigError
 from stoix_like.inference import contract

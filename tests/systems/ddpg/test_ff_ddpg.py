@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, equal, random_batch
+from support.off_policy_runs import algorithm, equal, random_batch
 
 from stoix_like.base_types import EpisodeMetrics, Observation, RolloutState, TimeStep
 from stoix_like.utils.loss import categorical_td_learning, td3_critic_loss

@@ -1,8 +1,8 @@
 """Tests of the values and advantages that the meta-network reads."""
 
-import disco
 import numpy as np
-from disco import EXPECTED
+from support import disco
+from support.disco import EXPECTED
 
 
 def test_estimates_are_those_of_another_implementation():

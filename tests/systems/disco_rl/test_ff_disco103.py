@@ -3,12 +3,12 @@
 import dataclasses
 from types import SimpleNamespace
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from disco import EXPECTED
+from support import disco
+from support.disco import EXPECTED
 
 from stoix_like.base_types import Agent, Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.networks.distributions import Categorical

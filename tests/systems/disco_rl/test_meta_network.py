@@ -1,11 +1,11 @@
 """Tests of the meta-network Disco103 against numbers that another implementation computed from the same inputs."""
 
-import disco
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from disco import EXPECTED, LIFETIME
+from support import disco
+from support.disco import EXPECTED, LIFETIME
 
 from stoix_like import weights
 from stoix_like.base_types import Axes

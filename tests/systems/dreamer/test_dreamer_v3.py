@@ -9,8 +9,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from programs import make_program, train
-from tiny_dreamer import TINY
+from support.programs import make_program, train
+from support.tiny_dreamer import TINY
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_dreamer import TINY
+from support.tiny_dreamer import TINY
 
 from stoix_like.base_types import Agent, Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_dreamer import TINY
+from support.tiny_dreamer import TINY
 
 from stoix_like.base_types import Observation
 from stoix_like.composition import compose_config

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm
+from support.off_policy_runs import algorithm
 
 from stoix_like.networks.distributions import Categorical, Independent
 from stoix_like.systems.mpo.duals import constrained_policy_loss, init_duals, positive

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from off_policy_runs import algorithm, timestep
+from support.off_policy_runs import algorithm, timestep
 
 from stoix_like.base_types import Agent, RolloutState, Trajectory, Transition
 

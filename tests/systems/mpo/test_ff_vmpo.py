@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from algorithms import make_algorithm
-from off_policy_runs import timestep
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
 
 from stoix_like.base_types import Axes
 from stoix_like.composition import compose_config

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from selections import select
+from support.selections import select
 
 from stoix_like.base_types import Axes, Observation
 from stoix_like.composition import compose_config

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from resumed import assert_resumed_equals_whole
+from support.resumed import assert_resumed_equals_whole
 
 from stoix_like.composition import compose_config
 from stoix_like.config import parse_config

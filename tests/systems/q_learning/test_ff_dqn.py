@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from programs import train
+from support.algorithms import make_algorithm
+from support.programs import train
 
 from stoix_like.base_types import Agent, Axes, Observation, OnlineAndTarget
 from stoix_like.composition import compose_config

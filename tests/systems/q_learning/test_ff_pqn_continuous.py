@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from off_policy_runs import timestep
-from programs import train
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
+from support.programs import train
 
 from stoix_like.base_types import Axes, Observation, RolloutState, Trajectory, Transition
 from stoix_like.composition import compose_config

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
+from support.accumulator import IS_FIRST, NEXT_VIEWS, REWARDS, TRUNCATED, VIEWS, algorithm, column, observed
 
 from stoix_like.base_types import Observation, OnlineAndTarget, Trajectory, Transition
 from stoix_like.composition import compose_config

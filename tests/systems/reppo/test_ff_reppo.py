@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
-from off_policy_runs import timestep
+from support.algorithms import make_algorithm
+from support.off_policy_runs import timestep
 
 from stoix_like.base_types import Axes, Observation, Trajectory, Transition
 from stoix_like.composition import compose_config

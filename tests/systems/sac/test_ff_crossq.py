@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, equal, random_batch, timestep
+from support.off_policy_runs import algorithm, equal, random_batch, timestep
 
 from stoix_like.networks.normalisation import STATISTICS
 

@@ -9,7 +9,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
+from support.off_policy_runs import algorithm, equal, random_batch, set_up_small, timestep, trained
 
 from stoix_like.base_types import Observation, OnlineAndTarget
 from stoix_like.envs.spaces import Box

@@ -1,7 +1,7 @@
 """Tests of TQC; `test_time_limits` tests the values that it learns."""
 
 import pytest
-from off_policy_runs import set_up_small
+from support.off_policy_runs import set_up_small
 
 from stoix_like.errors import ConfigError
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import timestep
-from programs import train
-from searched_runs import SMALL, prepare
+from support.off_policy_runs import timestep
+from support.programs import train
+from support.searched_runs import SMALL, prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithms import make_algorithm
+from support.algorithms import make_algorithm
 
 from stoix_like.base_types import Agent, Axes, Observation, SearchOutput
 from stoix_like.composition import compose_config

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from off_policy_runs import timestep
-from searched_runs import prepare
+from support.off_policy_runs import timestep
+from support.searched_runs import prepare
 
 from stoix_like.architectures.acting import start_episodes
 from stoix_like.base_types import Observation, Trajectory, Transition

@@ -2,13 +2,11 @@
 
 import functools
 
-import connect_four
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import solved_games
-import tic_tac_toe
+from support import connect_four, solved_games, tic_tac_toe
 
 import stoix_like
 from stoix_like.envs import EnvConfig, ScenarioConfig, make, make_eval
@@ -89,7 +87,10 @@ def test_boards_are_those_of_pgx():
 def test_perfect_players_never_lose_tic_tac_toe():
     """Against random moves they win most games; illegal moves, or a seat taken for the other one, would lose some."""
     config = EnvConfig(
-        "pgx", ScenarioConfig("tic_tac_toe"), kwargs={"opponent": "self"}, eval_opponent="tic_tac_toe.perfect_player"
+        "pgx",
+        ScenarioConfig("tic_tac_toe"),
+        kwargs={"opponent": "self"},
+        eval_opponent="support.tic_tac_toe.perfect_player",
     )
     env = make_eval(config)
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from every_loss import CASES, LOG2, finite_differences
+from support.every_loss import CASES, LOG2, finite_differences
 
 from stoix_like.utils import loss as ls
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_loss import LOG2
+from support.every_loss import LOG2
 
 from stoix_like.utils import columns
 from stoix_like.utils import loss as ls

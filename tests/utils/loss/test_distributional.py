@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from every_loss import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.every_loss import (
     CASES,
     B,
     K,
     M,
     arrays_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoix_like.utils import loss as ls
 from stoix_like.utils.loss import distributional

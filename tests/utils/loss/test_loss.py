@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from every_loss import (
+from jax.test_util import check_grads
+from jaxtyping import TypeCheckError
+from support.every_loss import (
     CASES,
     A,
     B,
@@ -17,8 +19,6 @@ from every_loss import (
     random_arrays,
     total,
 )
-from jax.test_util import check_grads
-from jaxtyping import TypeCheckError
 
 from stoix_like.utils import loss as ls
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from every_loss import (
+from support.every_loss import (
     LOG2,
     B,
     S,

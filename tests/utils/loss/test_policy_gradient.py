@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import rlax
-from every_loss import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.every_loss import (
     CASES,
     LOG2,
     A,
@@ -19,8 +21,6 @@ from every_loss import (
     random_arrays,
     total,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stoix_like.utils import loss as ls
 

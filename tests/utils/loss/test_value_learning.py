@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import rlax
-from every_loss import CASES, LOG2, S
+from support.every_loss import CASES, LOG2, S
 
 from stoix_like.utils import loss as ls
 

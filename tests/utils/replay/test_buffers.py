@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import make_program
-from replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
+from support.programs import make_program
+from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 from stoix_like.utils.replay import ReplayConfig, end_episodes
 

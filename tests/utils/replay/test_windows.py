@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
+from support.replayed import NUM_ENVS, SIX, Prioritised, empty, make, steps, windows
 
 from stoix_like.utils.replay import ReplayConfig
 

@@ -1,0 +1,13 @@
+"""What several tests share; a module's first line says what it holds.
+
+Environments: `own_envs`, `countable_envs`, `masked`, `nested`, `privileged`, `randomized`, `mjx_hinge`, `nim`; `bandit`
+and `scripted` for gymnasium; `menagerie` for the robots of MuJoCo Playground; `conformance`, what every adapter must do.
+Games with known answers: `tic_tac_toe`, `connect_four`, `solved_games`.
+Systems without learning: `toys`, `keeper`, `recorder`, `dreamers`; `collector` for loggers.
+Algorithms and programs: `algorithms`, `untrained`, `programs`, `platforms`, `replayed`, `disco`, `bounded_policies`.
+Networks and losses: `accumulator`, `recurrent_references`, `every_head`, `every_loss`, `network_files`.
+Runs: `toy_runs`, `trained_runs`, `off_policy_runs`, `searched_runs`, `tiny_dreamer`, `resumed`, `comparisons`,
+`recorded`, `recordings`, `logged`, `console_runs`, `killed_sweeps`.
+Files and stores: `stored`, `store_runs`, `faulty_store`, `fake_hub`.
+Tests themselves: `selections`, the cases that the quick ones run, and `lazily`, imports of suites.
+"""
