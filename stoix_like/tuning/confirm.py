@@ -90,7 +90,7 @@ def train_again(
     def read(job: Job) -> None:
         places = jobs[job]
         size = len(places) if own[places[0]] else 1
-        returns, _ = runner.returns(job, size, seeds, objective)
+        returns = runner.returns(job, size, seeds, objective)
         found.update({place: returns[index % size] for index, place in enumerate(places)})
 
     runner.train(jobs, read)

@@ -16,7 +16,6 @@ from hydra.types import HydraContext
 from omegaconf import OmegaConf
 
 from hydra_plugins import stoix_like_ray
-from stoix_like.callbacks import Callback
 from stoix_like.composition import complete_overrides, compose_config, hydra_session
 from stoix_like.config import parse_config
 from stoix_like.errors import ConfigError, TrainingError
@@ -36,12 +35,10 @@ class Job(NamedTuple):
     Attributes:
         run: its directory, relative to that of the sweep.
         overrides: Hydra overrides in which it differs from the other runs.
-        callbacks: of the run, in this process only.
     """
 
     run: str
     overrides: Sequence[str]
-    callbacks: tuple[Callback, ...] = ()
 
 
 def population_overrides(
@@ -128,8 +125,8 @@ class Runner(NamedTuple):
         for job in left:
             finished(job)
 
-    def returns(self, job: Job, settings: int, seeds: int, objective: str) -> tuple[list[list[float]], str | None]:
-        """Return what a run has found.
+    def returns(self, job: Job, settings: int, seeds: int, objective: str) -> list[list[float]]:
+        """Return the returns that a run has reached.
 
         Args:
             job: the run.
@@ -138,18 +135,18 @@ class Runner(NamedTuple):
             objective: a key of `OBJECTIVES`.
 
         Returns:
-            The return of each seed by setting, NaN if the run has not finished; and the callback that stopped the run.
+            The return of each seed by setting, NaN if the run has not finished.
         """
         run = read_run(self.directory / job.run)
         values = [math.nan] * (settings * seeds)
         if run.status == FINISHED:
             values = [member.value(run.summary, OBJECTIVES[objective]) for member in members(run)]
-        return [values[place * seeds : (place + 1) * seeds] for place in range(settings)], run.summary.get("stopped_by")
+        return [values[place * seeds : (place + 1) * seeds] for place in range(settings)]
 
     def _train_here(self, job: Job, starting: Callable[[Job, RunSetup], None]) -> None:
         run_dir = self.directory / job.run
         given = [*self.overrides, *job.overrides, *to_overrides({"arch.resume_from": str(run_dir)})]
-        config = parse_config(compose_config(given))._replace(own_callbacks=job.callbacks)
+        config = parse_config(compose_config(given))
         if config.checkpoint.mirror is not None:
             config = config.with_mirror(f"{config.checkpoint.mirror}/{job.run}")
         setup = set_up(config)

@@ -10,11 +10,9 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from stoix_like.run.trials import interquartile_means
-from stoix_like.storage.recorded_runs import read_run
 from stoix_like.tuning.launch import Job, Runner, population_overrides
-from stoix_like.tuning.pruning import Pruning
 from stoix_like.tuning.shapes import describe_programs, identity, shape_of
-from stoix_like.tuning.study import RUN, SIZE, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
+from stoix_like.tuning.study import RUN, STARTUP, Sampling, ask, grid_populations, random_share, unfinished
 
 
 class Populations:
@@ -100,29 +98,19 @@ class Populations:
 
     def _job(self, run: str, trials: Sequence[FrozenTrial]) -> Job:
         settings = [trial.params for trial in trials]
-        # The hyperparameters of a lone member are constants of its program; earlier releases made those of several
-        # seeds constants, too.
-        alone = len(trials) == 1 and (self._seeds == 1 or SIZE not in trials[0].user_attrs)
+        # The hyperparameters of a lone member are constants of its program.
+        alone = len(trials) == 1 and self._seeds == 1
         overrides = population_overrides(settings, () if alone else self._traced, self._seeds)
-        return Job(run, overrides, () if (pruning := self._pruning(trials)) is None else (pruning,))
-
-    def _pruning(self, trials: Sequence[FrozenTrial]) -> Pruning | None:
-        if isinstance(self._study.pruner, optuna.pruners.NopPruner):
-            return None
-        return Pruning(self._study, [trial.number for trial in trials], self._seeds)
+        return Job(run, overrides)
 
     def tell(self, job: Job) -> None:
         """See `sweep.Search`."""
         trials = self._asked[job.run]
-        returns, stopped_by = self._runner.returns(job, len(trials), self._seeds, self._objective)
-        if (pruning := self._pruning(trials)) is not None:
-            pruning.replay(read_run(self._runner.directory / job.run).history)
-            pruning.write()
+        returns = self._runner.returns(job, len(trials), self._seeds, self._objective)
         values = interquartile_means(np.ravel(returns), self._seeds).tolist()
         for trial, value in zip(trials, values, strict=True):
-            state = TrialState.PRUNED if stopped_by == Pruning.__name__ else TrialState.COMPLETE
-            if not math.isfinite(value):
-                state = TrialState.FAIL
             # A process may have been killed after it told the first ones.
-            told = value if state == TrialState.COMPLETE else None
-            self._study.tell(trial.number, told, state, skip_if_finished=True)
+            if math.isfinite(value):
+                self._study.tell(trial.number, value, skip_if_finished=True)
+            else:
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)

@@ -36,12 +36,11 @@ _SHAPE = "shape"
 _NAME, _DIRECTION = "sweep", optuna.study.StudyDirection.MAXIMIZE
 
 
-def open_study(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
+def open_study(path: Path) -> optuna.Study:
     """Create a study in a file, or open the one there.
 
     Args:
         path: the file, a database.
-        pruner: of trials.
 
     Returns:
         The study.
@@ -54,21 +53,13 @@ def open_study(path: Path, pruner: optuna.pruners.BasePruner) -> optuna.Study:
         connection.execute("PRAGMA synchronous=OFF")
         return connection
 
-    study = optuna.create_study(
+    return optuna.create_study(
         storage=optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": connect}),
         study_name=_NAME,
         direction=_DIRECTION,
         sampler=optuna.samplers.RandomSampler(),  # nothing is drawn from it
-        pruner=pruner,
         load_if_exists=True,
     )
-    # Earlier releases enqueued the points of a grid, and wrote a trial before its run: those are drawn again.
-    for _ in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        study.ask()
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if RUN not in trial.user_attrs:
-            study.tell(trial.number, state=TrialState.FAIL)
-    return study
 
 
 def finished(study: optuna.Study) -> list[FrozenTrial]:
@@ -94,8 +85,7 @@ def unfinished(study: optuna.Study) -> list[list[FrozenTrial]]:
     """
     runs: dict[str, list[FrozenTrial]] = {}
     for trial in study.get_trials(deepcopy=False):
-        if RUN in trial.user_attrs:
-            runs.setdefault(trial.user_attrs[RUN], []).append(trial)
+        runs.setdefault(trial.user_attrs[RUN], []).append(trial)
     left = [trials for trials in runs.values() if any(trial.state == TrialState.RUNNING for trial in trials)]
     return [sorted(trials, key=lambda trial: trial.user_attrs[PLACE]) for trials in left]
 
@@ -135,12 +125,10 @@ def ask(study: optuna.Study, sampling: Sampling, trials: int, parallel: int, siz
     if not begun:
         if any(trial.state == TrialState.RUNNING for trial in before):
             return
-        left = min(trials - sum(RUN in trial.user_attrs for trial in before), parallel)
+        left = min(trials - len(before), parallel)
         if sampling.sampler == "grid":
             left = min(left, sum(map(len, grid_populations(sampling, before, parallel, size))))
         until = len(before) + max(0, left)
-    # Earlier releases wrote no size: what is missing of their last batch becomes populations of its own.
-    begun = [trial for trial in begun if SIZE in trial.user_attrs]
     if begun:
         size = begun[0].user_attrs[SIZE]
     batch = _Batch(sampling.parameters, size, begun)
@@ -203,13 +191,12 @@ def _draw(
     traced = [parameter for parameter in sampling.parameters if parameter.traced]
     tried = [shape_of(trial.params, sampling.parameters) for trial in before if trial.user_attrs.get(PLACE) == 0]
     tried = tried[: len(tried) - len(batch.shapes())]
-    # Those of earlier releases were not drawn from a list.
-    shapes = None if sampling.shapes is None else _distinct([*sampling.shapes, *tried])
+    shapes = None if sampling.shapes is None else list(sampling.shapes)
     asked = traced if shapes is not None else sampling.parameters
     distributions = {parameter.key: parameter.distribution for parameter in asked}
     if shapes is not None and len(shapes) > 1:
         distributions[_SHAPE] = CategoricalDistribution(range(len(shapes)))
-    copy = optuna.create_study(study_name=_NAME, direction=_DIRECTION, pruner=study.pruner)
+    copy = optuna.create_study(study_name=_NAME, direction=_DIRECTION)
     copy.add_trials([_in_terms_of(distributions, trial, shapes, sampling.parameters) for trial in before])
     for number in itertools.count(len(before)):
         sampler = _make_sampler(sampling.sampler, sampling.seed, number)
@@ -230,10 +217,6 @@ def _draw(
         # CMA-ES keeps its state there; others derive what they write from the parameters.
         own = copy.get_trials(deepcopy=False)[number].system_attrs if sampling.sampler == "cmaes" else {}
         yield params, own
-
-
-def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
-    return list({identity(shape): shape for shape in shapes}.values())
 
 
 def _in_terms_of(
@@ -266,7 +249,7 @@ def _points(sampling: Sampling, before: Sequence[FrozenTrial]) -> Iterator[tuple
         # Of choices, the index: equal ones are one point.
         return tuple(one.distribution.to_internal_repr(point[one.key]) for one in sampling.parameters)
 
-    seen = {represent(trial.params) for trial in before if RUN in trial.user_attrs}
+    seen = {represent(trial.params) for trial in before}
     traced = [parameter for parameter in sampling.parameters if parameter.traced]
     for shape in sampling.shapes or ():
         for values in itertools.product(*(parameter.grid(GRID_POINTS) for parameter in traced)):

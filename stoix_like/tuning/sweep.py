@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-import optuna
 from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial
 
@@ -77,7 +76,6 @@ class SweepConfig:
         fresh_seeds: seeds on which the best trial is trained again after the search; 0: none.
         sampler: `tpe`, `cmaes`, `random`, `grid` (five points per continuous range) or `halving` (populations that
             stop trials and start others, see `run.halving`).
-        pruner: `hyperband` stops a population once all its trials are pruned; `none` trains every one to its end.
         objective: `final`, the mean return of the last evaluation, or `best`, that of the best policy.
         seed: seed of the sampler.
         launcher: Hydra launcher of the populations, such as `joblib` or `submitit_slurm`; None: one after the other
@@ -93,7 +91,6 @@ class SweepConfig:
     seeds: Annotated[int, between(1, 100_000)] = 1
     fresh_seeds: Annotated[int, between(0, 100_000)] = 5
     sampler: Annotated[str, one_of(*SAMPLERS, HALVING)] = "tpe"
-    pruner: Annotated[str, one_of("hyperband", "none")] = "none"
     objective: Annotated[str, one_of("final", "best")] = "final"
     seed: Annotated[int, at_least(0)] = 0
     launcher: str | None = None
@@ -203,8 +200,7 @@ class Sweep:
         self._created: list[Path] = []
         self._check_directory()
         logging.getLogger("optuna").setLevel(logging.WARNING)
-        pruner = optuna.pruners.HyperbandPruner() if config.pruner == "hyperband" else optuna.pruners.NopPruner()
-        self.study = open_study(self.directory / STUDY, pruner)
+        self.study = open_study(self.directory / STUDY)
         self.search = self._make_search(shapes)
 
     def _check_settings(self, shapes: Sequence[Shape] | None) -> None:
@@ -220,13 +216,6 @@ class Sweep:
             raise ConfigError(f"sweep.shapes={config.shapes} does not fit sweep.sampler=grid, which tries all: omit it")
         if config.sampler == HALVING:
             self._check_halving(shapes)
-        if config.launcher is None:
-            return
-        if config.pruner != "none":
-            raise ConfigError(
-                f"sweep.pruner={config.pruner} stops runs of this process alone: use sweep.pruner=none, or no"
-                " sweep.launcher"
-            )
         self.runner.check()
 
     def _check_halving(self, shapes: Sequence[Shape] | None) -> None:
@@ -234,8 +223,6 @@ class Sweep:
         given = f"sweep.sampler={config.sampler}"
         if shapes is None or not any(parameter.traced for parameter in self.parameters):
             raise ConfigError(f"{given} needs a float of the system in {KEY}: use another sampler")
-        if config.pruner != "none":
-            raise ConfigError(f"sweep.pruner={config.pruner}: {given} stops trials already: use sweep.pruner=none")
         if config.objective != "final":
             raise ConfigError(
                 f"sweep.objective={config.objective}: {given} compares the evaluations of trials at the same time: use"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 
-import optuna
 import pytest
 from support import killed_sweeps
 from support.trained_runs import SMALL
@@ -38,7 +37,7 @@ def test_a_budget_is_divided_into_populations():
 def searching(directory, trials=32, copies=1):
     parameters = parse_space(SPACE, [f"system.{name}" for name in SPACE], ["actor_lr", "gamma"])
     shapes = [{"system.epochs": 1}, {"system.epochs": 2}]
-    study = open_study(directory / "study.db", optuna.pruners.NopPruner())
+    study = open_study(directory / "study.db")
     runner = Runner(directory, [])
     sizes = {"trials": trials, "size": 4, "copies": copies, "seeds": 2, "seed": 7}
     return Halvings(study, parameters, shapes, runner, **sizes), study

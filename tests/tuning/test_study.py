@@ -8,7 +8,7 @@ from support.killed_sweeps import KEYS, SPACE, values
 
 from stoix_like.tuning.shapes import list_shapes
 from stoix_like.tuning.space import parse_space
-from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, open_study, random_share, unfinished
+from stoix_like.tuning.study import PLACE, RUN, SAMPLERS, SIZE, Sampling, ask, random_share, unfinished
 
 PARAMETERS = parse_space(SPACE, KEYS, ["actor_lr", "gamma"])
 
@@ -93,19 +93,6 @@ def test_a_grid_is_tried_once_whatever_was_lost():
     assert {tuple(trial.params.values()) for trial in study.trials} == {
         tuple(trial.params.values()) for trial in whole.trials
     }
-
-
-def test_trials_of_earlier_releases_that_nobody_trains_are_drawn_again(tmp_path):
-    """Those enqueued points, and asked for trials before they had a run."""
-    path, pruner = tmp_path / "study.db", optuna.pruners.NopPruner()
-    study = open_study(path, pruner)
-    for lr in (1e-5, 1e-4):
-        study.enqueue_trial({"system.actor_lr": lr, "system.gamma": 0.9, "system.epochs": 1})
-    study.ask({parameter.key: parameter.distribution for parameter in PARAMETERS})
-    study = open_study(path, pruner)
-    assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 2
-    ask(study, sampling("grid"), 2, 16, 16)
-    assert [trial.params["system.actor_lr"] for trial in study.trials if RUN in trial.user_attrs] == [1e-5] * 2
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,6 @@ def table(directory):
         ),
         # 16 steps × 4 environments.
         (["sweep.trials=4", "sweep.space={num_minibatches: {choice: [4, 7]}}", "sweep.shapes=2"], "num_minibatches=7"),
-        (
-            [
-                "sweep.trials=4",
-                "sweep.space={epochs: {int: [1, 2]}}",
-                "sweep.launcher=joblib",
-                "sweep.pruner=hyperband",
-            ],
-            "use sweep.pruner=none",
-        ),
     ],
 )
 def test_sweeps_that_cannot_run_are_refused(tmp_path, monkeypatch, capsys, given, message):
